@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Write the locked requirements anew: one file per service and one for development, with hashes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tool=$(mktemp -d)
+trap 'rm -rf "$tool"' EXIT
+.venv/bin/python -m venv "$tool"
+"$tool/bin/pip" install --quiet --disable-pip-version-check uv
+compile() {
+    "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-emit-index-url "$@" pyproject.toml
+}
+compile --extra development --output-file requirements/development.txt "${@}"
+for service in spanner_reader cdc_consumer; do
+    compile --extra "$service" --constraint requirements/development.txt --output-file "requirements/$service.txt"
+done

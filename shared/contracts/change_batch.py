@@ -1,0 +1,211 @@
+"""The wire: one Pub/Sub message is one change batch, a JSON document with a header and 0..N changes.
+
+What Millrace makes stands in columns, what the source made stands as row objects, untouched, so a reader passes the
+text of rows through without parsing it and a subscriber needs no more than a JSON parser. The full row image of an
+upsert is ``keys`` and ``rows`` together: a row object holds the columns outside the primary key.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.reasons import Reason
+
+FORMAT: Final = 1
+"""The wire format that this version writes, and the newest that it reads."""
+
+Op = Literal["UPSERT", "DELETE"]
+Origin = Literal["stream", "snapshot", "replay"]
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table: its name and its GoogleSQL type, such as ``INT64`` or ``ARRAY<STRING>``."""
+
+    name: str
+    type: str
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What all changes of a batch have in common. Columns are in the table's order, key columns included."""
+
+    source: str
+    table: str
+    primary_key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    value_capture_type: str = ""
+    origin: Origin = "stream"
+    format: Annotated[int, msgspec.Meta(ge=1)] = FORMAT
+
+    def key_types(self) -> Sequence[tuple[str, str]]:
+        """Return name and GoogleSQL type of the key columns, in key order."""
+        types = {column.name: column.type for column in self.columns}
+        return [(name, types[name]) for name in self.primary_key]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change record on its way out. ``key``, ``row``, ``old`` and ``place`` are JSON texts, passed on untouched."""
+
+    op: Op
+    mod_type: str
+    sequence: str
+    commit_timestamp: str
+    place: str
+    key: str
+    row: str | None
+    old: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.row is None) != (self.op == "DELETE"):
+            raise ValueError("an upsert has a row, a delete has none")
+
+    def size(self) -> int:
+        """Return about how many bytes this change adds to a message (never fewer)."""
+        texts = (self.place, self.key, self.row or "", self.old or "")
+        return _OVERHEAD + sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+
+
+_OVERHEAD: Final = 192  # op, mod_type, sequence (67 characters), commit timestamp, quotes and commas
+
+
+class ChangeBatch(msgspec.Struct, frozen=True):
+    """A decoded change batch: lists of equal length; what the source wrote is still JSON text (``msgspec.Raw``)."""
+
+    header: Header
+    op: list[str]
+    mod_type: list[str]
+    sequence: list[str]
+    commit_timestamp: list[str]
+    place: list[msgspec.Raw]
+    keys: list[msgspec.Raw]
+    rows: list[msgspec.Raw]
+    old: list[msgspec.Raw]
+    header_text: bytes = b""
+    """The header's own bytes, so that a change can be cut out under the very same header."""
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def cut(self, index: int) -> bytes:
+        """Return one change in a change batch of its own: same header, its JSON text exactly as it came."""
+        return b"".join(
+            (
+                b'{"header":' + self.header_text,
+                b',"op":[' + _text(self.op[index]),
+                b'],"mod_type":[' + _text(self.mod_type[index]),
+                b'],"sequence":[' + _text(self.sequence[index]),
+                b'],"commit_timestamp":[' + _text(self.commit_timestamp[index]),
+                b'],"place":[' + bytes(self.place[index]),
+                b'],"keys":[' + bytes(self.keys[index]),
+                b'],"rows":[' + bytes(self.rows[index]),
+                b'],"old":[' + bytes(self.old[index]),
+                b"]}",
+            )
+        )
+
+
+def encode_batch(header: Header, changes: Sequence[Change]) -> bytes:
+    """Return the change batch as bytes. ``changes`` may be empty: such a batch announces a table or a column list."""
+    return "".join(
+        (
+            '{"header":' + msgspec.json.encode(header).decode(),
+            ',"op":[' + ",".join([f'"{c.op}"' for c in changes]),
+            '],"mod_type":[' + ",".join([f'"{c.mod_type}"' for c in changes]),
+            '],"sequence":[' + ",".join([f'"{c.sequence}"' for c in changes]),
+            '],"commit_timestamp":[' + ",".join([f'"{c.commit_timestamp}"' for c in changes]),
+            '],"place":[' + ",".join([c.place for c in changes]),
+            '],"keys":[' + ",".join([c.key for c in changes]),
+            '],"rows":[' + ",".join([c.row if c.row is not None else "null" for c in changes]),
+            '],"old":[' + ",".join([c.old if c.old is not None else "null" for c in changes]),
+            "]}",
+        )
+    ).encode()
+
+
+def decode_batch(data: bytes) -> ChangeBatch:
+    """Return the change batch in a message.
+
+    MisconfiguredError if its format is newer than ours: nothing is wrong with it, the consumer is to be upgraded
+    first. PoisonRecordError if it is garbage (UNDECODABLE), a batch followed by more (TRAILING_BYTES), or a batch
+    whose lists differ in length (UNEQUAL_LISTS).
+    """
+    try:
+        document = _document.decode(data)
+        header = _header.decode(document.header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_newer(data)
+        message = str(error) or type(error).__name__
+        reason = Reason.TRAILING_BYTES if "trailing characters" in message else Reason.UNDECODABLE
+        raise PoisonRecordError(reason, f"{message} ({len(data)} bytes)") from error
+    if header.format > FORMAT:
+        _newer(header.format)
+    batch = ChangeBatch(
+        header,
+        document.op,
+        document.mod_type,
+        document.sequence,
+        document.commit_timestamp,
+        document.place,
+        document.keys,
+        document.rows,
+        document.old,
+        bytes(document.header),
+    )
+    _check(batch)
+    return batch
+
+
+class _Document(msgspec.Struct):
+    header: msgspec.Raw
+    op: list[str]
+    mod_type: list[str]
+    sequence: list[str]
+    commit_timestamp: list[str]
+    place: list[msgspec.Raw]
+    keys: list[msgspec.Raw]
+    rows: list[msgspec.Raw]
+    old: list[msgspec.Raw]
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
+
+
+class _Peek(msgspec.Struct):
+    header: _FormatOnly
+
+
+_document: Final = msgspec.json.Decoder(_Document)
+_header: Final = msgspec.json.Decoder(Header)
+_peek: Final = msgspec.json.Decoder(_Peek)
+_text: Final = msgspec.json.Encoder().encode
+
+
+def _check(batch: ChangeBatch) -> None:
+    lengths = {
+        name: len(getattr(batch, name))
+        for name in ("op", "mod_type", "sequence", "commit_timestamp", "place", "keys", "rows", "old")
+    }
+    if len(set(lengths.values())) > 1:
+        raise PoisonRecordError(Reason.UNEQUAL_LISTS, ", ".join(f"{name} {n}" for name, n in lengths.items()))
+    missing = set(batch.header.primary_key) - {column.name for column in batch.header.columns}
+    if missing:
+        raise PoisonRecordError(Reason.UNDECODABLE, f"header: key columns without a type: {', '.join(sorted(missing))}")
+
+
+def _refuse_newer(data: bytes) -> None:
+    """Raise MisconfiguredError if what we cannot read says that it is of a newer format."""
+    try:
+        found = _peek.decode(data).header.format
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    if found > FORMAT:
+        _newer(found)
+
+
+def _newer(found: int) -> None:
+    raise MisconfiguredError(
+        f"a change batch of wire format {found} arrived and this version reads up to {FORMAT}: "
+        "upgrade the consumer before the readers (nothing was acked or set aside)"
+    )

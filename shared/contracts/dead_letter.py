@@ -1,0 +1,109 @@
+"""A dead letter: a poison record as it came, and why. Its envelope on the dead-letter topic, and its identity.
+
+The message's data are the letter's bytes, its attributes are the original's, untouched, and beside them ours, whose
+names all begin with ``dead_letter_``. So a replay is an ordinary publish of what is left when ours are taken off.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+
+PREFIX: Final = "dead_letter_"
+REPLAY_OF: Final = "replay_of"
+"""The attribute that a replayed message carries: the identity of the letter it was replayed from."""
+
+_ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A poison record kept. ``data`` is a whole message, or one change cut out verbatim into a batch of its own.
+
+    ``payload_bytes`` is the size of what could not be kept (a change too large for any message); ``data`` is then
+    empty and table, key and sequence say what was meant.
+    """
+
+    data: bytes
+    attributes: Mapping[str, str]
+    ordering_key: str
+    reason: Reason
+    detail: str
+    failed_at: Nanoseconds
+    failed_in: str
+    table: str = ""
+    key: str = ""
+    sequence: str = ""
+    commit_timestamp: str = ""
+    payload_bytes: int | None = None
+    identity: str = ""
+    """Made from the rest unless given: the same name however often the same record fails, replays included."""
+
+    def __post_init__(self) -> None:
+        if not self.identity:
+            object.__setattr__(self, "identity", _identity(self))
+
+
+def _identity(letter: DeadLetter) -> str:
+    if letter.sequence:
+        parts = [b"change", letter.table.encode(), letter.key.encode(), letter.sequence.encode(), letter.data]
+    else:
+        attributes = sorted((k, v) for k, v in letter.attributes.items() if k != REPLAY_OF)
+        parts = [b"message", letter.data, letter.ordering_key.encode()]
+        parts += [text.encode() for pair in attributes for text in pair]
+    digest = hashlib.sha256()
+    for part in parts:  # lengths before contents, so that no two lists of parts can run into the same bytes
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:32]
+
+
+def to_attributes(letter: DeadLetter) -> dict[str, str]:
+    """Return the attributes of the message that carries a letter on the dead-letter topic."""
+    ours = {
+        "identity": letter.identity,
+        "reason": letter.reason.value,
+        "detail": _cut(letter.detail),
+        "failed_at": format_timestamp(letter.failed_at),
+        "failed_in": letter.failed_in,
+        "ordering_key": letter.ordering_key,
+        "table": letter.table,
+        "key": _cut(letter.key),
+        "sequence": letter.sequence,
+        "commit_timestamp": letter.commit_timestamp,
+    }
+    if letter.payload_bytes is not None:
+        ours["payload_bytes"] = str(letter.payload_bytes)
+    return dict(letter.attributes) | {PREFIX + name: value for name, value in ours.items() if value}
+
+
+def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
+    """Return the letter in a message of the dead-letter topic; ValueError where it was not written by `to_attributes`.
+
+    The identity is the one that the writer gave, so that a detail or key cut to Pub/Sub's limit does not change it.
+    """
+    ours = {name[len(PREFIX) :]: value for name, value in attributes.items() if name.startswith(PREFIX)}
+    if "reason" not in ours or "identity" not in ours:
+        raise ValueError("not a dead letter: no reason and identity among its attributes")
+    payload_bytes = ours.get("payload_bytes")
+    return DeadLetter(
+        data=data,
+        attributes={name: value for name, value in attributes.items() if not name.startswith(PREFIX)},
+        ordering_key=ours.get("ordering_key", ""),
+        reason=Reason(ours["reason"]),
+        detail=ours.get("detail", ""),
+        failed_at=parse_timestamp(ours["failed_at"]),
+        failed_in=ours.get("failed_in", ""),
+        table=ours.get("table", ""),
+        key=ours.get("key", ""),
+        sequence=ours.get("sequence", ""),
+        commit_timestamp=ours.get("commit_timestamp", ""),
+        payload_bytes=int(payload_bytes) if payload_bytes is not None else None,
+        identity=ours["identity"],
+    )
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_ATTRIBUTE_LIMIT].decode(errors="ignore")

@@ -1,0 +1,66 @@
+"""One small HTTP port: `/healthz` (alive means the loop made progress lately), `/readyz`, `/metrics` (Prometheus)."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+
+class Health:
+    """What a service says of itself: it is ready, and when its loop last made progress."""
+
+    def __init__(self, patience: timedelta = timedelta(minutes=2)) -> None:
+        self._patience = patience.total_seconds()
+        self._progress = time.monotonic()
+        self.ready = False
+
+    def progressed(self) -> None:
+        """Say that the loop has just come round, whether or not there was anything to do."""
+        self._progress = time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the loop came round within the service's patience."""
+        return time.monotonic() - self._progress <= self._patience
+
+
+@contextmanager
+def serving_health(health: Health, registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
+    """Serve health and metrics while the block runs; yield the port (a free one if asked for 0)."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/healthz":
+                    self._answer(200 if health.alive else 503, b"alive\n" if health.alive else b"no progress\n")
+                case "/readyz":
+                    self._answer(200 if health.ready else 503, b"ready\n" if health.ready else b"not ready\n")
+                case "/metrics":
+                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+                case _:
+                    self._answer(404, b"/healthz, /readyz or /metrics\n")
+
+        def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing: a probe every few seconds is no event."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

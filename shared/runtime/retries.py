@@ -1,0 +1,74 @@
+"""The one retry policy: only what is transient, with truncated exponential backoff, until patience or a stop ends it.
+
+Source of the shape: BigQuery, "Introduction to the Storage Write API", error handling (exponential backoff for short
+faults, a deliberate policy for long ones). Retries are not nested: where a client retries, that is turned off.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_never,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+from tenacity.nap import sleep_using_event
+from tenacity.stop import stop_base
+
+from shared.contracts.errors import TransientError
+from shared.runtime.stop import Stop
+
+LONGEST_WAIT = timedelta(seconds=10)
+
+
+def retrying(stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT) -> Retrying:
+    """Retry what raises TransientError; without ``patience`` until it succeeds or the process is asked to stop.
+
+    What the last attempt raised is raised again. Use as ``for attempt in retrying(...): with attempt: ...``.
+    """
+    return Retrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
+        stop=_ends(stop, patience),
+        sleep=sleep_using_event(stop.event),
+        before_sleep=_log,
+        reraise=True,
+    )
+
+
+def retrying_async(
+    stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT
+) -> AsyncRetrying:
+    """Do the same in an event loop: ``async for attempt in retrying_async(...): with attempt: ...``."""
+
+    async def sleep(seconds: float) -> None:
+        waiter = asyncio.ensure_future(stop.wait_async())
+        try:
+            await asyncio.wait([waiter], timeout=seconds)
+        finally:
+            waiter.cancel()
+
+    return AsyncRetrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
+        stop=_ends(stop, patience),
+        sleep=sleep,
+        before_sleep=_log,
+        reraise=True,
+    )
+
+
+def _ends(stop: Stop, patience: timedelta | None) -> stop_base:
+    after = stop_never if patience is None else stop_after_delay(patience)
+    return after | stop_when_event_set(stop.event)
+
+
+def _log(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    structlog.get_logger().warning("call_retried", attempt=state.attempt_number, error=str(error))

@@ -1,0 +1,79 @@
+"""Stopping is a value handed down: only `__main__` touches signals, loops ask, waits are waits on it."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+
+
+class Stop:
+    """Whether the process has been asked to stop. Safe to use from any thread; asked once, it stays asked."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._lock = threading.RLock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def requested(self) -> bool:
+        """Tell whether to stop."""
+        return self.event.is_set()
+
+    def request(self) -> None:
+        """Ask everything that holds this value to stop."""
+        with self._lock:
+            if self.event.is_set():
+                return
+            self.event.set()
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            callback()
+
+    def wait(self, timeout: timedelta) -> bool:
+        """Wait until asked to stop, at most for ``timeout``; return whether to stop."""
+        return self.event.wait(timeout.total_seconds())
+
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` when asked to stop, at once if that has been; forget it at the end of the block."""
+        with self._lock:
+            self._callbacks.append(callback)
+            already = self.event.is_set()
+        if already:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.remove(callback)
+
+    async def wait_async(self) -> None:
+        """Wait in an event loop until asked to stop."""
+        loop = asyncio.get_running_loop()
+        asked = asyncio.Event()
+        with self.calling(lambda: _wake(loop, asked)):
+            await asked.wait()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """Hand out a Stop that SIGTERM and SIGINT request; the handlers that were there are put back at the end."""
+    stop = Stop()
+
+    def request(_signal: int, _frame: FrameType | None) -> None:
+        stop.request()
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)
