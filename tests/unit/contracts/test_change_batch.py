@@ -1,0 +1,156 @@
+"""The wire format: what is written is read, and every kind of damage has its own answer."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.contracts.change_batch import FORMAT, Change, Column, Header, decode_batch, encode_batch
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.reasons import Reason
+
+HEADER = Header(
+    source="//spanner.googleapis.com/projects/p/instances/i/databases/d/changeStreams/s",
+    table="Singers",
+    primary_key=("Id",),
+    columns=(Column("Id", "INT64"), Column("Name", "STRING")),
+    value_capture_type="NEW_ROW",
+)
+UPSERT = Change(
+    "UPSERT", "INSERT", "1/2/3/0", "2026-11-21T09:00:00Z", '{"tag":""}', '{"Id":"1"}', '{"Name": "a\\u00e9"}'
+)
+DELETE = Change("DELETE", "DELETE", "2/2/3/0", "2026-11-21T09:00:01Z", '{"tag":""}', '{"Id":"1"}', None, '{"Name":"a"}')
+
+
+def damaged(**changes: object) -> bytes:
+    """Return a good batch of two changes with parts of the document replaced."""
+    return json.dumps(json.loads(encode_batch(HEADER, [UPSERT, DELETE])) | changes).encode()
+
+
+def test_what_is_written_is_read_and_the_sources_text_is_untouched() -> None:
+    batch = decode_batch(encode_batch(HEADER, [UPSERT, DELETE]))
+
+    assert batch.header == HEADER
+    assert batch.op == ["UPSERT", "DELETE"]
+    assert [bytes(row) for row in batch.rows] == [b'{"Name": "a\\u00e9"}', b"null"]
+    assert [bytes(old) for old in batch.old] == [b"null", b'{"Name":"a"}']
+    assert len(batch) == 2
+
+
+def test_the_document_is_plain_json_for_every_subscriber() -> None:
+    document = json.loads(encode_batch(HEADER, [UPSERT, DELETE]))
+
+    assert list(document) == [
+        "header",
+        "op",
+        "mod_type",
+        "sequence",
+        "commit_timestamp",
+        "place",
+        "keys",
+        "rows",
+        "old",
+    ]
+    assert document["header"]["format"] == FORMAT
+    assert document["rows"] == [{"Name": "aé"}, None]
+
+
+def test_an_empty_batch_announces_a_table() -> None:
+    batch = decode_batch(encode_batch(HEADER, []))
+
+    assert len(batch) == 0
+    assert batch.header.columns == HEADER.columns
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xfe", b"{}", b"[]", b"null", b'{"header":{}}', b"{" * 200_000, damaged()[:-1]]
+)
+def test_garbage_is_poison(data: bytes) -> None:
+    with pytest.raises(PoisonRecordError) as caught:
+        decode_batch(data)
+
+    assert caught.value.reason is Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("more", [b"x", b"{}", encode_batch(HEADER, [])])
+def test_trailing_bytes_are_poison_of_their_own(more: bytes) -> None:
+    with pytest.raises(PoisonRecordError) as caught:
+        decode_batch(encode_batch(HEADER, [UPSERT]) + more)
+
+    assert caught.value.reason is Reason.TRAILING_BYTES
+
+
+def test_trailing_white_space_is_no_damage() -> None:
+    assert len(decode_batch(encode_batch(HEADER, [UPSERT]) + b" \n")) == 1
+
+
+@pytest.mark.parametrize("name", ["op", "mod_type", "sequence", "commit_timestamp", "place", "keys", "rows", "old"])
+def test_unequal_lists_are_poison_of_their_own(name: str) -> None:
+    with pytest.raises(PoisonRecordError, match=f"{name} 1") as caught:
+        decode_batch(damaged(**{name: json.loads(damaged())[name][:1]}))
+
+    assert caught.value.reason is Reason.UNEQUAL_LISTS
+
+
+@pytest.mark.parametrize(
+    "document", [{"header": {"format": FORMAT + 1}}, {"header": {"format": 99, "table": 5}, "op": {}}]
+)
+def test_a_newer_format_stops_the_consumer_even_where_nothing_else_is_understood(document: object) -> None:
+    with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
+        decode_batch(json.dumps(document).encode())
+
+
+def test_a_newer_format_that_looks_like_ours_stops_the_consumer_too() -> None:
+    header = json.loads(damaged())["header"] | {"format": FORMAT + 1}
+
+    with pytest.raises(MisconfiguredError, match=f"format {FORMAT + 1}"):
+        decode_batch(damaged(header=header))
+
+
+@pytest.mark.parametrize("version", [0, -1, "2", 1.5, None])
+def test_a_format_that_is_none_is_garbage_and_stops_nobody(version: object) -> None:
+    header = json.loads(damaged())["header"] | {"format": version}
+
+    with pytest.raises(PoisonRecordError) as caught:
+        decode_batch(damaged(header=header))
+    assert caught.value.reason is Reason.UNDECODABLE
+
+
+def test_a_field_that_a_later_version_adds_is_passed_over() -> None:
+    header = json.loads(damaged())["header"] | {"colour": "blue"}
+
+    assert len(decode_batch(damaged(header=header, more=[1]))) == 2
+
+
+def test_one_change_is_cut_out_verbatim_under_the_same_header() -> None:
+    spaced = json.dumps(json.loads(encode_batch(HEADER, [UPSERT, DELETE])), indent=1, ensure_ascii=False).encode()
+    batch = decode_batch(spaced)
+
+    alone = decode_batch(batch.cut(1))
+
+    assert alone.header_text == batch.header_text
+    assert (alone.op, alone.sequence) == (["DELETE"], ["2/2/3/0"])
+    assert bytes(alone.old[0]) == bytes(batch.old[1])
+    assert decode_batch(batch.cut(0)).cut(0) == batch.cut(0), (
+        "cutting what was cut changes nothing: a replay is the same letter"
+    )
+
+
+def test_an_upsert_without_a_row_cannot_be_built() -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Change("UPSERT", "INSERT", "1", "2026-11-21T09:00:00Z", "{}", "{}", None)
+    with pytest.raises((ValueError, TypeError)):
+        Change("DELETE", "DELETE", "1", "2026-11-21T09:00:00Z", "{}", "{}", "{}")
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=4), st.text(), st.integers(0, 5))
+def test_the_size_of_a_change_is_never_less_than_what_it_adds(row: dict[str, object], name: str, count: int) -> None:
+    text = msgspec.json.encode(row).decode()
+    key = msgspec.json.encode({"k": name}).decode()
+    change = Change(
+        "UPSERT", "INSERT", "/".join(["F" * 16] * 4), "2026-11-21T09:00:00.123456789Z", "{}", key, text, text
+    )
+
+    assert len(encode_batch(HEADER, [change] * count)) <= len(encode_batch(HEADER, [])) + count * change.size()

@@ -1,0 +1,88 @@
+"""Dead letters keep what came, and the same letter has the same name however often it arrives."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter, from_message, to_attributes
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+
+LETTER = DeadLetter(
+    data=b'{"header":{}}',
+    attributes={"table": "Singers", "source": "s"},
+    ordering_key="Singers/3",
+    reason=Reason.VALUE_DOES_NOT_FIT,
+    detail="column Age of type INT64: not a whole number",
+    failed_at=Nanoseconds(1_700_000_000_123_456_789),
+    failed_in="cdc_consumer",
+    table="Singers",
+    key="[1]",
+    sequence="1/2/3/0",
+    commit_timestamp="2026-11-21T09:00:00Z",
+)
+WHOLE = replace(LETTER, table="", key="", sequence="", commit_timestamp="", reason=Reason.UNDECODABLE, identity="")
+
+
+@pytest.mark.parametrize("letter", [LETTER, WHOLE, replace(LETTER, data=b"", payload_bytes=12_000_000, identity="")])
+def test_a_letter_travels_as_a_message_and_comes_back_the_same(letter: DeadLetter) -> None:
+    assert from_message(letter.data, to_attributes(letter)) == letter
+
+
+def test_the_original_attributes_stay_untouched_beside_ours() -> None:
+    attributes = to_attributes(LETTER)
+
+    assert {name: attributes[name] for name in LETTER.attributes} == LETTER.attributes
+    assert all(name.startswith("dead_letter_") for name in attributes.keys() - LETTER.attributes.keys())
+
+
+def test_no_attribute_is_longer_than_pubsub_takes_and_the_name_stays() -> None:
+    letter = replace(LETTER, detail="é" * 2000, key="k" * 5000, identity="")
+
+    attributes = to_attributes(letter)
+
+    assert max(len(value.encode()) for value in attributes.values()) <= 1024
+    assert from_message(letter.data, attributes).identity == letter.identity
+
+
+def test_the_same_failure_later_elsewhere_or_replayed_is_the_same_letter() -> None:
+    again = replace(
+        LETTER, failed_at=Nanoseconds(1), detail="other words", reason=Reason.REFUSED_BY_BIGQUERY, identity="",
+        attributes=dict(LETTER.attributes) | {REPLAY_OF: LETTER.identity},
+    )  # fmt: skip
+
+    assert again.identity == LETTER.identity
+
+
+def test_a_whole_message_is_the_same_letter_when_it_fails_again_as_a_replay() -> None:
+    again = replace(WHOLE, attributes=dict(WHOLE.attributes) | {REPLAY_OF: WHOLE.identity}, identity="")
+
+    assert again.identity == WHOLE.identity
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"table": "Albums"}, {"key": "[2]"}, {"sequence": "1/2/4/0"}, {"data": b"other"}],
+)
+def test_another_change_is_another_letter(other: dict[str, object]) -> None:
+    assert replace(LETTER, identity="", **other).identity != LETTER.identity  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("other", [{"data": b"x"}, {"ordering_key": "Singers/4"}, {"attributes": {"table": "Singers"}}])
+def test_another_message_is_another_letter(other: dict[str, object]) -> None:
+    assert replace(WHOLE, identity="", **other).identity != WHOLE.identity  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text(), min_size=3, max_size=3), st.lists(st.text(), min_size=3, max_size=3))
+def test_no_two_letters_run_into_the_same_name(a: list[str], b: list[str]) -> None:
+    def named(parts: list[str]) -> str:
+        return replace(LETTER, table=parts[0], key=parts[1], sequence="1", data=parts[2].encode(), identity="").identity
+
+    assert (named(a) == named(b)) == (a == b)
+
+
+def test_a_message_that_is_no_letter_is_said_to_be_none() -> None:
+    with pytest.raises(ValueError, match="not a dead letter"):
+        from_message(b"junk", {"who": "knows"})
