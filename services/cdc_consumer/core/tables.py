@@ -1,0 +1,139 @@
+"""What BigQuery table a header asks for: its name, columns and key, within BigQuery's limits or poison with the reason.
+
+Sources: BigQuery, "Specifying a schema" (column names, reserved prefixes), "Stream table updates with change data
+capture" (at most 16 key columns and 2000 columns), "Create clustered tables" (at most four clustering columns).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.cdc_consumer.core.types import KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.reasons import Reason
+
+SEQUENCE_COLUMN: Final = "_millrace_sequence"
+"""The change sequence number that a row was written with; the pseudo-column itself cannot be queried."""
+COMMIT_TIMESTAMP_COLUMN: Final = "_millrace_commit_timestamp"
+
+CHANGE_TYPE: Final = "_CHANGE_TYPE"
+CHANGE_SEQUENCE_NUMBER: Final = "_CHANGE_SEQUENCE_NUMBER"
+PSEUDO_COLUMNS: Final = (CHANGE_TYPE, CHANGE_SEQUENCE_NUMBER)
+"""They follow the table's columns in every row that is appended; both are text."""
+
+_KEY_LIMIT: Final = 16
+_COLUMN_LIMIT: Final = 2000
+_CLUSTERING_LIMIT: Final = 4
+_COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
+_RESERVED_PREFIXES: Final = (
+    "_TABLE_",
+    "_FILE_",
+    "_PARTITION",
+    "_ROW_TIMESTAMP",
+    "__ROOT__",
+    "_COLIDENTIFIER",
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    "_CHANGE_TIMESTAMP",
+    "_MILLRACE_",  # ours: what every mirror carries, and the book-keeping of a micro-batch
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a BigQuery table."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A BigQuery table as change data capture needs it: ``columns`` in order, ours last, and the primary key."""
+
+    name: str
+    columns: tuple[TableColumn, ...]
+    primary_key: tuple[str, ...]
+
+    @property
+    def clustering(self) -> tuple[str, ...]:
+        """Return the columns to cluster by: the key's first four, which is as many as BigQuery takes."""
+        return self.primary_key[:_CLUSTERING_LIMIT]
+
+
+def bigquery_name(table: str) -> str:
+    """Return the BigQuery name of a source table (``schema.Table`` becomes ``schema_Table``); BAD_NAME if it has none."""
+    name = table.replace(".", "_")
+    if _TABLE_NAME.fullmatch(name) is None:
+        raise PoisonRecordError(
+            Reason.BAD_NAME, f"table name {_shown(table)}: only letters, digits, '_', '-' and '.', 1 to 1024 characters"
+        )
+    return name
+
+
+def table_definition(header: Header) -> TableDefinition:
+    """Return the table that a header asks for; PoisonRecordError with its reason where BigQuery could not hold it."""
+    name = bigquery_name(header.table)
+    if not header.primary_key:
+        raise PoisonRecordError(
+            Reason.NO_PRIMARY_KEY, f"table {header.table}: BigQuery applies upserts and deletes by primary key only"
+        )
+    if len(header.primary_key) > _KEY_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS, f"{len(header.primary_key)} key columns; BigQuery takes {_KEY_LIMIT}"
+        )
+    names = [column.name for column in header.columns]
+    if len(names) + 2 > _COLUMN_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS, f"{len(names)} columns and 2 of Millrace's; BigQuery takes {_COLUMN_LIMIT}"
+        )
+    _check_names(names)
+    if len(set(header.primary_key)) != len(header.primary_key):
+        raise PoisonRecordError(Reason.BAD_NAME, f"a column is twice in the primary key {list(header.primary_key)}")
+    columns = tuple(TableColumn(column.name, _typed(column.name, column.type)) for column in header.columns)
+    _check_key(columns, header.primary_key)
+    ours = (TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP))
+    return TableDefinition(name, columns + ours, header.primary_key)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if _COLUMN_NAME.fullmatch(name) is None:
+            raise PoisonRecordError(
+                Reason.BAD_NAME,
+                f"column name {_shown(name)}: letters, digits and '_', not a digit first, 1 to 300 characters",
+            )
+        upper = name.upper()
+        if upper.startswith(_RESERVED_PREFIXES):
+            raise PoisonRecordError(Reason.BAD_NAME, f"column name {_shown(name)}: its prefix is reserved")
+        if upper in seen:
+            raise PoisonRecordError(
+                Reason.BAD_NAME, f"column name {_shown(name)}: twice (BigQuery does not tell upper from lower case)"
+            )
+        seen.add(upper)
+
+
+def _typed(name: str, googlesql: str) -> ColumnType:
+    try:
+        return column_type(googlesql)
+    except PoisonRecordError as error:
+        raise PoisonRecordError(error.reason, f"column {name}: {error.detail}") from None
+
+
+def _check_key(columns: Sequence[TableColumn], primary_key: Sequence[str]) -> None:
+    types = {column.name: column.type for column in columns}
+    for name in primary_key:
+        if types[name] not in KEY_TYPES:
+            raise PoisonRecordError(
+                Reason.KEY_NOT_REPRESENTABLE,
+                f"key column {name} of type {types[name].googlesql}: BigQuery has no such keys",
+            )
+
+
+def _shown(name: str) -> str:
+    """Quote a name for a detail, cut: what is no name could be of any length."""
+    return repr(name if len(name) <= 80 else name[:80] + "...")
