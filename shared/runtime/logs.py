@@ -9,8 +9,11 @@ from typing import Final, TextIO
 
 import msgspec
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import EventDict, WrappedLogger
 
+# Without local variables: they hold rows.
+_tracebacks: Final = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 _SEVERITY: Final = {"warn": "WARNING", "exception": "ERROR"}
 
 
@@ -21,7 +24,7 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
         structlog.contextvars.merge_contextvars,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         _cloud_logging_fields,
-        structlog.processors.dict_tracebacks,
+        _tracebacks,
     ]
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_render)],

@@ -1,0 +1,78 @@
+"""One retry policy: only what is transient, until it succeeds, patience ends, or the process is asked to stop."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.retries import retrying, retrying_async
+from shared.runtime.stop import Stop
+
+SOON = timedelta(milliseconds=1)
+
+
+def failing(times: int, error: Exception) -> Callable[[], int]:
+    """Return a call that fails so many times and then says how often it was called."""
+    calls = 0
+
+    def call() -> int:
+        nonlocal calls
+        calls += 1
+        if calls <= times:
+            raise error
+        return calls
+
+    return call
+
+
+def test_what_is_transient_is_tried_again_until_it_succeeds() -> None:
+    assert retrying(Stop(), longest_wait=SOON)(failing(5, TransientError("away"))) == 6
+
+
+def test_what_is_not_transient_is_raised_at_once() -> None:
+    call = failing(1, MisconfiguredError("no"))
+    with pytest.raises(MisconfiguredError):
+        retrying(Stop(), longest_wait=SOON)(call)
+
+    assert call() == 2
+
+
+def test_when_patience_ends_the_last_error_is_raised() -> None:
+    with pytest.raises(TransientError, match="away"):
+        retrying(Stop(), timedelta(milliseconds=5), longest_wait=SOON)(failing(10**9, TransientError("away")))
+
+
+def test_a_stop_ends_the_retries_and_the_wait_between_them() -> None:
+    stop = Stop()
+    calls = 0
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            stop.request()
+        raise TransientError("away")
+
+    with pytest.raises(TransientError):
+        retrying(stop, longest_wait=SOON)(call)
+    assert calls == 2
+
+
+def test_the_same_holds_in_an_event_loop() -> None:
+    async def tried(stop: Stop, times: int) -> int:
+        call = failing(times, TransientError("away"))
+        async for attempt in retrying_async(stop, longest_wait=SOON):
+            with attempt:
+                return call()
+        raise AssertionError("unreachable")
+
+    async def stopped() -> None:
+        stop = Stop()
+        asyncio.get_running_loop().call_later(0.01, stop.request)
+        await tried(stop, 10**9)
+
+    assert asyncio.run(tried(Stop(), 3)) == 4
+    with pytest.raises(TransientError):
+        asyncio.run(stopped())

@@ -1,0 +1,90 @@
+"""Settings: every mistake in one error."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.settings import parse_duration, read_settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    project: str = setting("the project", env="GOOGLE_CLOUD_PROJECT")
+    heartbeat_interval: timedelta = setting(
+        "how often", default=timedelta(seconds=10), least=timedelta(seconds=1), most=timedelta(seconds=300)
+    )
+    buckets: int = setting("how many", default=16, least=1)
+    start_timestamp: Nanoseconds | None = setting("from when", default=None)
+    directory: Path | None = setting("where", default=None)
+    eager: bool = setting("whether", default=False)
+    mode: Literal["fast", "slow"] = setting("how", default="fast")
+
+    def __post_init__(self) -> None:
+        if self.eager and self.mode == "slow":
+            raise ValueError("EAGER and MODE=slow contradict each other")
+
+
+def test_what_is_not_set_has_its_default() -> None:
+    assert read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "BUCKETS": ""}) == Settings(project="p")
+
+
+def test_values_arrive_in_their_types() -> None:
+    settings = read_settings(
+        Settings,
+        {
+            "GOOGLE_CLOUD_PROJECT": "p",
+            "HEARTBEAT_INTERVAL": "2.5s",
+            "BUCKETS": "4",
+            "START_TIMESTAMP": "1970-01-01T00:00:00.000000001Z",
+            "DIRECTORY": "/data",
+            "EAGER": "TRUE",
+            "MODE": "fast",
+        },
+    )
+
+    assert settings == Settings(
+        project="p",
+        heartbeat_interval=timedelta(seconds=2.5),
+        buckets=4,
+        start_timestamp=Nanoseconds(1),
+        directory=Path("/data"),
+        eager=True,
+    )
+
+
+def test_one_error_names_every_bad_variable() -> None:
+    bad = {
+        "HEARTBEAT_INTERVAL": "999ms",
+        "BUCKETS": "many",
+        "START_TIMESTAMP": "yesterday",
+        "EAGER": "perhaps",
+        "MODE": "quick",
+    }
+
+    with pytest.raises(MisconfiguredError) as caught:
+        read_settings(Settings, bad)
+
+    for variable in ("GOOGLE_CLOUD_PROJECT", *bad):
+        assert variable in str(caught.value)
+    assert "the project" in str(caught.value)
+
+
+def test_what_shows_only_when_the_fields_are_seen_together_is_named_too() -> None:
+    with pytest.raises(MisconfiguredError, match="contradict"):
+        read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "EAGER": "yes", "MODE": "slow"})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("10s", 10), ("5m", 300), ("2h", 7200), ("7d", 604800)])
+def test_durations_have_units(text: str, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["10", "s", "-1s", "10 years", "1e3s"])
+def test_a_duration_without_one_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a number and a unit"):
+        parse_duration(text)
