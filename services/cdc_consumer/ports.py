@@ -1,0 +1,95 @@
+"""What a micro-batch needs from outside: leases on messages, dead letters, tables, and a writer of row changes.
+
+Each method's docstring states the promise that the fake keeps too. TransientError means everywhere: the service is
+away, the same call may succeed later; MisconfiguredError: none will until someone acts.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import pyarrow as pa
+
+from services.cdc_consumer.core.tables import TableDefinition
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
+from shared.contracts.reasons import Reason
+
+
+class TableTroubleError(TransientError):
+    """One table cannot be written for now, others can: its column is not visible yet, it was just made, no permission.
+
+    Never a reason for a dead letter: the table's messages are put off and come again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """A row that BigQuery does not take, by its index among the rows that were handed over; ``detail`` has no values."""
+
+    index: int
+    reason: Reason
+    detail: str
+
+
+class Leases(Protocol):
+    """The messages that this process holds, by their ack ids. Each call returns once Pub/Sub has taken it."""
+
+    def keeping(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
+        """Extend these leases while the block runs, except those acked, given back or put off meanwhile.
+
+        The first extension goes out before the block begins; nothing is extended any more once it has ended.
+        """
+
+    def ack(self, ack_ids: Sequence[str]) -> None:
+        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away."""
+
+    def give_back(self, ack_ids: Sequence[str]) -> None:
+        """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
+
+    def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
+        """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
+
+
+class DeadLetters(Protocol):
+    """Where poison records are kept."""
+
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Return once every letter is durable. TransientError: perhaps some are and some are not; keep all again."""
+
+
+class Tables(Protocol):
+    """The BigQuery tables that are written."""
+
+    def ensure(self, definition: TableDefinition) -> TableDefinition:
+        """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
+
+        Answers from memory once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has
+        another key, or a column of this name with another type. TableTroubleError where this one table is refused.
+        """
+
+    def forget(self, table: str) -> None:
+        """Look again at the next `ensure`: somebody else has changed or dropped the table."""
+
+
+class Appending(Protocol):
+    """Rows on their way into a table."""
+
+    def refused(self) -> Sequence[RowError]:
+        """Wait until every row is either durable in BigQuery or refused for itself; return those refused.
+
+        TransientError or TableTroubleError: some rows have no answer yet. Calling again sends those once more, and
+        only those; what was accepted or refused stays so.
+        """
+
+
+class CdcWriter(Protocol):
+    """Upserts and deletes into BigQuery tables, at least once; the change sequence number makes repeats harmless."""
+
+    def append(self, definition: TableDefinition, rows: pa.Table) -> Appending:
+        """Start to append rows (the definition's columns and the two pseudo-columns) and do not wait for the answers.
+
+        Never raises for the service's sake: what goes wrong is told by `Appending.refused`.
+        """
