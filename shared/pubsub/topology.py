@@ -1,0 +1,241 @@
+"""Topics and subscriptions: made by set-up, and checked at every start, because a topic that nobody keeps loses.
+
+Pub/Sub confirms what is published to a topic without a subscription, and discards it; a subscription with the default
+expiry is deleted after 31 days without a consumer, with everything it holds; a filter acknowledges what it leaves out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.api_core.exceptions import AlreadyExists, NotFound, PermissionDenied
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.names import project_of, short_name
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+KEEP_MESSAGES_FOR: Final = timedelta(days=7)
+ACK_DEADLINE: Final = timedelta(seconds=60)
+MAX_DELIVERY_ATTEMPTS: Final = (
+    100  # Pub/Sub's maximum: an outage costs attempts too, and is no reason for a dead letter
+)
+SETUP: Final = "python -m services.cdc_consumer setup"
+
+_DEFAULT_RETENTION: Final = timedelta(days=7)  # what an unset retention means to the service
+_PATIENCE: Final = timedelta(seconds=30)
+_TIMEOUT: Final = 10.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The two topics and their two subscriptions, by full name, and how long the subscriptions keep messages."""
+
+    topic: str
+    subscription: str
+    dead_letter_topic: str
+    dead_letter_subscription: str
+    ack_deadline: timedelta = ACK_DEADLINE
+    keep_messages_for: timedelta = KEEP_MESSAGES_FOR
+
+
+def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None = None) -> None:
+    """Make what is missing, and check what is there; repeating it changes nothing.
+
+    On the service, Pub/Sub's own agent needs the right to forward to the dead-letter topic: it is granted where the
+    project is set up (roles/pubsub.publisher on that topic, roles/pubsub.subscriber on the subscription).
+    """
+    pubsub = _Pubsub(channel, stop or Stop())
+    pubsub.create_topic(topology.dead_letter_topic)
+    pubsub.create_topic(topology.topic)
+    kept = {
+        "ack_deadline_seconds": int(topology.ack_deadline.total_seconds()),
+        "message_retention_duration": topology.keep_messages_for,
+        "expiration_policy": {},  # present and without a ttl: never expires
+    }
+    pubsub.create_subscription({"name": topology.dead_letter_subscription, "topic": topology.dead_letter_topic, **kept})
+    policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": MAX_DELIVERY_ATTEMPTS}
+    pubsub.create_subscription(
+        {"name": topology.subscription, "topic": topology.topic, "dead_letter_policy": policy, **kept}
+    )
+    check_topic(channel, topology.topic, topology.keep_messages_for, stop)
+    check_subscription(
+        channel,
+        topology.subscription,
+        topic=topology.topic,
+        dead_letter_topic=topology.dead_letter_topic,
+        keep_messages_for=topology.keep_messages_for,
+        stop=stop,
+    )
+
+
+def check_topic(
+    channel: grpc.Channel, topic: str, keep_messages_for: timedelta = KEEP_MESSAGES_FOR, stop: Stop | None = None
+) -> None:
+    """Refuse a topic unless a subscription of it takes every message, keeps it as long as asked and never expires."""
+    pubsub = _Pubsub(channel, stop or Stop())
+    lacking: list[str] = []
+    for name in pubsub.subscriptions_of(topic):
+        subscription = pubsub.subscription(name)
+        mistakes = (
+            ["cannot be read by this identity"] if subscription is None else _loses(subscription, keep_messages_for)
+        )
+        if not mistakes:
+            return
+        lacking.append(f"{name}: " + "; ".join(mistakes))
+    seen = ("none of its subscriptions does:\n  " + "\n  ".join(lacking)) if lacking else "it has no subscription"
+    raise MisconfiguredError(
+        f"topic {topic} would lose messages: it needs a subscription without expiry and filter that keeps them for "
+        f"{_duration(keep_messages_for)}, and {seen}\nMake one with `{SETUP}`, or with `gcloud pubsub subscriptions "
+        f"create NAME --topic={topic} --expiration-period=never --message-retention-duration="
+        f"{_duration(keep_messages_for)}`"
+    )
+
+
+def check_subscription(
+    channel: grpc.Channel,
+    subscription: str,
+    *,
+    dead_letter_topic: str,
+    topic: str | None = None,
+    keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
+    stop: Stop | None = None,
+) -> None:
+    """Refuse a subscription that the consumer cannot rely on, every mistake in one error; its dead-letter topic too."""
+    pubsub = _Pubsub(channel, stop or Stop())
+    found = pubsub.subscription(subscription)
+    if found is None:
+        raise MisconfiguredError(
+            f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
+            "or grant roles/pubsub.viewer on it"
+        )
+    update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
+    mistakes = [f"{mistake}; mend it with `{update} {fix}`" for mistake, fix in _mendable(found, keep_messages_for)]
+    if found.dead_letter_policy.dead_letter_topic != dead_letter_topic:
+        mistakes.append(
+            f"its dead-letter topic is {found.dead_letter_policy.dead_letter_topic or 'not set'}, not "
+            f"{dead_letter_topic}; mend it with `{update} --dead-letter-topic={dead_letter_topic} "
+            f"--max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}`"
+        )
+    elif found.dead_letter_policy.max_delivery_attempts < MAX_DELIVERY_ATTEMPTS:
+        mistakes.append(
+            f"it forwards a message after {found.dead_letter_policy.max_delivery_attempts} attempts, which an outage "
+            f"uses up; mend it with `{update} --max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}`"
+        )
+    mistakes += [f"{mistake}; it must be made anew: delete it and run `{SETUP}`" for mistake in _fixed(found, topic)]
+    if mistakes:
+        raise MisconfiguredError(f"subscription {subscription} cannot be used:\n  " + "\n  ".join(mistakes))
+    check_topic(channel, dead_letter_topic, keep_messages_for, stop)
+
+
+def _loses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
+    mistakes = [mistake for mistake, _fix in _mendable(subscription, keep_messages_for)]
+    if subscription.filter:
+        mistakes.append("has a filter, which drops what it leaves out")
+    if subscription.detached:
+        mistakes.append("is detached from its topic")
+    return mistakes
+
+
+def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[tuple[str, str]]:
+    """Return what can be mended in place, each with gcloud's option for it."""
+    mistakes = []
+    if not subscription.HasField("expiration_policy") or subscription.expiration_policy.HasField("ttl"):
+        days = subscription.expiration_policy.ttl.seconds / 86_400 or 31  # 31 days is the default where nothing is set
+        mistakes.append((f"it expires after {days:g} days without a consumer", "--expiration-period=never"))
+    retention = _DEFAULT_RETENTION
+    if subscription.HasField("message_retention_duration"):
+        retention = subscription.message_retention_duration.ToTimedelta()
+    if retention < keep_messages_for:
+        wanted = _duration(keep_messages_for)
+        mistakes.append(
+            (f"it keeps messages for {_duration(retention)}, not {wanted}", f"--message-retention-duration={wanted}")
+        )
+    return mistakes
+
+
+def _fixed(subscription: Any, topic: str | None) -> list[str]:
+    """Return what only a new subscription mends."""
+    mistakes = []
+    if subscription.detached or subscription.topic == "_deleted-topic_":
+        mistakes.append("it is detached from its topic")
+    elif topic is not None and subscription.topic != topic:
+        mistakes.append(f"it belongs to topic {subscription.topic}, not {topic}")
+    if subscription.enable_message_ordering:
+        mistakes.append("it is ordered, so a key's next message waits for the ack of the one before")
+    if subscription.filter:
+        mistakes.append("it has a filter, which drops what it leaves out")
+    if (
+        subscription.push_config.push_endpoint
+        or subscription.bigquery_config.table
+        or subscription.cloud_storage_config.bucket
+    ):
+        mistakes.append("its messages are pushed or exported, so they cannot be pulled")
+    return mistakes
+
+
+def _duration(value: timedelta) -> str:
+    return f"{int(value.total_seconds())}s"
+
+
+class _Pubsub:
+    """The few administrative calls, with the project's retries in place of the client library's."""
+
+    def __init__(self, channel: grpc.Channel, stop: Stop) -> None:
+        self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+        self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+        self._stop = stop
+
+    def create_topic(self, topic: str) -> None:
+        def create() -> None:
+            self._publisher.create_topic(request={"name": topic}, retry=None, timeout=_TIMEOUT)
+
+        self._unless_there(f"create topic {topic}", create)
+
+    def create_subscription(self, request: dict[str, Any]) -> None:
+        def create() -> None:
+            self._subscriber.create_subscription(request=request, retry=None, timeout=_TIMEOUT)
+
+        self._unless_there(f"create subscription {request['name']}", create)
+
+    def subscriptions_of(self, topic: str) -> list[str]:
+        def names() -> list[str]:
+            request = {"topic": topic}
+            return list(self._publisher.list_topic_subscriptions(request=request, retry=None, timeout=_TIMEOUT))
+
+        return self._call(f"list subscriptions of topic {topic}", names)
+
+    def subscription(self, name: str) -> Any:
+        """Return the plain protobuf message (it tells unset from empty), or None where it cannot be had."""
+
+        def get() -> Any:
+            try:
+                found = self._subscriber.get_subscription(request={"subscription": name}, retry=None, timeout=_TIMEOUT)
+            except (NotFound, PermissionDenied):
+                return None
+            return type(found).pb(found)
+
+        return self._call(f"read subscription {name}", get)
+
+    def _unless_there(self, what: str, create: Callable[[], None]) -> None:
+        def create_or_leave() -> None:
+            try:
+                create()
+            except AlreadyExists:
+                return
+
+        self._call(what, create_or_leave)
+
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        for attempt in retrying(self._stop, _PATIENCE):
+            with attempt, pubsub_errors(what):
+                return call()
+        raise AssertionError("a retry ends with a value or an error")
