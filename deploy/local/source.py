@@ -1,0 +1,214 @@
+"""The source side of the local platform: a Spanner instance and its databases on an emulator, written and read whole.
+
+On the generated client over a channel of its own, because the emulator's address is a value here (the hand-written
+client takes it from the process's environment) and because each call gets a deadline: a client that retries for ever
+would hide an emulator that died.
+"""
+
+import base64
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+import grpc
+from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient
+from google.cloud.spanner_admin_database_v1.services.database_admin.transports import DatabaseAdminGrpcTransport
+from google.cloud.spanner_admin_instance_v1 import Instance, InstanceAdminClient
+from google.cloud.spanner_admin_instance_v1.services.instance_admin.transports import InstanceAdminGrpcTransport
+from google.cloud.spanner_v1 import (
+    CommitRequest,
+    CommitResponse,
+    ExecuteSqlRequest,
+    Mutation,
+    SpannerClient,
+    TransactionOptions,
+    TransactionSelector,
+)
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
+from google.cloud.spanner_v1.streamed import StreamedResultSet
+
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+
+Value = bool | int | float | Decimal | str | bytes | date | datetime | dict[str, Any] | list[Any] | None
+Row = Mapping[str, Value]
+Operation = Literal["insert", "update", "insert_or_update", "replace", "delete"]
+
+DEADLINE: Final = 15.0
+"""Seconds that one call may take: far more than the slowest commit of a busy emulator."""
+_LARGE: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
+_Mutation: Final = type(Mutation.pb(Mutation()))
+_CommitRequest: Final = type(CommitRequest.pb(CommitRequest()))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One mutation: an operation on one row. A delete names the key's values alone, in key order of ``row``."""
+
+    operation: Operation
+    table: str
+    row: Row
+
+
+@dataclass(frozen=True)
+class SpannerInstance:
+    """An instance on an emulator."""
+
+    address: str
+    project: str
+    instance: str
+    _channel: grpc.Channel = field(repr=False)
+    _names: Iterator[int] = field(default_factory=lambda: itertools.count(1), repr=False)
+
+    @classmethod
+    def create(cls, address: str, project: str, instance: str) -> "SpannerInstance":
+        """Create the instance."""
+        made = cls.connect(address, project, instance)
+        admin = InstanceAdminClient(transport=InstanceAdminGrpcTransport(channel=made._channel))
+        parent = f"projects/{project}"
+        body = Instance(config=f"{parent}/instanceConfigs/emulator-config", display_name=instance, node_count=1)
+        request = {"parent": parent, "instance_id": instance, "instance": body}
+        _finish(admin.create_instance(request, timeout=DEADLINE))
+        return made
+
+    @classmethod
+    def connect(cls, address: str, project: str, instance: str) -> "SpannerInstance":
+        """Return an instance that is there."""
+        return cls(address, project, instance, grpc.insecure_channel(address, options=_LARGE))
+
+    def create_database(self, statements: Sequence[str], name: str | None = None) -> "SpannerDatabase":
+        """Create a database with these DDL statements; under a new name unless given one."""
+        name = name or f"database-{next(self._names)}"
+        request = {
+            "parent": f"projects/{self.project}/instances/{self.instance}",
+            "create_statement": f"CREATE DATABASE `{name}`",
+            "extra_statements": list(statements),
+        }
+        _finish(self._database_admin().create_database(request, timeout=DEADLINE))
+        return self.database(name)
+
+    def database(self, name: str) -> "SpannerDatabase":
+        """Return a database that is there."""
+        return SpannerDatabase(self, name, SpannerClient(transport=SpannerGrpcTransport(channel=self._channel)))
+
+    def close(self) -> None:
+        """Close the channel; the databases of this instance cannot be used any more."""
+        self._channel.close()
+
+    def _database_admin(self) -> DatabaseAdminClient:
+        return DatabaseAdminClient(transport=DatabaseAdminGrpcTransport(channel=self._channel))
+
+
+class SpannerDatabase:
+    """One database. One thread at a time: the emulator runs one read-write transaction at a time anyway."""
+
+    def __init__(self, instance: SpannerInstance, name: str, client: SpannerClient) -> None:
+        self.instance = instance
+        self.name = name
+        self.path = f"projects/{instance.project}/instances/{instance.instance}/databases/{name}"
+        self._client = client
+        self._session = client.create_session(database=self.path, timeout=DEADLINE).name
+
+    def alter(self, *statements: str) -> None:
+        """Run DDL statements and wait for them."""
+        request = {"database": self.path, "statements": list(statements)}
+        _finish(self.instance._database_admin().update_database_ddl(request, timeout=DEADLINE))
+
+    def drop(self) -> None:
+        """Drop the database."""
+        self.instance._database_admin().drop_database(request={"database": self.path}, timeout=DEADLINE)
+
+    def commit(self, writes: Iterable[Write]) -> Nanoseconds:
+        """Commit mutations in one transaction and return its commit timestamp."""
+        request = _CommitRequest(session=self._session)
+        request.single_use_transaction.read_write.SetInParent()
+        for write in writes:
+            mutation = request.mutations.add()
+            if write.operation == "delete":
+                mutation.delete.table = write.table
+                mutation.delete.key_set.keys.add().extend([to_wire(value) for value in write.row.values()])
+            else:
+                body = getattr(mutation, write.operation)
+                body.table = write.table
+                body.columns.extend(write.row)
+                body.values.add().extend([to_wire(value) for value in write.row.values()])
+        answer = self._client.commit(CommitRequest.wrap(request), retry=None, timeout=DEADLINE)
+        return _commit_timestamp(answer)
+
+    def execute(self, statement: str) -> tuple[int, Nanoseconds]:
+        """Run one DML statement in a transaction of its own; return the number of rows and the commit timestamp."""
+        begin = TransactionSelector(begin=TransactionOptions(read_write=TransactionOptions.ReadWrite()))
+        request = ExecuteSqlRequest(session=self._session, sql=statement, transaction=begin, seqno=1)
+        result = self._client.execute_sql(request, retry=None, timeout=DEADLINE)
+        commit = CommitRequest(session=self._session, transaction_id=result.metadata.transaction.id)
+        answer = self._client.commit(commit, retry=None, timeout=DEADLINE)
+        return result.stats.row_count_exact, _commit_timestamp(answer)
+
+    def query(self, sql: str) -> list[dict[str, Value]]:
+        """Return the rows of a strong read, values as this package compares them (see `from_wire`)."""
+        request = ExecuteSqlRequest(session=self._session, sql=sql)
+        answers = self._client.execute_streaming_sql(request, retry=None, timeout=4 * DEADLINE)
+        results = StreamedResultSet(answers, lazy_decode=True)
+        rows = list(results)
+        if not rows:
+            return []
+        fields = [(each.name, each.type_.code.name) for each in results.metadata.row_type.fields]
+        return [{name: from_wire(code, cell) for (name, code), cell in zip(fields, row, strict=True)} for row in rows]
+
+
+def _finish(operation: Any) -> None:
+    operation.result(timeout=DEADLINE)
+
+
+def _commit_timestamp(answer: CommitResponse) -> Nanoseconds:
+    return Nanoseconds(CommitResponse.pb(answer).commit_timestamp.ToNanoseconds())
+
+
+def to_wire(value: Value) -> Any:
+    """Return a value as Spanner's API takes it, for ``ListValue.extend``; a dict or list is JSON."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int() | Decimal():
+            return str(value)
+        case float():
+            return value if value - value == 0 else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        case date():
+            return value.isoformat()
+        case dict() | list():
+            return json.dumps(value)
+
+
+def from_wire(code: str, cell: Any) -> Value:
+    """Return a value of Spanner's API as Python holds it: TIMESTAMP cut to microseconds, JSON parsed."""
+    if cell.HasField("null_value"):
+        return None
+    match code:
+        case "BOOL":
+            return bool(cell.bool_value)
+        case "INT64":
+            return int(cell.string_value)
+        case "FLOAT64" | "FLOAT32":
+            return float(cell.string_value) if cell.HasField("string_value") else float(cell.number_value)
+        case "NUMERIC":
+            return Decimal(cell.string_value)
+        case "BYTES":
+            return base64.b64decode(cell.string_value)
+        case "DATE":
+            return date.fromisoformat(cell.string_value)
+        case "TIMESTAMP":
+            microseconds = parse_timestamp(cell.string_value) // 1_000
+            return datetime.fromtimestamp(microseconds // 1_000_000, UTC).replace(microsecond=microseconds % 1_000_000)
+        case "JSON":
+            return json.loads(cell.string_value)  # type: ignore[no-any-return]
+        case "STRING":
+            return str(cell.string_value)
+        case _:
+            raise NotImplementedError(f"type {code} is not compared yet")

@@ -1,0 +1,80 @@
+"""The emulators and the stand-in, once for all tests of a session; a fresh database for each test that asks for one.
+
+A machine without the Cloud SDK or Java fails these tests with the message that names the need: nothing is skipped.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import emulators
+from deploy.local.processes import Processes
+from deploy.local.source import SpannerDatabase, SpannerInstance
+
+PROJECT = "millrace-test"
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory that holds the logs of every process of the session."""
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="session")
+def platform_processes(logs: Path) -> Iterator[Processes]:
+    """Return the processes that live as long as the session."""
+    with Processes(logs, os.environ) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="session")
+def spanner_emulator(platform_processes: Processes) -> Iterator[str]:
+    """Return ``host:port`` of a Spanner emulator whose partitions stay as they are."""
+    with emulators.spanner_emulator(platform_processes, enable_change_stream_churning="false") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def pubsub_emulator(platform_processes: Processes) -> Iterator[str]:
+    """Return ``host:port`` of a Pub/Sub emulator."""
+    with emulators.pubsub_emulator(platform_processes) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def bigquery_stand_in(platform_processes: Processes) -> Iterator[tuple[str, str]]:
+    """Return ``host:port`` of the stand-in's REST side and of its write API (gRPC)."""
+    with emulators.bigquery_stand_in(platform_processes) as addresses:
+        yield addresses
+
+
+@pytest.fixture
+def new_processes(tmp_path: Path) -> Iterator[Processes]:
+    """Return processes of one test: what it starts is ended after it."""
+    with Processes(tmp_path / "processes", os.environ) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="session")
+def spanner_instance(spanner_emulator: str) -> SpannerInstance:
+    """Return an instance on the session's emulator."""
+    return SpannerInstance.create(spanner_emulator, PROJECT, "tests")
+
+
+@pytest.fixture
+def database(spanner_instance: SpannerInstance) -> Iterator[Callable[..., SpannerDatabase]]:
+    """Return a function that makes a fresh database from DDL statements; each is dropped after the test.
+
+    Fresh, because the emulator slows down with the history of its change streams.
+    """
+    made: list[SpannerDatabase] = []
+
+    def make(*statements: str) -> SpannerDatabase:
+        made.append(spanner_instance.create_database(statements))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.drop()

@@ -1,0 +1,71 @@
+"""The emulators answer, and what is missing on a machine is named."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.api_core.exceptions import GoogleAPICallError
+from google.cloud.pubsub_v1 import PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+
+from deploy.local import emulators
+from deploy.local.processes import Processes
+from deploy.local.source import SpannerDatabase, SpannerInstance, Write
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+
+pytestmark = pytest.mark.integration
+
+TABLE = "CREATE TABLE words (id INT64 NOT NULL, word STRING(MAX)) PRIMARY KEY (id)"
+
+
+def test_a_fresh_database_takes_a_transaction_and_gives_it_back(database: Callable[..., SpannerDatabase]) -> None:
+    words = database(TABLE)
+
+    committed = words.commit([Write("insert", "words", {"id": 1, "word": "one"})])
+
+    assert committed > 0
+    assert words.query("SELECT * FROM words") == [{"id": 1, "word": "one"}]
+
+
+def test_the_pubsub_emulator_makes_topics(pubsub_emulator: str) -> None:
+    with open_channel(pubsub_emulator) as channel:
+        publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+        assert publisher.create_topic(name="projects/p/topics/first").name == "projects/p/topics/first"
+
+
+def test_an_emulator_that_is_gone_is_an_error_within_its_deadline(new_processes: Processes) -> None:
+    with emulators.spanner_emulator(new_processes) as address:
+        words = SpannerInstance.create(address, "project", "instance").create_database([TABLE])
+
+    with pytest.raises(GoogleAPICallError):
+        words.commit([Write("insert", "words", {"id": 1})])
+
+
+def test_a_machine_without_the_sdk_is_told_what_to_get(tmp_path: Path) -> None:
+    with pytest.raises(MisconfiguredError, match=r"CLOUDSDK_ROOT.*gcloud components install"):
+        emulators.find_sdk({"PATH": str(tmp_path)})
+
+
+def test_an_sdk_without_its_emulators_is_told_which_it_lacks(tmp_path: Path) -> None:
+    spanner = tmp_path / "bin/cloud_spanner_emulator/emulator_main"
+    spanner.parent.mkdir(parents=True)
+    spanner.touch()
+
+    with pytest.raises(MisconfiguredError, match=r"lacks the Pub/Sub emulator. .*pubsub-emulator"):
+        emulators.find_sdk({"PATH": "", "CLOUDSDK_ROOT": str(tmp_path)})
+
+
+def test_a_machine_without_java_is_told_what_to_get(tmp_path: Path) -> None:
+    with pytest.raises(MisconfiguredError, match=r"Java 17 or newer is needed .*; none was found on PATH"):
+        emulators.find_java({"PATH": str(tmp_path)})
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+
+    with pytest.raises(MisconfiguredError, match=r"Java 17 or newer is needed .*java is 11"):
+        emulators.find_java({**os.environ, "JAVA_HOME": "", "PATH": str(tmp_path)})

@@ -1,0 +1,113 @@
+"""Nothing is left behind, however the owner ends; and a process that dies is noticed and named."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.local import guard
+from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError, wait_until
+from shared.runtime.stop import Stop
+
+pytestmark = pytest.mark.integration
+
+# A command with a child in the same process group, and one that left for a group of its own, as Spark's workers do.
+FAMILY = f"sleep 300 & {sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(300)' & echo up; wait"
+STUBBORN = f"trap '' TERM; {FAMILY}"
+
+OWNER = """
+import os, sys
+from pathlib import Path
+from deploy.local.processes import Processes
+processes = Processes(Path(sys.argv[1]), os.environ)
+process = processes.start("family", ["sh", "-c", sys.argv[2]])
+process.pid
+print(process.session, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_an_owner_ended_by(ending: signal.Signals, tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path), FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        assert owner.stdout is not None
+        session = int(owner.stdout.readline())
+        try:
+            wait_until(lambda: len(guard.session_members(session)) >= 4, "guard, command and both children")
+
+            owner.send_signal(ending)
+
+            wait_until(lambda: not guard.session_members(session), "all to be gone", timeout=timedelta(seconds=10))
+        finally:
+            owner.kill()
+
+
+def test_the_end_of_a_process_is_the_end_of_its_whole_session(new_processes: Processes) -> None:
+    process = _family(new_processes, FAMILY)
+
+    process.end()
+
+    assert guard.session_members(process.session) == []
+    assert process.exit_code == 128 + signal.SIGTERM
+    new_processes.check()
+
+
+def test_a_kill_takes_what_does_not_listen(new_processes: Processes) -> None:
+    process = _family(new_processes, STUBBORN)
+
+    process.kill()
+
+    assert guard.session_members(process.session) == []
+    assert process.exit_code == 128 + signal.SIGKILL
+
+
+def test_a_process_that_dies_is_told_at_once_with_the_end_of_its_log(tmp_path: Path) -> None:
+    told = threading.Event()
+    dead: list[Process] = []
+
+    def on_death(process: Process) -> None:
+        dead.append(process)
+        told.set()
+
+    with Processes(tmp_path, os.environ, on_death=on_death) as processes:
+        processes.start("short_lived", ["sh", "-c", "echo the last words; exit 3"])
+        assert told.wait(10)
+
+        with pytest.raises(ProcessDiedError, match=r"(?s)short_lived ended with exit code 3.*the last words"):
+            processes.check()
+    assert [process.name for process in dead] == ["short_lived"]
+
+
+def test_a_command_that_cannot_be_started_is_named(new_processes: Processes) -> None:
+    process = new_processes.start("nowhere", ["/no/such/command"])
+
+    with pytest.raises(ProcessDiedError, match=r"(?s)nowhere ended with exit code 127.*/no/such/command"):
+        _ = process.pid
+
+
+def test_a_wait_ends_when_what_it_waits_for_has_died(new_processes: Processes) -> None:
+    new_processes.start("short_lived", ["sh", "-c", "exit 1"])
+
+    with pytest.raises(ProcessDiedError, match="waited for rain, but short_lived ended with exit code 1"):
+        new_processes.wait_until(lambda: None, "rain", timedelta(seconds=30))
+
+
+def test_a_wait_ends_when_asked_to_stop(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.request()
+    with Processes(tmp_path, os.environ, stop) as processes, pytest.raises(StopRequestedError):
+        processes.wait_until(lambda: None, "rain", timedelta(seconds=30))
+
+
+def _family(processes: Processes, script: str) -> Process:
+    process = processes.start("family", ["sh", "-c", script])
+    wait_until(lambda: len(guard.session_members(process.session)) >= 4, "guard, command and both children")
+    return process
