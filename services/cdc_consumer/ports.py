@@ -27,7 +27,7 @@ class TableTroubleError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """A row that BigQuery does not take, by its index among the rows that were handed over; ``detail`` has no values."""
+    """A row that BigQuery does not take, by its index among those handed over; ``detail`` may quote it: no log."""
 
     index: int
     reason: Reason

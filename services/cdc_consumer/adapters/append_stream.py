@@ -1,0 +1,313 @@
+"""Upserts and deletes into BigQuery on default streams that stay open: one connection per process and table.
+
+Sources: BigQuery, "Introduction to the Storage Write API" (default stream, errors) and its best practices (reuse
+connections, do not wait for each append; Python has no multiplexing). Rows may be sent twice: the change sequence
+number of each makes that harmless, which is why anything without an answer is simply sent again.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from google.rpc.status_pb2 import Status
+
+from services.cdc_consumer.adapters.append_connection import AppendConnection, Lost, Request, opening
+from services.cdc_consumer.adapters.bigquery_errors import append_error
+from services.cdc_consumer.adapters.row_encoder import RowEncoder
+from services.cdc_consumer.core.columns import conform
+from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.ports import RowError, TableTroubleError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.stop import Stop
+
+_ROW_OVERHEAD: Final = 6  # tag and length of a row inside the request
+_FRUITLESS: Final = 32
+"""Refusals without a row to blame, and nothing accepted between them, after which it is not the rows but the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Sizes and times of the streams. BigQuery takes requests of 10 MB; nothing is gained above 4 MB."""
+
+    request_bytes: int = 2_000_000
+    largest_request_bytes: int = 9_000_000
+    window_bytes: int = 8_000_000
+    connections: int = 20
+    answer_within: timedelta = timedelta(seconds=60)
+    close_after_idle: timedelta = timedelta(minutes=5)  # BigQuery itself closes after ten
+
+
+class AppendStreams:
+    """The CdcWriter on BigQuery's Storage Write API. Keep it for the process; not for several threads at once."""
+
+    def __init__(
+        self, channel: grpc.Channel, project: str, dataset: str, stop: Stop, clock: Clock, limits: Limits | None = None
+    ) -> None:
+        self._channel = channel
+        self._parent = f"projects/{project}/datasets/{dataset}"
+        self._stop = stop
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._streams: dict[TableDefinition, _Stream] = {}
+        self.connections_opened = 0
+
+    def append(self, definition: TableDefinition, rows: pa.Table) -> "Appending":
+        """Start to append rows; as `CdcWriter.append`."""
+        stream = self._stream(definition)
+        stream.last_used = self._clock.now()
+        self._close_unneeded(stream)
+        appending = Appending(stream, stream.encoder.encode(conform(rows, stream.encoder.definition)), self._stop)
+        appending.send_what_fits()
+        return appending
+
+    def close(self) -> None:
+        """End every connection and its thread."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+
+    def connect(self, stream: "_Stream") -> AppendConnection:
+        """Open a connection for a stream."""
+        self.connections_opened += 1
+        structlog.get_logger().info(
+            "append_connection_opened", table=stream.encoder.definition.name, opened=self.connections_opened
+        )
+        limits = self._limits
+        return AppendConnection(self._channel, stream.path, stream.first, limits.window_bytes, limits.answer_within)
+
+    def _stream(self, definition: TableDefinition) -> "_Stream":
+        """Return the stream to use for rows of a definition.
+
+        Rows of an older column list ride along on a wider one that BigQuery is known to take, so that a table has one
+        connection; while a new column is not visible yet each list has its own, so that the old one does not wait.
+        """
+        for stream in self._streams.values():
+            if stream.accepted and stream.encoder.definition != definition and _covers(stream, definition):
+                narrow = self._streams.get(definition)
+                if narrow is not None and narrow.idle:
+                    self._drop(narrow, "replaced")
+                return stream
+        if definition not in self._streams:
+            path = f"{self._parent}/tables/{definition.name}/streams/_default"
+            self._streams[definition] = _Stream(self, path, definition, self._limits)
+        return self._streams[definition]
+
+    def _close_unneeded(self, used: "_Stream") -> None:
+        others = sorted((s for s in self._streams.values() if s is not used and s.idle), key=lambda s: s.last_used)
+        for stream in others:
+            idle = timedelta(microseconds=(used.last_used - stream.last_used) // 1000)
+            if idle >= self._limits.close_after_idle:
+                self._drop(stream, "idle")
+            elif len(self._streams) > self._limits.connections:
+                self._drop(stream, "too_many")
+
+    def _drop(self, stream: "_Stream", why: str) -> None:
+        stream.close()
+        del self._streams[stream.encoder.definition]
+        structlog.get_logger().info("append_stream_closed", table=stream.encoder.definition.name, why=why)
+
+
+class _Stream:
+    """A table's default stream for one definition: how its rows are encoded, and the connection open for them."""
+
+    def __init__(self, streams: AppendStreams, path: str, definition: TableDefinition, limits: Limits) -> None:
+        self.path = path
+        self.encoder = RowEncoder(definition)
+        self.first = opening(path, self.encoder.descriptor)
+        self.limits = limits
+        self.last_used = Nanoseconds(0)
+        self.accepted = False
+        """Whether BigQuery has taken rows of this definition, and has not complained of the table since."""
+        self._streams = streams
+        self._connection: AppendConnection | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing sent is without an answer."""
+        return self._connection is None or self._connection.idle
+
+    @property
+    def largest_row(self) -> int:
+        """Return how many bytes a row may have: what fits beside the opening into the largest request."""
+        return self.limits.largest_request_bytes - len(self.first) - 64
+
+    def connection(self) -> AppendConnection:
+        """Return the open connection; open one where there is none or the last has ended."""
+        if self._connection is not None and self._connection.ended:
+            self.close()
+        if self._connection is None:
+            self._connection = self._streams.connect(self)
+        return self._connection
+
+    def close(self) -> None:
+        """End the connection; the next use opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Appending:
+    """Rows on their way into a table: cut into requests, sent again until each has an answer of its own."""
+
+    def __init__(self, stream: _Stream, encoded: pa.BinaryArray, stop: Stop) -> None:
+        self._stream = stream
+        self._table = stream.encoder.definition.name
+        self._stop = stop
+        self._refused: list[RowError] = []
+        self._unblamed: list[Request] = []  # refused alone, no row error: bad rows if others pass, else the table
+        self._any_accepted = False
+        self._fruitless = 0
+        self._waiting: deque[Request] = deque(self._cut(encoded))
+        self._sent: deque[Request] = deque()
+
+    def send_what_fits(self) -> None:
+        """Send as much as the connection takes without waiting."""
+        while self._waiting and self._stream.connection().has_room(self._waiting[0]):
+            self._send()
+            if isinstance(self._sent[-1].answer, Lost | Status):  # the connection is gone already: `refused` sees to it
+                return
+
+    def refused(self) -> Sequence[RowError]:
+        """Wait until every row is accepted or refused; as `Appending.refused` of the ports."""
+        lost_before = False  # a connection that ends is replaced once; the second time in a row is for the caller
+        for request in self._answered():
+            match request.answer:
+                case Lost() | Status() as end:
+                    error = self._connection_ended(request, end)
+                    if error is not None and (lost_before or not _mended_by_another_connection(error)):
+                        raise error
+                    lost_before = True
+                case response if response.HasField("error") or response.row_errors:
+                    self._refuse(request, response)
+                case _:
+                    lost_before, self._fruitless = False, 0
+                    self._any_accepted = self._stream.accepted = True
+        self._blame()
+        return sorted(self._refused, key=lambda error: error.index)
+
+    def _answered(self) -> Iterator[Request]:
+        """Yield requests as their answers come, sending the others as room is made, until none is left."""
+        while self._waiting or self._sent:
+            self.send_what_fits()
+            if not self._sent:
+                self._send()
+            request = self._sent[0]
+            if request.answer is None and request.connection is not None:
+                request.connection.wait(request, self._stop)
+            yield self._sent.popleft()
+
+    def _send(self) -> None:
+        request = self._waiting[0]
+        self._stream.connection().send(request, self._stop)
+        self._sent.append(self._waiting.popleft())
+
+    def _connection_ended(self, request: Request, end: Lost | Status) -> Exception | None:
+        """Put what has no answer back to be sent again; return what the connection's end means for the caller."""
+        lost = [request for request in self._sent if isinstance(request.answer, Lost)]
+        self._sent = deque(request for request in self._sent if not isinstance(request.answer, Lost))
+        self._waiting.extendleft(reversed(lost))
+        if isinstance(end, Status):
+            return self._judge(request, end)
+        self._waiting.appendleft(request)
+        return TransientError(f"table {self._table}: the connection ended before BigQuery had answered")
+
+    def _refuse(self, request: Request, response: Any) -> None:
+        """Deal with a response that is not an acceptance: none of the request's rows was appended."""
+        if not response.row_errors:
+            error = self._judge(request, response.error)
+            if error is not None:
+                raise error
+            return
+        bad = {error.index: error.message for error in response.row_errors if error.index < len(request.rows)}
+        if not bad:
+            raise MisconfiguredError(f"table {self._table}: BigQuery blames rows that were not sent")
+        self._refused += [
+            RowError(request.indices[index], Reason.REFUSED_BY_BIGQUERY, message) for index, message in bad.items()
+        ]
+        good = [index for index in range(len(request.rows)) if index not in bad]
+        if good:
+            self._waiting.appendleft(_part(request, good))
+
+    def _judge(self, request: Request, status: Status) -> Exception | None:
+        """Put the rows of a request refused as a whole where they belong; return what is to be raised, if anything.
+
+        A request refused without a word about rows is halved, down to the row that provokes it.
+        """
+        error = append_error(self._table, status)
+        if error is not None:
+            self._waiting.appendleft(request)
+            if isinstance(error, TableTroubleError):
+                self._stream.accepted = False
+            return error
+        self._fruitless += 1
+        if len(request.rows) == 1:
+            request.answer = status
+            self._unblamed.append(request)
+        else:
+            middle = len(request.rows) // 2
+            self._waiting.appendleft(_part(request, range(middle, len(request.rows))))
+            self._waiting.appendleft(_part(request, range(middle)))
+        return self._table_trouble(status) if self._fruitless >= _FRUITLESS else None
+
+    def _blame(self) -> None:
+        """Decide about rows refused alone and without a row error, now that all others have their answers."""
+        if self._unblamed and not self._any_accepted:
+            raise self._table_trouble(self._unblamed[0].answer)
+        for request in self._unblamed:
+            self._refused.append(RowError(request.indices[0], Reason.REFUSED_BY_BIGQUERY, request.answer.message))
+        self._unblamed.clear()
+
+    def _table_trouble(self, status: Status) -> TableTroubleError:
+        self._waiting.extend(self._unblamed)
+        self._unblamed.clear()
+        self._fruitless = 0
+        self._stream.accepted = False
+        return TableTroubleError(f"table {self._table}: every append is refused: {status.message}")
+
+    def _cut(self, encoded: pa.BinaryArray) -> Sequence[Request]:
+        """Cut rows into requests by their bytes; a row too large for any request is refused here and never sent."""
+        sizes = pc.binary_length(encoded).to_numpy(zero_copy_only=False).astype(np.int64)
+        limit = self._stream.largest_row
+        self._refused += [
+            RowError(int(index), Reason.TOO_LARGE, f"{sizes[index]} bytes as a row; an append takes {limit}")
+            for index in np.flatnonzero(sizes > limit)
+        ]
+        fitting = np.flatnonzero(sizes <= limit)
+        ends = np.cumsum(sizes[fitting] + _ROW_OVERHEAD)
+        rows = encoded.take(pa.array(fitting)).to_pylist()
+        indices = fitting.tolist()
+        requests = []
+        start, sent = 0, 0
+        while start < len(rows):
+            end = max(start + 1, int(np.searchsorted(ends, sent + self._stream.limits.request_bytes, side="right")))
+            requests.append(Request(rows[start:end], indices[start:end]))
+            start, sent = end, int(ends[end - 1])
+        return requests
+
+
+def _part(request: Request, positions: Sequence[int]) -> Request:
+    return Request([request.rows[p] for p in positions], [request.indices[p] for p in positions])
+
+
+def _covers(stream: _Stream, definition: TableDefinition) -> bool:
+    """Tell whether rows of a definition can be written on the stream of another of the same table."""
+    wider = stream.encoder.definition
+    return (
+        wider.name == definition.name
+        and wider.primary_key == definition.primary_key
+        and set(wider.columns) >= set(definition.columns)
+    )
+
+
+def _mended_by_another_connection(error: Exception) -> bool:
+    return isinstance(error, TransientError) and not isinstance(error, TableTroubleError)

@@ -1,0 +1,107 @@
+"""BigQuery's errors, of both its APIs, as the three errors; and which of them are one table's trouble only.
+
+Sources: google.cloud.bigquery.storage.v1 `StorageError`; BigQuery, "Introduction to the Storage Write API", error
+handling (which codes are worth a retry); the codes that Google's Java client retries on.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+import requests
+from google.api_core import exceptions
+from google.auth import exceptions as auth_exceptions
+from google.cloud.bigquery_storage_v1.types import StorageError
+from google.rpc.status_pb2 import Status
+
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+_Code = StorageError.StorageErrorCode
+_TABLE_TROUBLE: Final = frozenset(
+    {
+        _Code.TABLE_NOT_FOUND,
+        _Code.STREAM_NOT_FOUND,
+        _Code.SCHEMA_MISMATCH_EXTRA_FIELDS,
+        _Code.CMEK_NOT_PROVIDED,
+        _Code.INVALID_CMEK_PROVIDED,
+        _Code.CMEK_ENCRYPTION_ERROR,
+        _Code.KMS_SERVICE_ERROR,
+        _Code.KMS_PERMISSION_DENIED,
+    }
+)
+_storage_error: Final = StorageError.pb()
+_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def append_error(table: str, status: Status) -> Exception | None:
+    """Return what a refused append is; None where it must be the rows themselves (an invalid argument, no row named).
+
+    ``status`` is the ``error`` of a response, or what ended the connection.
+    """
+    code = _BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
+    storage = _storage_code(status.details)
+    told = f"table {table}: append refused, {code.name}{f' {storage.name}' if storage else ''}: {status.message}"
+    if storage in _TABLE_TROUBLE:
+        return TableTroubleError(told)
+    match code:
+        case (
+            grpc.StatusCode.ABORTED
+            | grpc.StatusCode.UNAVAILABLE
+            | grpc.StatusCode.CANCELLED
+            | grpc.StatusCode.INTERNAL
+            | grpc.StatusCode.DEADLINE_EXCEEDED
+            | grpc.StatusCode.RESOURCE_EXHAUSTED
+            | grpc.StatusCode.UNKNOWN  # how an idle connection's end has been seen from Python
+        ):
+            return TransientError(told)
+        case grpc.StatusCode.NOT_FOUND | grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.FAILED_PRECONDITION:
+            return TableTroubleError(told)
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return None
+        case _:
+            return MisconfiguredError(told)
+
+
+def call_status(ended: Any) -> Status:
+    """Return the status of a call that has ended, with its details where the server sent any."""
+    for key, value in ended.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            return Status.FromString(value)
+    return Status(code=ended.code().value[0], message=ended.details() or "")
+
+
+@contextmanager
+def rest_errors(what: str) -> Iterator[None]:
+    """Translate what the BigQuery client raises about one table; ``what`` says what was being done."""
+    try:
+        yield
+    except (
+        exceptions.ServerError,
+        exceptions.TooManyRequests,
+        exceptions.RetryError,
+        requests.ConnectionError,
+        requests.Timeout,
+        auth_exceptions.TransportError,
+    ) as error:
+        raise TransientError(f"{what}: {_words(error)}") from error
+    except (exceptions.Unauthorized, auth_exceptions.GoogleAuthError) as error:
+        raise MisconfiguredError(
+            f"{what}: {_words(error)}; give the process credentials (gcloud auth application-default login)"
+        ) from error
+    except exceptions.GoogleAPICallError as error:
+        raise TableTroubleError(f"{what}: {_words(error)}") from error
+
+
+def _storage_code(details: Iterable[Any]) -> StorageError.StorageErrorCode | None:
+    for detail in details:
+        if detail.Is(_storage_error.DESCRIPTOR):
+            found = _storage_error()
+            detail.Unpack(found)
+            return _Code(found.code)
+    return None
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "message", "")) or str(error) or type(error).__name__

@@ -1,0 +1,165 @@
+"""The mirrored tables of one dataset: made when first seen, widened as columns appear, checked before they are used.
+
+Source: BigQuery, "Stream table updates with change data capture": a primary key (not enforced) is required, tables
+are best clustered by it; `max_staleness` stays unset, so that every query sees what has been applied.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from google.api_core import exceptions
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import DefaultCredentialsError
+from google.cloud import bigquery
+from google.cloud.bigquery.table import PrimaryKey, TableConstraints
+
+from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.core.tables import TableColumn, TableDefinition
+from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.reasons import Reason
+
+_TIMEOUT: Final = 30.0  # seconds for a call
+_NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
+_ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
+_LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
+_BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {kind.bigquery: kind for kind in COLUMN_TYPES.values()}
+
+
+def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
+    """Return the official client, of the real service or of what listens at ``host:port``."""
+    if emulator_host:
+        endpoint = emulator_host if "://" in emulator_host else f"http://{emulator_host}"
+        anonymous: Any = AnonymousCredentials  # untyped
+        options = ClientOptions(api_endpoint=endpoint)
+        return bigquery.Client(project=project, credentials=anonymous(), client_options=options)
+    try:
+        return bigquery.Client(project=project)
+    except DefaultCredentialsError as error:
+        raise MisconfiguredError(
+            f"no credentials for BigQuery ({error}); run: gcloud auth application-default login"
+        ) from error
+
+
+def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
+    """Raise MisconfiguredError, with the command that mends it, unless the dataset is there."""
+    with rest_errors(f"dataset {project}.{dataset}"):
+        try:
+            client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.NotFound as error:
+            raise MisconfiguredError(
+                f"dataset {project}.{dataset} does not exist; make it: bq --project_id={project} mk --dataset {dataset}"
+            ) from error
+
+
+class BigQueryTables:
+    """The Tables of one dataset. What is known of them is kept for the process."""
+
+    def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
+        self._client = client
+        self._project = project
+        self._dataset = dataset
+        self._known: dict[str, TableDefinition] = {}
+
+    def ensure(self, definition: TableDefinition) -> TableDefinition:
+        """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
+        known = self._known.get(definition.name)
+        if known is None or _missing(known, definition):
+            known = self._known[definition.name] = self._brought_about(definition)
+        _check(known, definition)
+        return known
+
+    def forget(self, table: str) -> None:
+        """Look again at the next `ensure`."""
+        self._known.pop(table, None)
+
+    def _brought_about(self, definition: TableDefinition) -> TableDefinition:
+        for _attempt in range(_ATTEMPTS):
+            found = self._read(definition.name)
+            with rest_errors(f"table {self._path(definition.name)}"):
+                try:
+                    if found is None:
+                        return self._create(definition)
+                    seen = _definition(found)
+                    _check(seen, definition)
+                    if not _missing(seen, definition):
+                        return seen
+                    return self._widen(found, definition)
+                except (exceptions.Conflict, exceptions.PreconditionFailed):
+                    continue  # another process was faster: look at what it made
+        raise TableTroubleError(f"table {self._path(definition.name)}: altered by others all the time")
+
+    def _read(self, name: str) -> bigquery.Table | None:
+        with rest_errors(f"table {self._path(name)}"):
+            try:
+                return self._client.get_table(self._path(name), retry=_NO_RETRY, timeout=_TIMEOUT)
+            except exceptions.NotFound:
+                pass
+        check_dataset(self._client, self._project, self._dataset)
+        return None
+
+    def _create(self, definition: TableDefinition) -> TableDefinition:
+        table = bigquery.Table(self._path(definition.name), schema=[_field(c) for c in definition.columns])
+        table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
+        table.clustering_fields = list(definition.clustering)
+        created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
+        structlog.get_logger().info("table_created", table=definition.name, columns=len(definition.columns))
+        return _definition(created)
+
+    def _widen(self, found: bigquery.Table, definition: TableDefinition) -> TableDefinition:
+        new = _missing(_definition(found), definition)
+        found.schema = [*found.schema, *(_field(column) for column in new)]
+        updated = self._client.update_table(
+            found, ["schema"], retry=_NO_RETRY, timeout=_TIMEOUT
+        )  # with the etag of the read
+        structlog.get_logger().info("columns_added", table=definition.name, columns=[column.name for column in new])
+        return _definition(updated)
+
+    def _path(self, name: str) -> bigquery.TableReference:
+        return bigquery.DatasetReference(self._project, self._dataset).table(name)
+
+
+def _field(column: TableColumn) -> bigquery.SchemaField:
+    return bigquery.SchemaField(column.name, column.type.bigquery, mode="NULLABLE")
+
+
+def _definition(table: bigquery.Table) -> TableDefinition:
+    """Return a table as it is. A column that Millrace would not make has a type of which nothing else is equal."""
+    constraints = table.table_constraints
+    key = constraints.primary_key.columns if constraints is not None and constraints.primary_key is not None else ()
+    return TableDefinition(table.table_id, tuple(_column(field) for field in table.schema), tuple(key))
+
+
+def _column(field: bigquery.SchemaField) -> TableColumn:
+    name = _LEGACY_NAMES.get(field.field_type, field.field_type)
+    kind = _BY_BIGQUERY_NAME.get(name)
+    if kind is None or field.mode == "REPEATED":
+        shown = f"ARRAY<{name}>" if field.mode == "REPEATED" else name
+        kind = ColumnType(shown, shown, COLUMN_TYPES["STRING"].wire, "TYPE_STRING")
+    return TableColumn(field.name, kind)
+
+
+def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn]:
+    names = {column.name.upper() for column in seen.columns}  # BigQuery does not tell upper from lower case
+    return [column for column in wanted.columns if column.name.upper() not in names]
+
+
+def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
+    """Raise PoisonRecordError where rows of a definition do not fit into a table."""
+    if {name.upper() for name in seen.primary_key} != {name.upper() for name in wanted.primary_key}:
+        raise PoisonRecordError(
+            Reason.SCHEMA_CONFLICT,
+            f"table {wanted.name} has the primary key ({', '.join(seen.primary_key) or 'none'}), "
+            f"the source has ({', '.join(wanted.primary_key)})",
+        )
+    types = {column.name.upper(): column.type.bigquery for column in seen.columns}
+    for column in wanted.columns:
+        there = types.get(column.name.upper(), column.type.bigquery)
+        if there != column.type.bigquery:
+            raise PoisonRecordError(
+                Reason.SCHEMA_CONFLICT,
+                f"table {wanted.name}: column {column.name} is {there}, the source has {column.type.bigquery}",
+            )
