@@ -1,0 +1,117 @@
+"""What the reader needs from outside. The docstrings are promises that the fakes keep too."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
+from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.timestamps import Nanoseconds
+
+
+class ChangeStream(Protocol):
+    """A change stream that can be queried, any number of partitions at once."""
+
+    def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends.
+
+        Ends without an error only where Spanner says that the query is complete: after child records, or at the end
+        asked for. TransientError for whatever may work again from a start not earlier than what was read;
+        MisconfiguredError for a position that cannot be read any more. Closing the generator ends the query at once.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a held partition has been read and confirmed."""
+
+    partition: Partition
+    watermark: Nanoseconds
+
+
+class PartitionStore(Protocol):
+    """Which partitions exist, how far each has been read, and who reads it. One owner's view of it.
+
+    Every write is one transaction. A claim raises the partition's fencing number, and a write in the name of an
+    older one changes nothing. All time in it is Spanner's. TransientError: nothing is known of the outcome, and the
+    same call may be made again.
+    """
+
+    async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
+        """Remember the stream's first query, unless any partition is known; return whether none was.
+
+        MisconfiguredError if the partitions that are known are those of another change stream.
+        """
+
+    async def survey(self) -> Survey:
+        """Return all partitions that are not finished."""
+
+    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
+        """Take those of the partitions that are still due and free; return them as they are now, with our lease."""
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+        """Save watermarks and renew the leases (or give them back); return the partitions that are not ours any more.
+
+        An earlier watermark than the saved one changes nothing.
+        """
+
+    async def finish(
+        self, progress: Progress, children: Sequence[NewPartition]
+    ) -> Collection[PartitionToken] | None:
+        """Remember the children that are not known yet and mark the partition FINISHED, both or neither.
+
+        Return the children that were new; None, and nothing is changed, if the partition is not ours any more.
+        Finishing again what we have finished returns no children.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTable:
+    """A table that the stream watches: its key columns in key order, and its watched columns as records name them."""
+
+    name: str
+    primary_key: tuple[str, ...]
+    column_types: tuple[ColumnType, ...]
+    value_capture_type: str
+
+
+class Catalog(Protocol):
+    """What the database says of the tables that the stream watches."""
+
+    async def watched_tables(self) -> Sequence[WatchedTable]:
+        """Return the watched tables as they are now."""
+
+
+class Publisher(Protocol):
+    """Publishes change records, packed with what others publish."""
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> asyncio.Future[None]:
+        """Take changes, each with its ordering key, once there is room; the future resolves when all are confirmed.
+
+        MisconfiguredError, here or in the future, if nothing can be published until someone acts. No changes at all
+        publish the header, which announces a table or a column list.
+        """
+
+    async def close(self) -> None:
+        """Publish what was taken, and end."""
+
+
+class Metrics(Protocol):
+    """What is counted and shown of a reader."""
+
+    def read(self, record: StreamRecord, changes: int) -> None:
+        """Count a record that was read, and the changes in it."""
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+
+    def reshaped(self, split: int, merged: int) -> None:
+        """Count partitions that were split and merged."""
+
+    def violated(self) -> None:
+        """Count a record that was returned after a heartbeat which said that it would not come."""
+
+    def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
+        """Show how many partitions are in which state, and how far all of them have come."""

@@ -1,0 +1,58 @@
+"""How far a partition has been read *and confirmed*: the longest prefix of its records that are all confirmed."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from shared.contracts.timestamps import Nanoseconds
+
+
+@dataclass(slots=True)
+class _Place:
+    timestamp: Nanoseconds
+    confirmed: bool
+
+
+class ConfirmedPrefix:
+    """The records of one partition in the order they were read, and the watermark that follows from it.
+
+    Heartbeats stand in the same line as data, so a heartbeat counts only once all data before it are confirmed.
+    The watermark never moves back, also where a restarted query repeats earlier records: what is repeated stands at
+    the end of the line, behind the first reading of the same records.
+    """
+
+    def __init__(self, watermark: Nanoseconds) -> None:
+        self._watermark = watermark
+        self._line: deque[_Place] = deque()
+        self._first = 0
+
+    @property
+    def watermark(self) -> Nanoseconds:
+        """Return the time at which a reading may start again without losing anything (inclusive)."""
+        return self._watermark
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many places in the line are not part of the prefix yet."""
+        return len(self._line)
+
+    def add(self, timestamp: Nanoseconds) -> int:
+        """Take the next place in the line for something that will be confirmed; return the place."""
+        self._line.append(_Place(timestamp, confirmed=False))
+        return self._first + len(self._line) - 1
+
+    def add_confirmed(self, timestamp: Nanoseconds) -> None:
+        """Take the next place for something that needs no confirmation: a heartbeat."""
+        self._line.append(_Place(timestamp, confirmed=True))
+        self._advance()
+
+    def confirm(self, place: int) -> None:
+        """Say that what stands at a place is confirmed; saying it twice changes nothing."""
+        if place < self._first:
+            return
+        self._line[place - self._first].confirmed = True
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._line and self._line[0].confirmed:
+            self._watermark = max(self._watermark, self._line.popleft().timestamp)
+            self._first += 1
