@@ -1,0 +1,88 @@
+"""Dead letters on their way to the dead-letter topic: kept means confirmed, and only then may a message be acked."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import grpc
+
+from shared.contracts.dead_letter import DeadLetter, to_attributes
+from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
+from shared.runtime.retries import retrying, retrying_async
+from shared.runtime.stop import Stop
+
+_TIMEOUT: Final = 30.0
+# Pub/Sub's limits: bytes and messages in a request, attributes on a message.
+_REQUEST_BYTES: Final = 9_000_000
+_LARGEST: Final = 9_900_000
+_REQUEST_MESSAGES: Final = 1_000
+_ATTRIBUTES: Final = 100
+
+
+def letter_message(letter: DeadLetter) -> Any:
+    """Return a letter as a Pub/Sub message: its bytes and attributes as they came, and what we say of them beside.
+
+    It has no ordering key of its own (the original's is an attribute), so that letters share a request. A foreign
+    message at Pub/Sub's own limit has no room for what we say beside it: its letter is flagged and keeps the size
+    instead of the bytes, and the first attributes instead of all.
+    """
+    attributes = to_attributes(letter)
+    if len(attributes) > _ATTRIBUTES:
+        ours = {name: value for name, value in attributes.items() if name not in letter.attributes}
+        theirs = list(letter.attributes.items())[: _ATTRIBUTES - len(ours)]
+        attributes = dict(theirs) | ours
+    message = PubsubMessage(data=letter.data, attributes=attributes)
+    if message.ByteSize() > _LARGEST:
+        attributes["dead_letter_payload_bytes"] = str(len(letter.data))
+        message = PubsubMessage(attributes=dict(list(attributes.items())[-_ATTRIBUTES:]))
+    return message
+
+
+class DeadLetterPublisher:
+    """Keeps letters from a thread. Without patience it tries until it succeeds or is asked to stop."""
+
+    def __init__(self, channel: grpc.Channel, topic: str, stop: Stop, patience: timedelta | None = None) -> None:
+        self._publish = publish_stub(channel)
+        self._topic = topic
+        self._stop = stop
+        self._patience = patience
+
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Return when every letter is confirmed by the dead-letter topic; until then none may be counted as kept."""
+        for request in _requests(self._topic, letters):
+            for attempt in retrying(self._stop, self._patience):
+                with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
+                    self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
+
+
+class AsyncDeadLetterPublisher:
+    """The same in an event loop."""
+
+    def __init__(self, channel: grpc.aio.Channel, topic: str, stop: Stop, patience: timedelta | None = None) -> None:
+        self._publish = publish_stub(channel)
+        self._topic = topic
+        self._stop = stop
+        self._patience = patience
+
+    async def keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Return when every letter is confirmed by the dead-letter topic."""
+        for request in _requests(self._topic, letters):
+            async for attempt in retrying_async(self._stop, self._patience):
+                with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
+                    await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
+
+
+def _requests(topic: str, letters: Sequence[DeadLetter]) -> Iterator[Any]:
+    request, size = PublishRequest(topic=topic), 0
+    for letter in letters:
+        message = letter_message(letter)
+        if request.messages and (
+            size + message.ByteSize() > _REQUEST_BYTES or len(request.messages) == _REQUEST_MESSAGES
+        ):
+            yield request
+            request, size = PublishRequest(topic=topic), 0
+        request.messages.append(message)
+        size += message.ByteSize() + 8
+    if request.messages:
+        yield request

@@ -1,0 +1,221 @@
+"""What is packed into which message, and when: a pure state machine that clocks itself.
+
+One publish is outstanding per ordering key, and what arrives meanwhile is the next one: alone when quiet, full when
+behind, with no timer. A request carries one ordering key (Pub/Sub refuses a mix, its emulator does not), so a key's
+order is the order of its requests, and a request that fails is sent again before anything later of its key.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import MisconfiguredError
+
+REQUEST_BYTES: Final = 9_000_000
+"""No request, and so no message, is larger. Pub/Sub's limit is 10 MB for each."""
+_REQUEST_OVERHEAD: Final = 2_048  # the topic's name and the request's own framing
+_MESSAGE_OVERHEAD: Final = 1_024  # attributes but for source and table (twice), the document's frame, framing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How full a message and a request may become, and how many requests may be under way at once."""
+
+    changes_per_message: int = 500
+    bytes_per_message: int = 1_000_000
+    messages_per_request: int = 1_000
+    bytes_per_request: int = REQUEST_BYTES
+    requests: int = 32
+
+    def __post_init__(self) -> None:
+        if min(self.changes_per_message, self.bytes_per_message, self.messages_per_request, self.requests) < 1:
+            raise ValueError("a limit below 1 lets nothing pass")
+        if self.messages_per_request > 1_000 or self.bytes_per_request > REQUEST_BYTES:
+            raise ValueError(f"a request takes 1000 messages and {REQUEST_BYTES} bytes at most")
+
+
+@dataclass(slots=True, eq=False)
+class Receipt:
+    """What one caller waits for: how many of its changes (and announcements) are not confirmed yet."""
+
+    waiting: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A change batch to be published."""
+
+    header: Header
+    changes: Sequence[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One publish: messages of one ordering key, in order."""
+
+    ordering_key: str
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """A change that fits into no message; it counts in its receipt until `Packer.settle` says that it is kept."""
+
+    header: Header
+    ordering_key: str
+    change: Change
+    size: int
+    receipt: Receipt
+
+
+@dataclass(slots=True)
+class _Entry:
+    header: Header
+    header_size: int
+    change: Change | None  # None announces the header
+    size: int
+    receipt: Receipt
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One ordering key: what waits, and what is under way."""
+
+    waiting: deque[_Entry] = field(default_factory=deque)
+    under_way: list[_Entry] = field(default_factory=list)
+
+
+class Packer:
+    """Collects changes per ordering key and cuts them into requests."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._lanes: dict[str, _Lane] = {}
+        self._due: deque[str] = deque()  # keys with something waiting and nothing under way, longest waiting first
+        self._under_way = 0
+        self._open: set[Receipt] = set()
+        self.outstanding_bytes = 0
+        """Bytes added and not confirmed yet."""
+
+    def add(
+        self, header: Header, changes: Sequence[tuple[str, Change]], announce_under: str = ""
+    ) -> tuple[Receipt, Sequence[Oversized]]:
+        """Take changes, each with its ordering key; none announces the header under the key ``announce_under``.
+
+        What is too large for any message is handed back: it is the caller's to keep, and then to settle.
+        """
+        header_size = len(msgspec.json.encode(header)) + 2 * len((header.source + header.table).encode())
+        room = self._limits.bytes_per_request - _REQUEST_OVERHEAD - _MESSAGE_OVERHEAD - header_size
+        if room < 0:
+            raise MisconfiguredError(
+                f"table {header.table}: its column list alone, {header_size} bytes, fits no message"
+            )
+        receipt = Receipt(waiting=max(1, len(changes)))
+        oversized: list[Oversized] = []
+        if not changes:
+            self._enqueue(announce_under, _Entry(header, header_size, None, 0, receipt))
+        for key, change in changes:
+            size = change.size()
+            if size + len(key.encode()) > room:
+                oversized.append(Oversized(header, key, change, size, receipt))
+            else:
+                self._enqueue(key, _Entry(header, header_size, change, size, receipt))
+        self._open.add(receipt)
+        self.outstanding_bytes += receipt.size
+        return receipt, oversized
+
+    def requests(self) -> Iterator[Request]:
+        """Cut a request for every key that may publish now; each is then under way until it is confirmed."""
+        while self._due and self._under_way < self._limits.requests:
+            key = self._due.popleft()
+            yield self._cut(key, self._lanes[key])
+
+    def confirm(self, ordering_key: str) -> Sequence[Receipt]:
+        """Note that the key's request is confirmed; return the receipts that wait for nothing more."""
+        lane = self._lanes[ordering_key]
+        confirmed, lane.under_way = lane.under_way, []
+        self._under_way -= 1
+        if lane.waiting:
+            self._due.append(ordering_key)
+        else:
+            del self._lanes[ordering_key]  # tables come and go; a quiet key costs nothing
+        done: list[Receipt] = []
+        for entry in confirmed:
+            self.outstanding_bytes -= entry.size
+            self._count_down(entry.receipt, done)
+        return done
+
+    def settle(self, receipt: Receipt) -> Sequence[Receipt]:
+        """Note that one oversized change of a receipt is kept elsewhere; return the receipt if that was the last."""
+        done: list[Receipt] = []
+        self._count_down(receipt, done)
+        return done
+
+    def abandon(self) -> Sequence[Receipt]:
+        """Forget everything; return the receipts that will never be confirmed."""
+        receipts = list(self._open)
+        self._lanes.clear()
+        self._due.clear()
+        self._open.clear()
+        self._under_way = 0
+        self.outstanding_bytes = 0
+        return receipts
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether every receipt is done."""
+        return not self._open
+
+    def _enqueue(self, key: str, entry: _Entry) -> None:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
+        if not lane.waiting and not lane.under_way:
+            self._due.append(key)
+        lane.waiting.append(entry)
+        entry.receipt.size += entry.size
+
+    def _cut(self, key: str, lane: _Lane) -> Request:
+        messages: list[Message] = []
+        room = self._limits.bytes_per_request - _REQUEST_OVERHEAD
+        overhead = _MESSAGE_OVERHEAD + len(key.encode())
+        while lane.waiting and len(messages) < self._limits.messages_per_request:
+            cut, size = self._cut_message(lane.waiting, room, overhead)
+            if not cut:
+                break
+            room -= size
+            lane.under_way += cut
+            messages.append(Message(cut[0].header, [entry.change for entry in cut if entry.change is not None]))
+        self._under_way += 1
+        return Request(key, messages)
+
+    def _cut_message(self, waiting: deque[_Entry], room: int, overhead: int) -> tuple[list[_Entry], int]:
+        """Take one message's entries from the front: one header, at most N and S, and no more than there is room."""
+        first = waiting[0]
+        size = overhead + first.header_size + first.size
+        if size > room:
+            return [], 0
+        cut = [waiting.popleft()]
+        if first.change is None:
+            return cut, size
+        most = min(room, max(self._limits.bytes_per_message, size))
+        while waiting and len(cut) < self._limits.changes_per_message:
+            entry = waiting[0]
+            if entry.change is None or size + entry.size > most:
+                break
+            if entry.header is not first.header and entry.header != first.header:
+                break
+            size += entry.size
+            cut.append(waiting.popleft())
+        return cut, size
+
+    def _count_down(self, receipt: Receipt, done: list[Receipt]) -> None:
+        receipt.waiting -= 1
+        if receipt.waiting == 0:
+            self._open.discard(receipt)
+            done.append(receipt)

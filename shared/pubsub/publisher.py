@@ -1,0 +1,244 @@
+"""Publishes changes as change batches: packed by the packer's clock, confirmed by receipt, bounded in bytes.
+
+Nothing is given up on the quiet: a future resolves when Pub/Sub has all its changes, or fails with why it never will.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import msgspec
+import structlog
+
+from shared.contracts.change_batch import Change, Header, encode_batch
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.row_id import canonical_key, ordering_key
+from shared.contracts.timestamps import format_timestamp, parse_timestamp
+from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.packer import REQUEST_BYTES, Limits, Message, Oversized, Packer, Receipt, Request
+from shared.pubsub.stubs import PublishRequest, publish_stub, routing
+from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.retries import retrying_async
+from shared.runtime.stop import Stop
+
+OUTSTANDING_BYTES: Final = 64 * 1024 * 1024
+_TIMEOUT: Final = 30.0
+_LAST_CHANCE: Final = timedelta(seconds=8)  # of the ten seconds in which a stopped process has to be gone
+
+
+class BatchPublisher:
+    """Publishes to one topic. All its methods are called in one event loop; use it as ``async with``."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        topic: str,
+        letters: AsyncDeadLetterPublisher,
+        stop: Stop,
+        *,
+        failed_in: str,
+        limits: Limits | None = None,
+        outstanding_bytes: int = OUTSTANDING_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self._stub = publish_stub(channel)
+        self._topic = topic
+        self._letters = letters
+        self._stop = stop
+        self._failed_in = failed_in
+        self._clock = clock or SystemClock()
+        self._packer = Packer(limits)
+        self._most_outstanding = outstanding_bytes
+        self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
+        self._room = asyncio.Event()
+        self._futures: dict[Receipt, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pump_is_due = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self.published_messages = 0
+        self.published_changes = 0
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Return how many bytes wait for their confirmation."""
+        return self._packer.outstanding_bytes
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
+        """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
+
+        The future resolves when Pub/Sub has confirmed all of them (of a change too large for any message: its dead
+        letter), and fails with TransientError where a stop came first, or MisconfiguredError.
+        """
+        async with self._gate:
+            while self._packer.outstanding_bytes >= self._most_outstanding and self._error is None:
+                self._room.clear()
+                await self._room.wait()
+            self._refuse_if_over()
+            receipt, oversized = self._packer.add(header, changes, announce_under=ordering_key(header.table, 0))
+        future = asyncio.get_running_loop().create_future()
+        self._futures[receipt] = future
+        for too_large in oversized:
+            self._start(self._set_aside(too_large))
+        if not self._pump_is_due:  # once a turn of the loop, so that what is published in one turn is packed together
+            self._pump_is_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+        return future
+
+    async def close(self) -> None:
+        """Publish what is left, then return; where a stop cuts that short, the futures left over fail."""
+        self._closed = True
+        self._pump()
+        last_chance = asyncio.ensure_future(self._last_chance())
+        while self._tasks and not last_chance.done():
+            await asyncio.wait({*self._tasks, last_chance}, return_when=asyncio.FIRST_COMPLETED)
+        last_chance.cancel()
+        if not self._packer.idle:
+            self._break(TransientError(f"stopped before {self._topic} confirmed everything"))
+        await asyncio.gather(*self._tasks, last_chance, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _pump(self) -> None:
+        self._pump_is_due = False
+        if self._error is None:
+            for request in self._packer.requests():
+                self._start(self._publish(request))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _publish(self, request: Request) -> None:
+        try:
+            wire = PublishRequest(topic=self._topic, messages=[_wire(message, request) for message in request.messages])
+            async for attempt in retrying_async(self._stop):
+                with attempt, pubsub_errors(f"publish to {self._topic}"):
+                    await self._stub(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
+        except Exception as error:  # noqa: BLE001  whatever it is, those who wait must learn of it
+            self._break(error)
+            return
+        if self._error is None:
+            self.published_messages += len(request.messages)
+            self.published_changes += sum(len(message.changes) for message in request.messages)
+            self._resolve(self._packer.confirm(request.ordering_key))
+            self._room.set()
+            self._pump()
+
+    async def _set_aside(self, too_large: Oversized) -> None:
+        letter = self._letter(too_large)
+        structlog.get_logger().warning(
+            "change_set_aside", reason=letter.reason.value, table=letter.table, payload_bytes=letter.payload_bytes
+        )
+        try:
+            await self._letters.keep([letter])
+        except Exception as error:  # noqa: BLE001
+            self._break(error)
+            return
+        if self._error is None:
+            self._resolve(self._packer.settle(too_large.receipt))
+
+    def _letter(self, too_large: Oversized) -> DeadLetter:
+        header, change = too_large.header, too_large.change
+        return DeadLetter(
+            data=b"",
+            attributes=_attributes(Message(header, [change])),
+            ordering_key=too_large.ordering_key,
+            reason=Reason.TOO_LARGE,
+            detail=f"the change takes {too_large.size} bytes, a message takes {REQUEST_BYTES}",
+            failed_at=self._clock.now(),
+            failed_in=self._failed_in,
+            table=header.table,
+            key=_key_text(header, change),
+            sequence=change.sequence,
+            commit_timestamp=change.commit_timestamp,
+            payload_bytes=too_large.size,
+        )
+
+    def _resolve(self, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            future = self._futures.pop(receipt, None)
+            if future is not None and not future.done():  # its caller may have given up waiting
+                future.set_result(None)
+
+    def _break(self, error: BaseException) -> None:
+        """Fail everything that waits, and everything that comes: nothing of a key may overtake what failed."""
+        if self._error is not None:
+            return
+        self._error = error
+        structlog.get_logger().error("publishing_stopped", topic=self._topic, error=str(error))
+        for receipt in self._packer.abandon():
+            future = self._futures.pop(receipt, None)
+            if future is not None and not future.done():
+                future.set_exception(error)
+                future.exception()  # seen: a caller that was itself cancelled will not come back for it
+        self._room.set()
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+
+    def _refuse_if_over(self) -> None:
+        if isinstance(self._error, MisconfiguredError | TransientError):
+            raise self._error
+        if self._error is not None:
+            raise RuntimeError("publishing has failed") from self._error
+        if self._closed:
+            raise RuntimeError("the publisher is closed")
+
+    async def _last_chance(self) -> None:
+        await self._stop.wait_async()
+        await asyncio.sleep(_LAST_CHANCE.total_seconds())
+
+
+def _wire(message: Message, request: Request) -> dict[str, Any]:
+    return {
+        "data": encode_batch(message.header, message.changes),
+        "attributes": _attributes(message),
+        "ordering_key": request.ordering_key,
+    }
+
+
+def _attributes(message: Message) -> dict[str, str]:
+    """Return what lets other subscribers filter without parsing (design section 4)."""
+    attributes = {
+        "source": message.header.source,
+        "table": message.header.table,
+        "change_count": str(len(message.changes)),
+        "format": str(message.header.format),
+        # W3C Trace Context: the message begins a trace of its own, which nobody has sampled yet.
+        "traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00",
+    }
+    if message.changes:
+        times = [change.commit_timestamp for change in message.changes]
+        attributes["first_commit_timestamp"] = min(times, key=_instant)
+        attributes["last_commit_timestamp"] = max(times, key=_instant)
+    return attributes
+
+
+def _instant(text: str) -> str:
+    """Order RFC 3339 texts by time: in UTC, without the Z, they sort as the instants do (and need no parsing)."""
+    return (text if text.endswith("Z") else format_timestamp(parse_timestamp(text)))[:-1]
+
+
+def _key_text(header: Header, change: Change) -> str:
+    """Return the canonical key's JSON array; the key as it came where it has none."""
+    try:
+        canonical = canonical_key(header.table, header.key_types(), msgspec.json.decode(change.key))
+    except (PoisonRecordError, msgspec.MsgspecError, KeyError, TypeError):
+        return change.key
+    return canonical.partition(b"\0")[2].decode()
