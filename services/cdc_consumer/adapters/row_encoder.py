@@ -1,14 +1,59 @@
-"""Typed columns to serialized protobuf rows, as BigQuery's Storage Write API takes them."""
+"""Typed columns to serialized protobuf rows, as BigQuery's Storage Write API takes them.
 
+`ptars` encodes a whole Arrow batch in Rust, about ten times as fast as a message a row; but it corrupts silently where
+an array's type is not its field's, and drops NULLs of arrays. So it is given only flat fields of the types that the
+tests prove equal, and only batches whose schema equals the one it derives from the descriptor. Everything else goes
+by the plain protobuf classes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import ptars
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import DescriptorProto
+import structlog
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message import Message
 
-from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.core.columns import CHANGE, MESSAGE
+from services.cdc_consumer.core.tables import PSEUDO_COLUMNS, TableDefinition, row_schema
+
+ROW: Final = "Row"
+"""The name of the message type. Without a package, so that the descriptor stands alone, as BigQuery wants it."""
+
+_TEXT: Final = "TYPE_STRING"
+_PROVEN: Final[Mapping[str, pa.DataType]] = {
+    "TYPE_BOOL": pa.bool_(),
+    "TYPE_INT64": pa.int64(),
+    "TYPE_INT32": pa.int32(),
+    "TYPE_DOUBLE": pa.float64(),
+    "TYPE_STRING": pa.string(),
+    "TYPE_BYTES": pa.binary(),
+}
+"""The fields that `ptars` may encode: for each, tests show its bytes equal to those of the plain classes."""
 
 
 def row_descriptor(definition: TableDefinition) -> DescriptorProto:
-    """Return the message type of a table's rows: proto2, optional fields, the two pseudo-columns last."""
-    raise NotImplementedError
+    """Return the message type of a table's rows: proto2, optional fields, the two pseudo-columns last.
+
+    Optional and of proto2, so that a field left out is NULL and a zero or an empty text is itself.
+    """
+    fields = [(column.name, column.type.proto) for column in definition.columns]
+    fields += [(name, _TEXT) for name in PSEUDO_COLUMNS]
+    return DescriptorProto(
+        name=ROW,
+        field=[
+            FieldDescriptorProto(
+                name=name,
+                number=number,
+                label=FieldDescriptorProto.LABEL_OPTIONAL,
+                type=FieldDescriptorProto.Type.Value(proto),
+            )
+            for number, (name, proto) in enumerate(fields, start=1)
+        ],
+    )
 
 
 class RowEncoder:
@@ -17,9 +62,79 @@ class RowEncoder:
     def __init__(self, definition: TableDefinition) -> None:
         self.definition = definition
         self.descriptor = row_descriptor(definition)
+        self.schema: pa.Schema = row_schema(definition)
+        resolved = resolve(self.descriptor)
+        self._ptars = _ptars_handler(resolved, self.schema)
+        self._message = message_factory.GetMessageClass(resolved)
+
+    @property
+    def vectorised(self) -> bool:
+        """Tell whether rows go through `ptars`, or one by one."""
+        return self._ptars is not None
 
     def encode(self, rows: pa.Table) -> pa.BinaryArray:
-        """Return one serialized message per row. Book-keeping columns are left out; other columns must be exactly
-        the definition's (see `conform`), else TypeError.
+        """Return one serialized message per row.
+
+        Book-keeping columns are left out. TypeError unless the other columns are exactly the definition's, in order
+        and in their wire types (see `conform`).
         """
-        raise NotImplementedError
+        columns = rows.select([name for name in rows.schema.names if name not in (MESSAGE, CHANGE)])
+        if columns.schema.names != self.schema.names or columns.schema.types != self.schema.types:
+            raise TypeError(
+                f"rows of table {self.definition.name} are not of its schema: "
+                f"{_difference(columns.schema, self.schema)}"
+            )
+        if self._ptars is None:
+            return self.encode_plainly(columns)
+        batches = columns.combine_chunks().to_batches()
+        encoded = [self._ptars.record_batch_to_array(batch) for batch in batches]
+        result = encoded[0] if len(encoded) == 1 else pa.concat_arrays([pa.array([], pa.binary()), *encoded])
+        if len(result) != len(columns) or result.null_count:
+            raise TypeError(f"{len(columns)} rows of table {self.definition.name} became {len(result)} messages")
+        return result
+
+    def encode_plainly(self, columns: pa.Table) -> pa.BinaryArray:
+        """Encode by the protobuf classes, row by row: what `ptars` is measured against, and what it cannot take."""
+        encoded = [
+            self._message(**{name: value for name, value in row.items() if value is not None}).SerializeToString()
+            for row in columns.to_pylist()
+        ]
+        return pa.array(encoded, pa.binary())
+
+
+def resolve(descriptor: DescriptorProto) -> Descriptor:
+    """Return a message type ready for use, in a descriptor pool of its own: two tables may share a name."""
+    file = FileDescriptorProto(name="row.proto", syntax="proto2", message_type=[descriptor])
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool.FindMessageTypeByName(descriptor.name)
+
+
+def message_class(descriptor: DescriptorProto) -> type[Message]:
+    """Return the class of a message type, to read rows back."""
+    return message_factory.GetMessageClass(resolve(descriptor))
+
+
+def _ptars_handler(descriptor: Descriptor, schema: pa.Schema) -> Any:
+    """Return what encodes batches of ``schema``, or None where it would not be proven right."""
+    proto = DescriptorProto()
+    descriptor.CopyToProto(proto)
+    for field, column in zip(proto.field, schema, strict=True):
+        kind = FieldDescriptorProto.Type.Name(field.type)
+        if field.label != FieldDescriptorProto.LABEL_OPTIONAL or _PROVEN.get(kind) != column.type:
+            return None
+    try:
+        handler = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
+    except Exception as error:  # noqa: BLE001 - whatever it cannot take goes the plain way
+        structlog.get_logger().info("rows_encoded_plainly", error=str(error))
+        return None
+    derived = handler.schema()
+    return handler if derived.names == schema.names and derived.types == schema.types else None
+
+
+def _difference(found: pa.Schema, expected: pa.Schema) -> str:
+    have = [f"{field.name} {field.type}" for field in found]
+    want = [f"{field.name} {field.type}" for field in expected]
+    if sorted(have) == sorted(want):
+        return "another order"
+    return f"not there: {sorted(set(want) - set(have))}, not expected: {sorted(set(have) - set(want))}"

@@ -1,13 +1,29 @@
 """From messages to typed columns, ready to append; every record that can never be applied is isolated as poison."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from services.cdc_consumer.core.tables import TableDefinition
-from shared.contracts.change_batch import ChangeBatch
+from services.cdc_consumer.core.parsing import Parsed, parse_changes
+from services.cdc_consumer.core.poison import Poison, oldest_safe, poison_change
+from services.cdc_consumer.core.tables import (
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_COLUMN,
+    SEQUENCE_COLUMN,
+    TableDefinition,
+    row_schema,
+    table_definition,
+)
+from services.cdc_consumer.core.types import NUMERIC, TIMESTAMP
+from services.cdc_consumer.core.values import beyond_microseconds, limit_of, normal_numerics, wire_values
+from shared.contracts.change_batch import ChangeBatch, decode_batch
+from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
@@ -16,19 +32,8 @@ MESSAGE: Final = "_millrace_message"
 CHANGE: Final = "_millrace_change"
 """Book-keeping column: the change's index in its batch. No source column can be named so (the prefix is reserved)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Poison:
-    """A change that can never be applied, or with ``change`` None a whole message. Never holds a row's values."""
-
-    message: int
-    change: int | None
-    reason: Reason
-    detail: str
-    table: str = ""
-    key: str = ""
-    sequence: str = ""
-    commit_timestamp: str = ""
+_SEQUENCE: Final = r"\A[0-9A-Fa-f]{1,16}(?:/[0-9A-Fa-f]{1,16}){0,3}\z"
+"""The grammar of `shared.contracts.change_sequence`, for RE2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,195 @@ def decode_messages(messages: pa.Table, now: Nanoseconds) -> Decoded:
     A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
     that are not from the stream are too old to be safe. MisconfiguredError if a message is of a newer format.
     """
-    raise NotImplementedError
+    batches, poison = _envelopes(messages.column("data").to_pylist())
+    groups, wrong = _groups(batches)
+    poison += wrong
+    tables = []
+    for group in groups:
+        changes, refused = _decode_group(group, now)
+        tables.append(changes)
+        poison += refused
+    poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
+    return Decoded(tables, poison, batches)
 
 
 def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:
-    """Return rows in the columns of a wider definition of their table: what they lack is NULL, book-keeping is left out.
+    """Return rows in the columns of a wider definition of their table; what they lack is NULL.
 
-    ValueError if they have a column that the definition lacks or holds as another type: leaving it out loses data.
+    Book-keeping columns are left out. ValueError if another column of theirs is not the definition's, or of another
+    type there: to leave it out would lose data.
     """
-    raise NotImplementedError
+    schema = row_schema(definition)
+    for column in rows.schema:
+        if column.name in (MESSAGE, CHANGE):
+            continue
+        index = schema.get_field_index(column.name)
+        if index < 0 or schema.field(index).type != column.type:
+            raise ValueError(f"table {definition.name} has no column {column.name} of wire type {column.type}")
+    columns = [
+        rows.column(column.name) if column.name in rows.schema.names else pa.nulls(len(rows), column.type)
+        for column in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The messages of one table and column list."""
+
+    definition: TableDefinition
+    messages: list[int] = field(default_factory=list)
+    batches: list[ChangeBatch] = field(default_factory=list)
+
+
+def _envelopes(data: Iterable[bytes | None]) -> tuple[dict[int, ChangeBatch], list[Poison]]:
+    batches: dict[int, ChangeBatch] = {}
+    poison: list[Poison] = []
+    for index, each in enumerate(data):
+        content = each or b""
+        try:
+            # What stays JSON text in a decoded batch was not checked to be text at all.
+            content.isascii() or content.decode()
+            batches[index] = decode_batch(content)
+        except PoisonRecordError as error:
+            poison.append(Poison(index, None, error.reason, error.detail))
+        except UnicodeDecodeError as error:
+            detail = f"not UTF-8 from byte {error.start} ({len(content)} bytes)"
+            poison.append(Poison(index, None, Reason.UNDECODABLE, detail))
+    return batches, poison
+
+
+def _groups(batches: Mapping[int, ChangeBatch]) -> tuple[Sequence[_Group], list[Poison]]:
+    """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
+    groups: dict[tuple[str, TableDefinition], _Group] = {}
+    by_header: dict[bytes, _Group | PoisonRecordError] = {}
+    poison: list[Poison] = []
+    for index, batch in batches.items():
+        found = by_header.get(batch.header_text)
+        if found is None:
+            try:
+                definition = table_definition(batch.header)
+                found = groups.setdefault((batch.header.table, definition), _Group(definition))
+            except PoisonRecordError as error:
+                found = error
+            by_header[batch.header_text] = found
+        if isinstance(found, _Group):
+            found.messages.append(index)
+            found.batches.append(batch)
+        elif len(batch):
+            poison += [poison_change(index, batch, n, found.reason, found.detail) for n in range(len(batch))]
+        else:
+            poison.append(Poison(index, None, found.reason, found.detail, table=batch.header.table))
+    return list(groups.values()), poison
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """The changes of a group that cannot be applied; of several reasons the first found stays."""
+
+    found: dict[int, tuple[Reason, str]] = field(default_factory=dict)
+
+    def refuse(self, indices: Iterable[int], reason: Reason, detail: str) -> None:
+        for index in indices:
+            self.found.setdefault(index, (reason, detail))
+
+    def refuse_where(self, mask: pa.BooleanArray, reason: Reason, detail: str) -> None:
+        if pc.any(mask, min_count=0).as_py():
+            self.refuse(np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist(), reason, detail)
+
+
+def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[Poison]]:
+    lengths = np.array([len(batch) for batch in group.batches], np.int64)
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    message = np.repeat(np.array(group.messages, np.int32), lengths)
+    change = (np.arange(lengths.sum()) - np.repeat(starts, lengths)).astype(np.int32)
+    from_stream = pa.array(np.repeat([batch.header.origin == "stream" for batch in group.batches], lengths))
+    op = _texts(batch.op for batch in group.batches)
+    sequence = _texts(batch.sequence for batch in group.batches)
+    commit, not_instants = wire_values(TIMESTAMP, _texts(batch.commit_timestamp for batch in group.batches))
+
+    key = [column for column in group.definition.columns if column.name in group.definition.primary_key]
+    rest = [column for column in group.definition.columns[:-2] if column not in key]
+    parsed = parse_changes(
+        list(chain.from_iterable(batch.keys for batch in group.batches)),
+        list(chain.from_iterable(batch.rows for batch in group.batches)),
+        key,
+        rest,
+    )
+
+    refusals = _Refusals(dict(parsed.refused))
+    _check_shape(refusals, op, parsed)
+    refusals.refuse_where(
+        pc.invert(pc.match_substring_regex(sequence, _SEQUENCE)),
+        Reason.BAD_SEQUENCE,
+        "not 1 to 4 sections of 1 to 16 hexadecimal digits, joined by '/'",
+    )
+    refusals.refuse(not_instants, Reason.BAD_CHANGE, f"commit timestamp: {limit_of(TIMESTAMP)}")
+    refusals.refuse_where(
+        too_old(from_stream, op, commit, now),
+        Reason.TOO_OLD_TO_BE_SAFE,
+        "an upsert that is not from the stream, older than deletes are remembered: it could bring a deleted row back",
+    )
+    columns = _typed(group.definition, parsed, refusals)
+    columns |= {SEQUENCE_COLUMN: sequence, COMMIT_TIMESTAMP_COLUMN: commit}
+    columns |= {CHANGE_TYPE: op, CHANGE_SEQUENCE_NUMBER: sequence}
+    schema = row_schema(group.definition)
+    rows = pa.table([columns[name] for name in schema.names], schema=schema)
+    rows = rows.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
+
+    poison = []
+    if refusals.found:
+        batch_of = dict(zip(group.messages, group.batches, strict=True))
+        for index, (reason, detail) in refusals.found.items():
+            place = int(message[index])
+            poison.append(poison_change(place, batch_of[place], int(change[index]), reason, detail))
+        kept = np.ones(len(message), np.bool_)
+        kept[list(refusals.found)] = False
+        rows = rows.filter(pa.array(kept))
+    return TableChanges(group.definition, rows), poison
+
+
+def too_old(from_stream: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> pa.BooleanArray:
+    """Tell which changes are too old to be safe: upserts not from the stream, older than deletes are remembered.
+
+    A change from the stream is exempt: what deleted its row later is still to come, or is applied again after it.
+    """
+    old = pc.less(commit_micros, oldest_safe(now))
+    return pc.and_(pc.and_(old, pc.equal(op, "UPSERT")), pc.invert(from_stream))
+
+
+def _texts(lists: Iterable[Sequence[str]]) -> pa.StringArray:
+    return pa.array(list(chain.from_iterable(lists)), pa.string())
+
+
+def _check_shape(refusals: _Refusals, op: pa.StringArray, parsed: Parsed) -> None:
+    upsert, delete = pc.equal(op, "UPSERT"), pc.equal(op, "DELETE")
+    checks = (
+        (pc.invert(pc.or_(upsert, delete)), "its operation is neither UPSERT nor DELETE"),
+        (pc.invert(parsed.with_key), "its key is not a JSON object"),
+        (pc.and_(upsert, pc.invert(parsed.with_row)), "an upsert without a row"),
+        (pc.and_(delete, parsed.with_row), "a delete with a row"),
+    )
+    for mask, detail in checks:
+        refusals.refuse_where(mask, Reason.BAD_CHANGE, detail)
+
+
+def _typed(definition: TableDefinition, parsed: Parsed, refusals: _Refusals) -> dict[str, pa.Array]:
+    """Return the source's columns in their wire types; what does not fit is refused."""
+    typed = {}
+    for column in definition.columns[:-2]:
+        texts = parsed.columns[column.name]
+        values, misfits = wire_values(column.type, texts)
+        what = f"column {column.name} of type {column.type.googlesql}"
+        if misfits:
+            refusals.refuse(misfits, Reason.VALUE_DOES_NOT_FIT, f"{what}: {limit_of(column.type)}")
+        if column.name in definition.primary_key:
+            unfit = Reason.KEY_NOT_REPRESENTABLE
+            refusals.refuse_where(texts.is_null(), unfit, f"key {what}: NULL, which a BigQuery key cannot hold")
+            if column.type == TIMESTAMP:
+                beyond = beyond_microseconds(texts)
+                refusals.refuse_where(beyond, unfit, f"key {what}: digits beyond the microsecond would be cut")
+            if column.type == NUMERIC:
+                values = normal_numerics(values)
+        typed[column.name] = values
+    return typed

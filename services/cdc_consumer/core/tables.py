@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from services.cdc_consumer.core.types import KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
@@ -65,7 +67,7 @@ class TableDefinition:
 
 
 def bigquery_name(table: str) -> str:
-    """Return the BigQuery name of a source table (``schema.Table`` becomes ``schema_Table``); BAD_NAME if it has none."""
+    """Return a source table's BigQuery name (``schema.Table`` becomes ``schema_Table``); BAD_NAME if it has none."""
     name = table.replace(".", "_")
     if _TABLE_NAME.fullmatch(name) is None:
         raise PoisonRecordError(
@@ -97,6 +99,12 @@ def table_definition(header: Header) -> TableDefinition:
     _check_key(columns, header.primary_key)
     ours = (TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP))
     return TableDefinition(name, columns + ours, header.primary_key)
+
+
+def row_schema(definition: TableDefinition) -> pa.Schema:
+    """Return the Arrow schema of a table's rows on the wire: its columns, then the two pseudo-columns."""
+    columns = [(column.name, column.type.wire) for column in definition.columns]
+    return pa.schema(columns + [(name, pa.string()) for name in PSEUDO_COLUMNS])
 
 
 def _check_names(names: Sequence[str]) -> None:

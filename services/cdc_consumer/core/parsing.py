@@ -1,0 +1,187 @@
+"""JSON objects to columns of text: the keys and rows of many changes, parsed together in C.
+
+The fast way is `pyarrow.json` with an explicit schema over one line a change. It takes a block whole or refuses it,
+and it is stricter than the wire (INT64 as a JSON integer, ``"NaN"`` among numbers), so a block that it refuses is
+halved, and the last few rows are read one by one by `_exact_line`, which tells what is wrong and with which column.
+Its values are the same as the fast way's; what they mean is decided in one place, `values`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Final, NoReturn
+
+import msgspec
+import pyarrow as pa
+import pyarrow.json
+
+from services.cdc_consumer.core.halving import by_halves
+from services.cdc_consumer.core.tables import TableColumn
+from services.cdc_consumer.core.types import BOOL, FLOAT64, INT64, NUMERIC, ColumnType
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.reasons import Reason
+
+_BLOCK_LIMIT: Final = 1 << 28
+"""Bytes parsed at once: pyarrow counts a block in 32 bits."""
+
+_NOT_A_NUMBER: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""FLOAT64 values that JSON has no numbers for; Spanner and BigQuery both write them as these texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Keys and rows in columns. A change that could not be parsed is NULL everywhere and named in ``refused``."""
+
+    columns: Mapping[str, pa.Array]
+    """Per column its values: BOOL and FLOAT64 as such, all others as the text they came in."""
+    with_key: pa.BooleanArray
+    """Whether the change's key is an object (and not null)."""
+    with_row: pa.BooleanArray
+    refused: Mapping[int, tuple[Reason, str]]
+
+
+def parse_changes(
+    keys: Sequence[msgspec.Raw], rows: Sequence[msgspec.Raw], key: Sequence[TableColumn], rest: Sequence[TableColumn]
+) -> Parsed:
+    """Return the columns of changes: those of ``key`` from the key objects, those of ``rest`` from the row objects."""
+    schema = pa.schema([("k", _struct(key)), ("r", _struct(rest))])
+    refused: dict[int, tuple[Reason, str]] = {}
+
+    def fast(start: int, stop: int) -> pa.Table | None:
+        return _fast(schema, keys[start:stop], rows[start:stop])
+
+    def exact(start: int, stop: int) -> pa.Table:
+        lines = []
+        for index in range(start, stop):
+            try:
+                lines.append(_exact_line(bytes(keys[index]), bytes(rows[index]), key, rest))
+            except PoisonRecordError as error:
+                refused[index] = (error.reason, error.detail)
+                lines.append({"k": None, "r": None})
+        return pa.Table.from_pylist(lines, schema=schema)
+
+    pieces = list(by_halves(0, len(keys), fast, exact)) if keys else [schema.empty_table()]
+    table = pa.concat_tables(pieces)
+    key_struct, row_struct = _one_array(table.column("k")), _one_array(table.column("r"))
+    arrays = [*key_struct.flatten(), *row_struct.flatten()]
+    names = [column.name for column in (*key, *rest)]
+    return Parsed(dict(zip(names, arrays, strict=True)), key_struct.is_valid(), row_struct.is_valid(), refused)
+
+
+def _struct(columns: Sequence[TableColumn]) -> pa.StructType:
+    return pa.struct([(column.name, _text_type(column.type)) for column in columns])
+
+
+def _text_type(kind: ColumnType) -> pa.DataType:
+    return kind.wire if kind in (BOOL, FLOAT64) else pa.string()
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _fast(schema: pa.Schema, keys: Sequence[msgspec.Raw], rows: Sequence[msgspec.Raw]) -> pa.Table | None:
+    """Return the changes as a table, or None if they cannot be taken as a whole."""
+    # Each key and row is exactly one JSON value (the envelope was validated), so each line is exactly one document,
+    # whatever white space is in it: no line can shift its neighbours against their message.
+    parts = zip(repeat(b'{"k":'), keys, repeat(b',"r":'), rows, repeat(b"}\n"), strict=False)
+    text = b"".join(chain.from_iterable(parts))
+    if len(text) > _BLOCK_LIMIT and len(keys) > 1:
+        return None
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(text),
+            # One block, so that nothing is cut at a line break inside a document; one thread, the task's own.
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
+        )
+    except pa.ArrowException:
+        return None
+    return table if table.num_rows == len(keys) and table.schema == schema else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A JSON number's own text: nothing of it is lost in a float."""
+
+    text: str
+    whole: bool
+
+
+def _exact_line(
+    key: bytes, row: bytes, key_columns: Sequence[TableColumn], row_columns: Sequence[TableColumn]
+) -> Mapping[str, Mapping[str, object] | None]:
+    """Return one change's values as the fast way would, and what it cannot take; PoisonRecordError with the reason."""
+    return {"k": _exact_object("key", key, key_columns), "r": _exact_object("row", row, row_columns)}
+
+
+def _exact_object(what: str, text: bytes, columns: Sequence[TableColumn]) -> Mapping[str, object] | None:
+    try:
+        value = _decoder.decode(text.decode())
+    except (ValueError, RecursionError) as error:
+        detail = str(error) if isinstance(error, _TwiceError) else "not JSON"
+        raise PoisonRecordError(Reason.BAD_CHANGE, f"{what}: {detail}") from None
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise PoisonRecordError(Reason.BAD_CHANGE, f"{what} is not a JSON object")
+    unknown = value.keys() - {column.name for column in columns}
+    if unknown:
+        name = min(unknown)[:80]
+        raise PoisonRecordError(Reason.BAD_CHANGE, f"{what} has {name!r}, which is not one of the header's columns")
+    return {column.name: _exact_value(column, value.get(column.name)) for column in columns}
+
+
+def _exact_value(column: TableColumn, value: object) -> object:
+    match column.type, value:
+        case _, None:
+            return None
+        case kind, bool() if kind == BOOL:
+            return value
+        case kind, _Number() if kind == FLOAT64:
+            number = float(value.text)
+            if math.isfinite(number):
+                return number
+        case kind, str() if kind == FLOAT64:
+            if value in _NOT_A_NUMBER:
+                return _NOT_A_NUMBER[value]
+        case kind, _Number(whole=True) if kind in (INT64, NUMERIC):
+            return value.text
+        case kind, str() if kind != BOOL:
+            return value
+    raise PoisonRecordError(
+        Reason.VALUE_DOES_NOT_FIT, f"column {column.name} of type {column.type.googlesql}: {_expected(column.type)}"
+    )
+
+
+def _expected(kind: ColumnType) -> str:
+    if kind == BOOL:
+        return "not a JSON boolean"
+    if kind == FLOAT64:
+        return 'neither a JSON number of 64 bits nor "NaN", "Infinity", "-Infinity"'
+    return "not a JSON string"
+
+
+class _TwiceError(ValueError):
+    """A JSON object names a member twice: which one is meant cannot be known."""
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> Mapping[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _TwiceError("a JSON object has a member twice")
+    return found
+
+
+def _refuse_constant(_text: str) -> NoReturn:
+    raise ValueError("NaN and Infinity are not JSON")
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=lambda text: _Number(text, whole=True),
+    parse_float=lambda text: _Number(text, whole=False),
+    parse_constant=_refuse_constant,
+)
