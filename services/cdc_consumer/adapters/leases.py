@@ -1,0 +1,225 @@
+"""Leases on Pub/Sub messages: acknowledge, give back, put off, and keep them while work goes on."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from math import ceil
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.stubs import (
+    AcknowledgeRequest,
+    ModifyAckDeadlineRequest,
+    acknowledge_stub,
+    modify_ack_deadline_stub,
+    routing,
+)
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+LONGEST_DEADLINE: Final = timedelta(seconds=600)  # Pub/Sub takes no longer one
+_REQUEST_BYTES: Final = 480_000  # Pub/Sub's limit is 512 KiB; an ack id of the service has about 200 bytes
+_IN_FLIGHT: Final = 4
+_TIMEOUT: Final = 10.0
+_PATIENCE: Final = timedelta(seconds=30)
+_AGAIN: Final = 1.0  # seconds after which a failed extension is tried again
+
+
+class PubsubLeases:
+    """The leases that one process holds on one subscription's messages. Safe to use from any thread."""
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        subscription: str,
+        ack_deadline: timedelta,
+        stop: Stop,
+        patience: timedelta = _PATIENCE,
+    ) -> None:
+        self._acknowledge = acknowledge_stub(channel)
+        self._modify = modify_ack_deadline_stub(channel)
+        self._subscription = subscription
+        self._metadata = routing("subscription", subscription)
+        self._ack_deadline = ack_deadline
+        self._stop = stop
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._keepers: list[Keeper] = []
+        self.acked = 0
+        self.given_back = 0
+        self.put_off_count = 0
+        self.extended = 0
+
+    def ack(self, ack_ids: Sequence[str]) -> None:
+        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away."""
+        self._let_go(ack_ids)
+        requests = [
+            AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk)
+            for chunk in _chunks(self._subscription, ack_ids)
+        ]
+        self._send("acknowledge", self._acknowledge, requests)
+        with self._lock:
+            self.acked += len(ack_ids)
+
+    def give_back(self, ack_ids: Sequence[str]) -> None:
+        """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
+        self._let_go(ack_ids, for_good=False)
+        self._send("give back", self._modify, self._deadlines(ack_ids, timedelta(0)))
+        with self._lock:
+            self.given_back += len(ack_ids)
+
+    def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
+        """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
+        self._let_go(ack_ids, for_good=False)
+        self._send("put off", self._modify, self._deadlines(ack_ids, min(delay, LONGEST_DEADLINE)))
+        with self._lock:
+            self.put_off_count += len(ack_ids)
+
+    @contextmanager
+    def keeping(self, ack_ids: Sequence[str]) -> Iterator[None]:
+        """Extend these leases while the block runs, except those acked, given back or put off meanwhile.
+
+        The first extension goes out before the block begins; nothing is extended any more once it has ended.
+        """
+        with self.keeper(ack_ids, at_once=True):
+            yield
+
+    @contextmanager
+    def keeper(self, ack_ids: Iterable[str] = (), *, at_once: bool = False) -> Iterator["Keeper"]:
+        """Do the same for leases that are added as they are taken; first after a third of the deadline."""
+        keeper = Keeper(self._extend, self._ack_deadline)
+        keeper.add(ack_ids)
+        with self._lock:
+            self._keepers.append(keeper)
+        try:
+            with keeper.running(at_once):
+                yield keeper
+        finally:
+            with self._lock:
+                self._keepers.remove(keeper)
+
+    def _extend(self, ack_ids: Sequence[str]) -> None:
+        """Send one extension, each request once: the keeper has its own rhythm of trying again."""
+        failures = self._attempt(self._modify, self._deadlines(ack_ids, self._ack_deadline))
+        for _request, error in failures:
+            with pubsub_errors(f"extend leases on {self._subscription}"):
+                raise error
+        with self._lock:
+            self.extended += len(ack_ids)
+
+    def _let_go(self, ack_ids: Sequence[str], *, for_good: bool = True) -> None:
+        with self._lock:
+            keepers = list(self._keepers)
+        for keeper in keepers:
+            keeper.remove(ack_ids, wait=not for_good)
+
+    def _deadlines(self, ack_ids: Sequence[str], deadline: timedelta) -> list[Any]:
+        return [
+            ModifyAckDeadlineRequest(
+                subscription=self._subscription, ack_ids=chunk, ack_deadline_seconds=ceil(deadline.total_seconds())
+            )
+            for chunk in _chunks(self._subscription, ack_ids)
+        ]
+
+    def _send(self, what: str, stub: Any, requests: Sequence[Any]) -> None:
+        """Send all requests, and those that fail transiently again, until patience or a stop ends it."""
+        remaining = list(requests)
+        for attempt in retrying(self._stop, self._patience):
+            with attempt:
+                failures = self._attempt(stub, remaining)
+                remaining = [request for request, _error in failures]
+                for _request, error in failures:
+                    with pubsub_errors(f"{what} on {self._subscription}"):
+                        raise error
+
+    def _attempt(self, stub: Any, requests: Sequence[Any]) -> list[tuple[Any, grpc.RpcError]]:
+        """Send each request once, several at a time; return those that failed."""
+        failures = []
+        for start in range(0, len(requests), _IN_FLIGHT):
+            calls = [
+                (request, stub.future(request, timeout=_TIMEOUT, metadata=self._metadata))
+                for request in requests[start : start + _IN_FLIGHT]
+            ]
+            for request, call in calls:
+                error = call.exception()
+                if error is not None:
+                    failures.append((request, error))
+        return failures
+
+
+class Keeper:
+    """A thread that extends leases every third of the deadline, whatever happens to single extensions."""
+
+    def __init__(self, extend: Callable[[Sequence[str]], None], ack_deadline: timedelta) -> None:
+        self._extend = extend
+        self._every = ack_deadline.total_seconds() / 3
+        self._ids: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._extending = threading.Lock()
+        self._ended = threading.Event()
+
+    def add(self, ack_ids: Iterable[str]) -> None:
+        """Keep these leases too."""
+        with self._lock:
+            self._ids.update(dict.fromkeys(ack_ids))
+
+    def remove(self, ack_ids: Iterable[str], *, wait: bool) -> None:
+        """Keep these leases no longer.
+
+        With ``wait`` no extension of them is under way any more: one that overtook the giving back of a message would
+        withhold it for another deadline. An ack need not wait: there is nothing left that could be extended.
+        """
+        with self._lock:
+            for ack_id in ack_ids:
+                self._ids.pop(ack_id, None)
+        if wait:
+            with self._extending:
+                pass
+
+    @contextmanager
+    def running(self, at_once: bool) -> Iterator[None]:
+        """Extend while the block runs; the thread is joined at its end."""
+        wait = self._turn() if at_once else self._every
+        thread = threading.Thread(target=self._run, args=(wait,), name="lease keeper", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _run(self, wait: float) -> None:
+        while not self._ended.wait(wait):
+            wait = self._turn()
+
+    def _turn(self) -> float:
+        """Extend once; return after how many seconds to do so again."""
+        with self._extending:
+            with self._lock:
+                ack_ids = list(self._ids)
+            if not ack_ids:
+                return self._every
+            try:
+                self._extend(ack_ids)
+            except (TransientError, MisconfiguredError, grpc.RpcError) as error:
+                # The work goes on: what is lost is a lease, and a message that comes twice does no harm.
+                structlog.get_logger().warning("leases_not_extended", leases=len(ack_ids), error=str(error))
+                return min(_AGAIN, self._every)
+        return self._every
+
+
+def _chunks(subscription: str, ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut ack ids into requests below Pub/Sub's limit."""
+    start, size = 0, len(subscription)
+    for index, ack_id in enumerate(ack_ids):
+        size += len(ack_id) + 4
+        if size > _REQUEST_BYTES and index > start:
+            yield ack_ids[start:index]
+            start, size = index, len(subscription) + len(ack_id) + 4
+    if start < len(ack_ids):
+        yield ack_ids[start:]
