@@ -1,0 +1,101 @@
+"""The CdcWriter port in memory: applies upserts and deletes by change sequence number, as BigQuery does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from services.cdc_consumer.core.columns import CHANGE, MESSAGE
+from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE, TableDefinition
+from services.cdc_consumer.ports import RowError, TableTroubleError
+from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
+from shared.contracts.errors import TransientError
+from shared.contracts.reasons import Reason
+from tests.fakes.effects import Effects
+from tests.fakes.tables import FakeTables
+
+Key = tuple[object, ...]
+
+
+class FakeCdcWriter:
+    """Writes into the tables of a `FakeTables`, which may be away, in trouble, or refuse rows."""
+
+    def __init__(self, tables: FakeTables, effects: Effects | None = None) -> None:
+        self.tables = tables
+        self.effects = effects or Effects()
+        self.away = 0
+        """So many more answers are TransientError."""
+        self.invisible: dict[str, int] = {}
+        """Columns that appends do not see yet: so many more appends that have one are TableTroubleError."""
+        self.refuses: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
+        self.largest_row = 9_000_000
+        self.rows_sent = 0
+        self._applied: dict[str, dict[Key, tuple[ChangeSequenceNumber, Mapping[str, Any] | None]]] = {}
+
+    def append(self, definition: TableDefinition, rows: pa.Table) -> "FakeAppending":
+        return FakeAppending(
+            self, definition, rows.drop_columns([n for n in (MESSAGE, CHANGE) if n in rows.schema.names])
+        )
+
+    def rows(self, table: str) -> Mapping[Key, Mapping[str, Any]]:
+        """Return what a query sees: the rows of a table by their key."""
+        return {key: row for key, (_, row) in self._applied.get(table, {}).items() if row is not None}
+
+    def apply(self, definition: TableDefinition, row: Mapping[str, Any]) -> None:
+        values = dict(row)
+        deleted = values.pop(CHANGE_TYPE) == "DELETE"
+        sequence = parse_sequence(values.pop(CHANGE_SEQUENCE_NUMBER))
+        key = tuple(values[name] for name in definition.primary_key)
+        rows = self._applied.setdefault(definition.name, {})
+        if key not in rows or rows[key][0] <= sequence:
+            rows[key] = (sequence, None if deleted else values)
+
+
+class FakeAppending:
+    def __init__(self, writer: FakeCdcWriter, definition: TableDefinition, rows: pa.Table) -> None:
+        self._writer = writer
+        self._definition = definition
+        self._rows = rows.to_pylist()
+        self._errors: Sequence[RowError] | None = None
+
+    def refused(self) -> Sequence[RowError]:
+        if self._errors is None:
+            self._errors = self._append()
+        return self._errors
+
+    def _append(self) -> Sequence[RowError]:
+        writer, table = self._writer, self._definition.name
+        if writer.away:
+            writer.away -= 1
+            raise TransientError("BigQuery is away")
+        there = writer.tables.there.get(table)
+        if there is None:
+            raise TableTroubleError(f"table {table} not found")
+        for column in self._definition.columns:
+            left = writer.invisible.get(column.name, 0)
+            if left:
+                writer.invisible[column.name] = left - 1
+                raise TableTroubleError(f"table {table}: no column {column.name} yet")
+        errors = [error for index, row in enumerate(self._rows) if (error := self._error(index, row))]
+        bad = {error.index for error in errors}
+        good = [row for index, row in enumerate(self._rows) if index not in bad]
+        if good:
+            writer.effects.note(f"append {len(good)} rows to {table}")
+        for row in good:
+            writer.apply(self._definition, row)
+        writer.rows_sent += len(good)
+        return errors
+
+    def _error(self, index: int, row: Mapping[str, Any]) -> RowError | None:
+        size = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        if size > self._writer.largest_row:
+            return RowError(index, Reason.TOO_LARGE, f"{size} bytes")
+        if row[CHANGE_TYPE] not in ("UPSERT", "DELETE"):
+            return RowError(index, Reason.REFUSED_BY_BIGQUERY, "The given value is not a valid CHANGE_TYPE")
+        try:
+            parse_sequence(row[CHANGE_SEQUENCE_NUMBER])
+        except ValueError:
+            return RowError(index, Reason.REFUSED_BY_BIGQUERY, "not a change sequence number")
+        if self._writer.refuses(self._definition.name, row):
+            return RowError(index, Reason.REFUSED_BY_BIGQUERY, "refused by the test")
+        return None

@@ -1,0 +1,23 @@
+"""The DeadLetters port in memory."""
+
+from collections.abc import Sequence
+
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
+from tests.fakes.effects import Effects
+
+
+class FakeDeadLetters:
+    """Keeps letters by identity. ``away`` calls fail first."""
+
+    def __init__(self, effects: Effects | None = None) -> None:
+        self.effects = effects or Effects()
+        self.kept: dict[str, DeadLetter] = {}
+        self.away = 0
+
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        if self.away:
+            self.away -= 1
+            raise TransientError("Pub/Sub is away")
+        self.effects.note(f"keep {len(letters)} letters")
+        self.kept |= {letter.identity: letter for letter in letters}

@@ -1,0 +1,61 @@
+"""The Tables port in memory: table definitions by name."""
+
+from services.cdc_consumer.core.tables import TableColumn, TableDefinition
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import PoisonRecordError, TransientError
+from shared.contracts.reasons import Reason
+from tests.fakes.effects import Effects
+
+
+class FakeTables:
+    """Keeps the promises of `Tables`. ``away`` calls fail first; tables in ``forbidden`` cannot be made or altered."""
+
+    def __init__(self, effects: Effects | None = None) -> None:
+        self.effects = effects or Effects()
+        self.there: dict[str, TableDefinition] = {}
+        self.away = 0
+        self.forbidden: set[str] = set()
+        self._known: dict[str, TableDefinition] = {}
+
+    def ensure(self, definition: TableDefinition) -> TableDefinition:
+        name = definition.name
+        known = self._known.get(name)
+        if known is None or self._missing(known, definition):
+            known = self._known[name] = self._brought_about(definition)
+        self._check(known, definition)
+        return known
+
+    def forget(self, table: str) -> None:
+        self._known.pop(table, None)
+
+    def _brought_about(self, definition: TableDefinition) -> TableDefinition:
+        name = definition.name
+        if self.away:
+            self.away -= 1
+            raise TransientError("BigQuery is away")
+        if name in self.forbidden:
+            raise TableTroubleError(f"table {name}: permission denied")
+        found = self.there.get(name)
+        if found is None:
+            self.effects.note(f"create {name}")
+            self.there[name] = definition
+        else:
+            self._check(found, definition)
+            missing = self._missing(found, definition)
+            if missing:
+                self.effects.note(f"widen {name}")
+                self.there[name] = TableDefinition(name, (*found.columns, *missing), found.primary_key)
+        return self.there[name]
+
+    @staticmethod
+    def _missing(seen: TableDefinition, wanted: TableDefinition) -> tuple[TableColumn, ...]:
+        names = {column.name.upper() for column in seen.columns}
+        return tuple(column for column in wanted.columns if column.name.upper() not in names)
+
+    @staticmethod
+    def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
+        types = {column.name.upper(): column.type for column in seen.columns}
+        if set(seen.primary_key) != set(wanted.primary_key) or any(
+            types.get(column.name.upper(), column.type) != column.type for column in wanted.columns
+        ):
+            raise PoisonRecordError(Reason.SCHEMA_CONFLICT, f"table {wanted.name} has another key or type")

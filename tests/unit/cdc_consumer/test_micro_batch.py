@@ -1,0 +1,374 @@
+"""The promises of one task of a micro-batch, on fakes: what is acked, what is set aside, and in which order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.cdc_consumer.micro_batch import Counts, Patience, Ports, apply
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.stop import Stop
+from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.fakes.cdc_writer import FakeCdcWriter
+from tests.fakes.dead_letters import FakeDeadLetters
+from tests.fakes.effects import CrashError, Effects
+from tests.fakes.tables import FakeTables
+from tests.unit.cdc_consumer.fake_leases import FakeLeases
+
+NOW = parse_timestamp("2026-11-21T12:00:05Z")
+WIDER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
+AIRPORTS = a_header("airports")
+AT_ONCE = timedelta(0)
+
+
+class FrozenClock:
+    def now(self) -> Nanoseconds:
+        return NOW
+
+
+@dataclass
+class World:
+    """Everything around a micro-batch. What BigQuery and the dead-letter topic hold outlives a crash."""
+
+    effects: Effects = field(default_factory=Effects)
+    stop: Stop = field(default_factory=Stop)
+    patience: Patience = field(default_factory=lambda: Patience(table=AT_ONCE, between_calls=AT_ONCE))
+
+    def __post_init__(self) -> None:
+        self.tables = FakeTables(self.effects)
+        self.writer = FakeCdcWriter(self.tables, self.effects)
+        self.letters = FakeDeadLetters(self.effects)
+        self.leases = FakeLeases(self.effects)
+
+    def apply(self, *messages: Mapping[str, object]) -> Counts:
+        ports = Ports(leases=self.leases, letters=self.letters, tables=self.tables, writer=self.writer)
+        return apply(messages_table(*messages), ports, self.stop, FrozenClock(), self.patience)
+
+    def names(self, table: str = "planes") -> Mapping[int, str]:
+        return {key[0]: row["name"] for key, row in self.writer.rows(table).items()}  # type: ignore[misc]
+
+    def reasons(self) -> list[Reason]:
+        return [letter.reason for letter in self.letters.kept.values()]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None:
+    counts = world.apply(a_message(a_change(1), a_change(2, sequence=5)), a_message(a_change(3), header=AIRPORTS))
+
+    assert world.names() == {1: "name 1", 2: "name 5"}
+    assert world.names("airports") == {3: "name 1"}
+    assert world.leases.acked == ["a0", "a1"]
+    assert counts == Counts(
+        messages=2, changes=3, rows_written=3, acked=2, max_commit_timestamp=parse_timestamp(COMMITTED) // 1000
+    )
+
+
+def test_only_the_newest_change_of_a_key_is_written(world: World) -> None:
+    counts = world.apply(
+        a_message(a_change(1, sequence=2), a_change(1, sequence=3)), a_message(a_change(1, sequence=1))
+    )
+
+    assert world.names() == {1: "name 3"}
+    assert (counts.rows_written, counts.superseded, counts.acked) == (1, 2, 2)
+    assert world.writer.rows_sent == 1
+
+
+def test_the_newest_wins_across_column_lists(world: World) -> None:
+    counts = world.apply(
+        a_message(a_change(1, sequence=7), a_change(2, sequence=1)),
+        a_message(a_change(1, sequence=3, colour="red"), a_change(2, sequence=2, colour="blue"), header=WIDER),
+    )
+
+    assert world.names() == {1: "name 7", 2: "name 2"}
+    assert counts.superseded == 2
+    assert world.leases.acked == ["a0", "a1"]
+
+
+def test_a_delete_removes_its_row(world: World) -> None:
+    world.apply(a_message(a_change(1), a_change(2)))
+    world.apply(a_message(a_change(1, sequence=2, op="DELETE")))
+
+    assert world.names() == {2: "name 1"}
+
+
+def test_an_announcement_makes_the_table_and_is_acked(world: World) -> None:
+    counts = world.apply(a_message())
+
+    assert "planes" in world.tables.there
+    assert (counts.acked, counts.changes) == (1, 0)
+
+
+def test_no_messages_is_no_effect(world: World) -> None:
+    assert world.apply() == Counts()
+    assert world.effects.done == []
+
+
+def test_a_refused_change_is_a_letter_and_the_next_newest_is_written_in_its_place(world: World) -> None:
+    world.writer.refuses = lambda _table, row: row["name"] == "name 3"
+    newest = a_message(a_change(1, sequence=3), a_change(2))
+    counts = world.apply(a_message(a_change(1, sequence=1), a_change(1, sequence=2)), newest)
+
+    assert world.names() == {1: "name 2", 2: "name 1"}
+    assert world.leases.acked == ["a0", "a1"]
+    assert (counts.rows_written, counts.superseded, counts.letters) == (2, 1, {"refused_by_bigquery": 1})
+    (letter,) = world.letters.kept.values()
+    assert (letter.table, letter.key, letter.failed_at) == ("planes", "[1]", NOW)
+    assert dict(letter.attributes) == {"table": "planes", "change_count": "2"}
+    assert letter.ordering_key == "planes/3"
+    data = newest["data"]
+    assert isinstance(data, bytes)
+    assert letter.data == decode_batch(data).cut(0)
+
+
+def test_a_refused_change_across_column_lists_gives_way_too(world: World) -> None:
+    world.writer.refuses = lambda _table, row: row.get("colour") == "red"
+    world.apply(a_message(a_change(1, sequence=1)), a_message(a_change(1, sequence=2, colour="red"), header=WIDER))
+
+    assert world.names() == {1: "name 1"}
+    assert world.reasons() == [Reason.REFUSED_BY_BIGQUERY]
+    assert world.leases.acked == ["a0", "a1"]
+
+
+def test_every_change_of_a_key_may_be_refused(world: World) -> None:
+    world.writer.refuses = lambda _table, _row: True
+    counts = world.apply(a_message(a_change(1, sequence=1), a_change(1, sequence=2)))
+
+    assert world.names() == {}
+    assert (counts.rows_written, counts.superseded, counts.acked) == (0, 0, 1)
+    assert len(world.letters.kept) == 2
+
+
+def test_poison_is_kept_as_it_came_and_its_neighbours_are_applied(world: World) -> None:
+    garbage = a_message(data=b'{"not a batch": \xff}')
+    counts = world.apply(garbage, a_message(a_change(1, seats="many"), a_change(2)))
+
+    assert world.names() == {2: "name 1"}
+    assert sorted(world.reasons(), key=lambda r: r.value) == [Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT]
+    whole = next(letter for letter in world.letters.kept.values() if letter.reason is Reason.UNDECODABLE)
+    assert (whole.data, whole.ordering_key) == (garbage["data"], "planes/3")
+    assert counts.acked == 2
+
+
+def test_a_table_with_another_key_sets_its_changes_aside_and_no_others(world: World) -> None:
+    world.apply(a_message(a_change(1)))
+    change = msgspec.structs.replace(a_change(), key='{"name":"x"}', row='{"id":"2","seats":"3"}')
+    counts = world.apply(a_message(change, header=a_header(key=("name",))), a_message(a_change(4)))
+
+    assert set(world.names()) == {1, 4}
+    assert (counts.acked, counts.letters) == (2, {"schema_conflict": 1})
+
+
+def test_a_column_of_another_type_is_a_schema_conflict_also_for_an_announcement(world: World) -> None:
+    world.apply(a_message(a_change(1)))
+    other_type = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    counts = world.apply(a_message(a_change(2, seats="many"), header=other_type), a_message(header=other_type))
+
+    assert counts.letters == {"schema_conflict": 2}
+    assert counts.acked == 2
+    assert set(world.names()) == {1}
+
+
+def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world: World) -> None:
+    world.apply(a_message(a_change(9)))
+    world.effects.done.clear()
+    world.tables.away = 3
+    world.writer.away = 20
+    counts = world.apply(a_message(a_change(1)), a_message(data=b"garbage"), a_message(a_change(1), header=AIRPORTS))
+
+    assert counts.acked == 3
+    assert world.effects.done[0] == "keep leases"
+    assert world.effects.done[-2:] == ["keep 1 letters", "ack 3"]
+    assert not any(effect.startswith(("give back", "put off")) for effect in world.effects.done)
+
+
+def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_letter_kept(world: World) -> None:
+    world.writer.away = 1_000_000
+    world.stop.request()
+
+    with pytest.raises(TransientError):
+        world.apply(a_message(a_change(1)), a_message(data=b"garbage"))
+
+    assert world.leases.given_back == ["a0", "a1"]
+    assert world.leases.acked == []
+    assert world.letters.kept == {}
+
+
+def test_a_table_in_trouble_is_tried_again_for_a_while(world: World) -> None:
+    world.patience = Patience(table=timedelta(minutes=1), between_calls=AT_ONCE)
+    world.writer.invisible["name"] = 2
+    counts = world.apply(a_message(a_change(1)))
+
+    assert world.names() == {1: "name 1"}
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 0, ())
+
+
+def test_a_table_in_trouble_is_put_off_and_all_others_are_written_and_acked(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    counts = world.apply(
+        a_message(a_change(1)),
+        a_message(a_change(1), header=AIRPORTS),
+        a_message(a_change(2), delivery_attempt=3),
+        a_message(a_change(3), delivery_attempt=50),
+    )
+
+    assert world.names("airports") == {1: "name 1"}
+    assert world.leases.acked == ["a1"]
+    seconds = {ack_id: delay.total_seconds() for ack_id, delay in world.leases.put_off_for.items()}
+    assert seconds == {"a0": 30, "a2": 120, "a3": 600}
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 3, ("planes",))
+    assert world.letters.kept == {}
+    assert world.effects.done.index("ack 1") < world.effects.done.index("put off 1")
+
+
+def test_a_new_column_not_visible_yet_holds_up_only_the_messages_that_have_it(world: World) -> None:
+    world.writer.invisible["colour"] = 1_000
+    counts = world.apply(
+        a_message(a_change(1, sequence=1), a_change(2, sequence=1)),
+        a_message(a_change(1, sequence=2, colour="red"), header=WIDER),
+    )
+
+    assert world.names() == {1: "name 1", 2: "name 1"}  # the older one is written, for the newer one is not
+    assert world.leases.acked == ["a0"]
+    assert list(world.leases.put_off_for) == ["a1"]
+    assert (counts.rows_written, counts.put_off) == (2, 1)
+
+
+def test_letters_of_a_message_that_is_put_off_wait_with_it(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    world.apply(a_message(a_change(1, seats="many"), a_change(2)))
+
+    assert world.letters.kept == {}
+    assert list(world.leases.put_off_for) == ["a0"]
+
+
+def test_a_majority_that_cannot_be_decoded_is_a_bad_deploy_and_drains_nothing(world: World) -> None:
+    with pytest.raises(MisconfiguredError, match="51 of 100"):
+        world.apply(*[a_message(data=b"{")] * 51, *[a_message(a_change(n)) for n in range(49)])
+
+    assert world.letters.kept == {}
+    assert world.leases.acked == []
+    assert len(world.leases.given_back) == 100
+    assert world.names() == {}
+
+
+@pytest.mark.parametrize(("bad", "good"), [(50, 50), (99, 0)])
+def test_half_of_the_messages_or_few_of_them_are_bad_records(world: World, bad: int, good: int) -> None:
+    messages = [*[a_message(data=b"{ %d" % n) for n in range(bad)], *[a_message(a_change(n)) for n in range(good)]]
+    counts = world.apply(*messages)
+
+    assert counts.letters == {"undecodable": bad}
+    assert counts.acked == bad + good
+
+
+def test_a_newer_wire_format_settles_nothing(world: World) -> None:
+    newer = b'{"header":{"format":2}}'
+    with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
+        world.apply(a_message(a_change(1)), a_message(data=newer), a_message(data=b"garbage"))
+
+    assert world.leases.given_back == ["a0", "a1", "a2"]
+    assert (world.leases.acked, world.letters.kept, world.names()) == ([], {}, {})
+
+
+def test_letters_that_cannot_be_kept_leave_their_messages_unacked(world: World) -> None:
+    world.letters.away = 1
+    with pytest.raises(TransientError):
+        world.apply(a_message(data=b"garbage"), a_message(a_change(1)))
+
+    assert world.leases.acked == []
+    assert world.leases.given_back == ["a0", "a1"]
+
+
+def test_what_was_acked_is_not_given_back_when_something_fails_later(world: World) -> None:
+    world.tables.forbidden.add("planes")
+
+    def fail(_ack_ids: object, _delay: object) -> None:
+        raise TransientError("Pub/Sub is away")
+
+    world.leases.put_off = fail  # type: ignore[assignment,method-assign]
+    with pytest.raises(TransientError):
+        world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (world.leases.acked, world.leases.given_back) == (["a1"], ["a0"])
+
+
+def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:
+    world.leases.away = 1
+    with pytest.raises(MisconfiguredError):
+        world.apply(a_message(data=b'{"header":{"format":2}}'))
+
+
+def eventful() -> list[Mapping[str, object]]:
+    return [
+        a_message(a_change(1, sequence=1), a_change(2, sequence=9)),
+        a_message(a_change(1, sequence=2), a_change(1, sequence=3, name="refused"), a_change(7, seats="many")),
+        a_message(a_change(5), header=AIRPORTS),
+        a_message(data=b"garbage"),
+        a_message(a_change(2, sequence=10, op="DELETE")),
+    ]
+
+
+def refusing(world: World) -> None:
+    world.writer.refuses = lambda _table, row: row["name"] == "refused"
+
+
+def effects_of_a_whole_run() -> list[str]:
+    world = World()
+    refusing(world)
+    world.apply(*eventful())
+    return world.effects.done
+
+
+@pytest.mark.parametrize("crash_before", range(len(effects_of_a_whole_run())))
+def test_a_crash_between_any_two_effects_loses_nothing(crash_before: int) -> None:
+    """Whatever is acked at the crash is durable already; the rest comes again, and everything is as without a crash."""
+    world = World(Effects(crash_before))
+    refusing(world)
+    messages = eventful()
+    with pytest.raises(CrashError):
+        world.apply(*messages)
+
+    assert world.leases.given_back == []
+    if world.leases.acked:
+        assert world.names() == {1: "name 2"}
+        assert world.names("airports") == {5: "name 1"}
+        assert len(world.letters.kept) == 3
+
+    world.effects.dead, world.effects.crash_before = False, None
+    again = [message for index, message in enumerate(messages) if f"a{index}" not in world.leases.acked]
+    world.apply(*again)
+    assert world.names() == {1: "name 2"}
+    assert world.names("airports") == {5: "name 1"}
+    assert len(world.letters.kept) == 3
+
+
+def test_the_same_messages_twice_and_in_another_order_change_nothing(world: World) -> None:
+    refusing(world)
+    world.apply(*eventful())
+    before: Any = world.names(), world.names("airports"), set(world.letters.kept)
+    world.apply(*reversed(eventful()), *eventful())
+
+    assert (world.names(), world.names("airports"), set(world.letters.kept)) == before
+
+
+def test_counts_add_up() -> None:
+    one = Counts(messages=1, letters={"undecodable": 2}, acked=1, tables_in_trouble=("a",), max_commit_timestamp=5)
+    two = Counts(messages=2, letters={"undecodable": 1, "too_large": 1}, put_off=2, tables_in_trouble=("b", "a"))
+
+    assert one.plus(two) == Counts(
+        messages=3,
+        letters={"undecodable": 3, "too_large": 1},
+        acked=1,
+        put_off=2,
+        tables_in_trouble=("a", "b"),
+        max_commit_timestamp=5,
+    )
