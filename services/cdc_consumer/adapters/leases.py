@@ -92,7 +92,7 @@ class PubsubLeases:
     @contextmanager
     def keeper(self, ack_ids: Iterable[str] = (), *, at_once: bool = False) -> Iterator["Keeper"]:
         """Do the same for leases that are added as they are taken; first after a third of the deadline."""
-        keeper = Keeper(self._extend, self._ack_deadline)
+        keeper = Keeper(self.extend, self._ack_deadline)
         keeper.add(ack_ids)
         with self._lock:
             self._keepers.append(keeper)
@@ -103,8 +103,8 @@ class PubsubLeases:
             with self._lock:
                 self._keepers.remove(keeper)
 
-    def _extend(self, ack_ids: Sequence[str]) -> None:
-        """Send one extension, each request once: the keeper has its own rhythm of trying again."""
+    def extend(self, ack_ids: Sequence[str]) -> None:
+        """Lease these messages for a whole deadline from now. Tried once: a keeper has a rhythm of its own."""
         failures = self._attempt(self._modify, self._deadlines(ack_ids, self._ack_deadline))
         for _request, error in failures:
             with pubsub_errors(f"extend leases on {self._subscription}"):
