@@ -42,6 +42,7 @@ _INSTANT: Final = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
 )
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
 _LONGEST_IN_MICROSECONDS: Final = len("2024-01-02T03:04:05.123456Z")
 
 _validate_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -92,7 +93,7 @@ def normal_numerics(numerics: pa.Array) -> pa.Array:
     normal = pc.fill_null(pc.match_substring_regex(numerics, rf"\A{_NORMAL_NUMERIC}\z"), True)
     if pc.all(normal, min_count=0).as_py():
         return numerics
-    others = [exact_numeric(text) for text in numerics.filter(pc.invert(normal)).to_pylist()]
+    others = [normal_numeric(text) for text in numerics.filter(pc.invert(normal)).to_pylist()]
     return pc.replace_with_mask(numerics, pc.invert(normal), pa.array(others, numerics.type))
 
 
@@ -107,10 +108,16 @@ def exact_whole_number(text: str) -> int:
 
 
 def exact_numeric(text: str) -> str:
+    """Return a NUMERIC as it is where it is plain, else in its normal text; ValueError where it does not fit."""
+    return text if re.fullmatch(_PLAIN_NUMERIC, text, re.ASCII) else normal_numeric(text)
+
+
+def normal_numeric(text: str) -> str:
     """Return a NUMERIC's one normal text; ValueError beyond 29 digits before the point or 9 after it."""
     if _ANY_NUMERIC.fullmatch(text) is None:
         raise ValueError("not a decimal number")
-    whole, _, fraction = f"{abs(Decimal(text)):f}".partition(".")
+    # copy_abs, not abs: arithmetic rounds to the context's 28 digits.
+    whole, _, fraction = f"{Decimal(text).copy_abs():f}".partition(".")
     whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
     if len(whole) > _WHOLE_DIGITS or len(fraction) > _SCALE:
         raise ValueError("beyond 38 digits, 9 after the point")
@@ -137,7 +144,9 @@ def exact_microsecond(text: str) -> int:
 
 def exact_bytes(text: str) -> bytes:
     """Return what a base64 text means; ValueError unless it is of the standard alphabet and padded."""
-    return binascii.a2b_base64(text.encode(), strict_mode=True)
+    if _BASE64.fullmatch(text) is None:
+        raise ValueError("not base64")
+    return binascii.a2b_base64(text)
 
 
 def exact_json(text: str) -> str:

@@ -1,0 +1,226 @@
+"""What a value means: every type's limits, and that the vectorised way and the exact one never disagree."""
+
+import base64
+import json
+from datetime import date
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.cdc_consumer.core.types import BYTES, COLUMN_TYPES, DATE, INT64, JSON, NUMERIC, TIMESTAMP, ColumnType
+from services.cdc_consumer.core.values import (
+    beyond_microseconds,
+    exact_bytes,
+    exact_day,
+    exact_json,
+    exact_microsecond,
+    exact_numeric,
+    exact_whole_number,
+    normal_numeric,
+    normal_numerics,
+    wire_values,
+)
+
+
+def fitted(kind: ColumnType, *texts: str | None) -> list[object]:
+    """Return the values of texts, or the word "misfit", each judged both alone and among many good ones."""
+    together, misfits = wire_values(kind, pa.array(texts, pa.string()))
+    found = ["misfit" if index in misfits else value for index, value in enumerate(together.to_pylist())]
+    alone = [
+        "misfit" if misfits else array.to_pylist()[0]
+        for array, misfits in (wire_values(kind, pa.array([text], pa.string())) for text in texts)
+    ]
+    assert found == alone
+    assert together.type == kind.wire
+    return found
+
+
+def test_int64_is_taken_to_its_bounds_and_no_further() -> None:
+    assert fitted(INT64, "0", "-0", "007", None, "9223372036854775807", "-9223372036854775808") == [
+        0, 0, 7, None, 2**63 - 1, -(2**63),
+    ]  # fmt: skip
+    bad = ["0x10", "+5", " 5", "5 ", "5\n", "", "1e3", "1.0", "9223372036854775808", "-9223372036854775809", "٣", "1_0"]
+    assert fitted(INT64, *bad) == ["misfit"] * len(bad)
+
+
+def test_numeric_is_taken_within_38_digits_9_of_them_after_the_point() -> None:
+    most = "9" * 29 + "." + "9" * 9
+    assert fitted(NUMERIC, "1.10", "-0.5", "0", most, "-" + most, None) == ["1.10", "-0.5", "0", most, "-" + most, None]
+    # Not plain, and still exact: written anew.
+    assert fitted(NUMERIC, "1.1000000000000", "007.50", "1E5", "0e999", "1.", "-00") == [
+        "1.1", "7.5", "100000", "0", "1", "0",
+    ]  # fmt: skip
+    bad = ["1" * 30, "0.0000000001", "1e29", "NaN", "Infinity", "", " 1", "1_0", "+1", "1e999999999", "0x1", ".", "1\n"]
+    assert fitted(NUMERIC, *bad) == ["misfit"] * len(bad)
+
+
+def test_dates_are_days_from_year_1_to_year_9999() -> None:
+    assert fitted(DATE, "0001-01-01", "9999-12-31", "1970-01-01", "1969-12-31", "2024-02-29", None) == [
+        -719_162, 2_932_896, 0, -1, 19_782, None,
+    ]  # fmt: skip
+    bad = [
+        "0000-12-31",
+        "10000-01-01",
+        "2023-02-29",
+        "2024-1-1",
+        "20240101",
+        "2024-01-01T00:00:00Z",
+        "",
+        "2024-01-01\n",
+    ]
+    assert fitted(DATE, *bad) == ["misfit"] * len(bad)
+
+
+def test_timestamps_are_cut_to_microseconds_towards_minus_infinity() -> None:
+    assert fitted(
+        TIMESTAMP,
+        "1970-01-01T00:00:00Z",
+        "1970-01-01T00:00:00.0000019Z",
+        "1969-12-31T23:59:59.9999999Z",
+        "1969-12-31T23:59:59.123456789Z",
+        "0001-01-01T00:00:00.000000999Z",
+        "9999-12-31T23:59:59.999999999Z",
+        None,
+    ) == [0, 1, -1, -876_544, -62_135_596_800_000_000, 253_402_300_799_999_999, None]
+
+
+@pytest.mark.parametrize("digits", range(1, 10))
+def test_a_timestamp_may_have_any_number_of_digits_up_to_nine(digits: int) -> None:
+    fraction = "123456789"[:digits]
+    assert fitted(TIMESTAMP, f"1970-01-01T00:00:01.{fraction}Z") == [1_000_000 + int(fraction[:6].ljust(6, "0"))]
+
+
+def test_a_timestamp_may_have_an_offset() -> None:
+    texts = [
+        "1970-01-01T01:00:00+01:00",
+        "1970-01-01 00:00:00+00",
+        "1969-12-31T16:30:00-0730",
+        "1970-01-01T00:00:00-00",
+    ]
+    assert fitted(TIMESTAMP, *texts) == [0, 0, 0, 0]
+    assert fitted(TIMESTAMP, "1970-01-01T05:30:00.123456789+05:30") == [123_456]
+
+
+def test_what_is_no_timestamp_of_the_years_1_to_9999_does_not_fit() -> None:
+    bad = [
+        "0000-12-31T23:59:59Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "2024-02-30T00:00:00Z",
+        "2024-01-01T24:00:00Z", "2024-01-01T23:59:60Z", "2024-01-01T00:00:00", "2024-01-01T00:00Z", "2024-01-01",
+        "2024-01-01T00:00:00.Z", "2024-01-01T00:00:00.1234567890Z", "", "2024-01-01T00:00:00Z\n", "1704067200",
+    ]  # fmt: skip
+    assert fitted(TIMESTAMP, *bad) == ["misfit"] * len(bad)
+
+
+def test_bytes_are_padded_base64_of_the_standard_alphabet() -> None:
+    assert fitted(BYTES, "AP9hYmM=", "", None, "YQ==", "YWI=", "YWJj", "+/+/") == [
+        b"\x00\xffabc", b"", None, b"a", b"ab", b"abc", b"\xfb\xff\xbf",
+    ]  # fmt: skip
+    bad = ["YQ", "YQ=", "Y===", "====", "-_-_", "YQ==YQ==", "YWJ\n", " YWJj", "Y=Jj", "é", "YWJj===="]
+    assert fitted(BYTES, *bad) == ["misfit"] * len(bad)
+
+
+def test_json_is_any_json_text_and_stays_as_it_is() -> None:
+    texts = ['{"a":[1,2.5,null]}', "12345678901234567890", '"x"', "null", " true ", '{"a": 1, "a": 2}', "[]", "1e400"]
+    assert fitted(JSON, *texts, None) == [*texts, None]
+    bad = ["", "{", "NaN", "{'a':1}", "1 2", "1,2", '"a', 'b"', "[1,]", '"\n"', '"\\ud800"', "[" * 100_000]
+    assert fitted(JSON, *bad) == ["misfit"] * len(bad)
+
+
+def test_one_bad_value_among_many_is_found_alone_and_the_others_stay() -> None:
+    texts = [str(number) for number in range(10_000)]
+    texts[7_777] = "0x10"
+
+    values, misfits = wire_values(INT64, pa.array(texts))
+
+    assert misfits == [7_777]
+    assert values.to_pylist() == [*range(7_777), None, *range(7_778, 10_000)]
+
+
+def test_an_array_that_is_a_slice_of_another_is_decoded_from_its_own_start() -> None:
+    texts = pa.array(["YQ==", None, "YWI=", "", "YWJj", "not"])
+    assert wire_values(BYTES, texts.slice(1, 4))[0].to_pylist() == [None, b"ab", b"", b"abc"]
+
+
+@pytest.mark.parametrize("kind", COLUMN_TYPES.values(), ids=COLUMN_TYPES)
+def test_nothing_and_only_null_are_arrays_too(kind: ColumnType) -> None:
+    type_read = kind.wire if kind.googlesql in ("BOOL", "FLOAT64") else pa.string()
+    for texts in ([], [None], [None] * 50):
+        values, misfits = wire_values(kind, pa.array(texts, type_read))
+        assert (values.to_pylist(), values.type, list(misfits)) == (texts, kind.wire, [])
+
+
+def test_digits_beyond_the_microsecond_are_seen_where_they_are_not_zero() -> None:
+    texts = pa.array(
+        ["2024-01-01T00:00:00.1234567Z", "2024-01-01T00:00:00.123456000Z", "2024-01-01T00:00:00.100000001+01:00",
+         "2024-01-01T00:00:00Z", "2024-01-01T00:00:00.123456+01:30"]
+    )  # fmt: skip
+    assert beyond_microseconds(texts).to_pylist() == [True, False, True, False, False]
+
+
+@settings(deadline=None)
+@given(
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=9), st.booleans()
+)
+def test_a_numeric_key_has_one_text_however_it_was_written(number: Decimal, padded: bool) -> None:
+    text = f"{number:f}" if padded else f"{number:f}".rstrip("0").rstrip(".")
+    normal = normal_numerics(pa.array([text, None, "1.0"])).to_pylist()
+
+    assert Decimal(normal[0]) == number
+    assert normal[0] == normal_numeric(text)
+    assert normal[0] == "0" or not normal[0].startswith(("-0", "00")) or "." in normal[0]
+    assert normal[1:] == [None, "1"]
+
+
+EXACT = {
+    INT64: (exact_whole_number, "0123456789+-x eE_. "),
+    NUMERIC: (exact_numeric, "0123456789+-.eE _"),
+    DATE: (exact_day, "0123456789- "),
+    TIMESTAMP: (exact_microsecond, "0123456789-+:TZ. "),
+    BYTES: (exact_bytes, "AZaz09+/=-_ \n"),
+    JSON: (exact_json, '[]{}",:0123456789.-eEtruefalsn \\u'),
+}
+
+dates = st.dates().map(date.isoformat)
+instants = st.builds(
+    "{}{}{:02d}:{:02d}:{:02d}{}{}".format,
+    dates,
+    st.sampled_from("T "),
+    st.integers(0, 24),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.one_of(st.just(""), st.from_regex(r"\.[0-9]{1,9}", fullmatch=True)),
+    st.one_of(st.just("Z"), st.from_regex(r"[+-](0[0-9]|1[0-9]|2[0-3])(:?[0-5][0-9])?", fullmatch=True)),
+)
+LIKELY = {
+    INT64: st.integers(-(2**65), 2**65).map(str),
+    NUMERIC: st.decimals(allow_nan=False, allow_infinity=False).map(str),
+    DATE: dates,
+    TIMESTAMP: instants,
+    BYTES: st.binary(max_size=20).map(lambda content: base64.b64encode(content).decode()),
+    JSON: st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).map(json.dumps),
+}
+
+
+@pytest.mark.parametrize("kind", EXACT, ids=lambda kind: kind.googlesql)
+@settings(deadline=None)
+@given(data=st.data())
+def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_misfits(
+    kind: ColumnType, data: st.DataObject
+) -> None:
+    exact, alphabet = EXACT[kind]
+    texts = data.draw(
+        st.lists(st.one_of(st.none(), LIKELY[kind], LIKELY[kind], st.text(alphabet, max_size=30)), max_size=40)
+    )
+    expected: list[object] = []
+    for text in texts:
+        try:
+            expected.append(None if text is None else exact(text))
+        except ValueError:
+            expected.append("misfit")
+
+    assert fitted(kind, *texts) == expected
