@@ -1,0 +1,157 @@
+"""What AppendRows means: one connection's requests, checked in order and accepted whole or not at all.
+
+Source: google/cloud/bigquery/storage/v1/storage.proto; BigQuery, "Introduction to the Storage Write API" and "Stream
+table updates with change data capture". Only the default stream is served.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf import message
+
+from deploy.local.bigquery.append_errors import (
+    AppendRefusedError,
+    closing,
+)
+from deploy.local.bigquery.catalog import Column, Table, TableName
+from deploy.local.bigquery.errors import ApiError
+from deploy.local.bigquery.protocol import (
+    STREAM_NOT_FOUND,
+    TABLE_NOT_FOUND,
+    AppendRowsRequest,
+    AppendRowsResponse,
+    WriteStream,
+    WriteStreamView,
+)
+from deploy.local.bigquery.rows import RowReader
+from deploy.local.bigquery.warehouse import Warehouse
+from deploy.local.bigquery.writer_schema import CHANGE_TYPE, read_writer_schema, table_schema
+
+REQUEST_BYTES: Final = 10_000_000
+"""The limit of one request. The service has raised it to 20 MB of late; the stricter of the two is kept here."""
+
+_DEFAULT_STREAM: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)/(?:streams/)?_default")
+_STREAM: Final = re.compile(r"projects/[^/]+/datasets/[^/]+/tables/[^/]+/streams/[^/]+")
+_ROUTING_HEADER: Final = "x-goog-request-params"
+
+
+def table_of(stream: str) -> TableName:
+    """Return the table that a default stream writes to; AppendRefusedError for any other name."""
+    match = _DEFAULT_STREAM.fullmatch(stream)
+    if match is not None:
+        return TableName(*match.groups())
+    if _STREAM.fullmatch(stream) is not None:
+        raise closing(
+            f"Requested entity was not found. Entity: {stream}",
+            grpc.StatusCode.NOT_FOUND,
+            STREAM_NOT_FOUND,
+            stream,
+        )
+    raise closing(f"Invalid stream name: {stream!r}")
+
+
+def find_table(warehouse: Warehouse, stream: str) -> Table:
+    """Return the table of a default stream; AppendRefusedError where it does not exist."""
+    try:
+        return warehouse.table(table_of(stream))
+    except ApiError as error:
+        raise closing(
+            f"Requested entity was not found. {error} Entity: {stream}",
+            error.grpc_code,
+            TABLE_NOT_FOUND,
+            stream,
+        ) from error
+
+
+def check_routing(metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    """Refuse a connection without the header that leads it to its project's region."""
+    headers = {name: value for name, value in metadata if isinstance(value, str)}
+    parameters = dict(part.partition("=")[::2] for part in headers.get(_ROUTING_HEADER, "").split("&"))
+    if not unquote(parameters.get("write_stream", "")).startswith("projects/"):
+        raise closing("Cannot route on empty project id ''")
+
+
+class Connection:
+    """One AppendRows connection: which table its next rows go to, by which schema, and whether they are changes."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._stream = ""
+        self._reader: RowReader | None = None
+        self._changes: bool | None = None
+        self._columns: Sequence[Column] = ()
+
+    def append(self, request: Any, size: int) -> Any:
+        """Accept a request's rows and return the answer; AppendRefusedError where none of them were."""
+        if size > REQUEST_BYTES:
+            raise AppendRefusedError(f"AppendRows request too large: {size} limit {REQUEST_BYTES}")
+        if request.HasField("offset"):
+            raise AppendRefusedError("Offset must not be set for the default stream")
+        self._choose_stream(request)
+        reader = self._choose_reader(request)
+        rows = reader.read(request.proto_rows.rows.serialized_rows, self._changes)
+        self._warehouse.append(reader.schema.table, rows)
+        if rows.columns.num_rows:
+            self._changes = rows.changes
+        answer = AppendRowsResponse(write_stream=self._stream)
+        answer.append_result.SetInParent()
+        current = self._warehouse.table(reader.schema.table.name)
+        if current.columns != self._columns:
+            self._columns = current.columns
+            answer.updated_schema.CopyFrom(table_schema(current))
+        return answer
+
+    def stream(self) -> str:
+        """Return the stream that the latest request was for."""
+        return self._stream
+
+    def _choose_stream(self, request: Any) -> None:
+        if request.write_stream and request.write_stream != self._stream:
+            find_table(self._warehouse, request.write_stream)
+            self._stream, self._reader = request.write_stream, None
+        elif not self._stream:
+            raise closing("The first request of a connection must name its write_stream")
+
+    def _choose_reader(self, request: Any) -> RowReader:
+        if request.HasField("arrow_rows"):
+            raise AppendRefusedError(self._why_no_arrow())
+        if request.proto_rows.HasField("writer_schema"):
+            table = find_table(self._warehouse, self._stream)
+            descriptor = request.proto_rows.writer_schema.proto_descriptor
+            self._reader = None
+            self._reader = RowReader(read_writer_schema(table, descriptor))
+            self._columns = table.columns
+        if self._reader is None:
+            raise closing(f"The first request for a stream must carry its writer schema. Entity: {self._stream}")
+        return self._reader
+
+    def _why_no_arrow(self) -> str:
+        if find_table(self._warehouse, self._stream).primary_key:
+            return f"Rows with {CHANGE_TYPE} must be in protobuf format: Arrow is not supported for change data capture"
+        return "This stand-in takes rows in protobuf format only"
+
+
+def parse_request(data: bytes) -> Any:
+    """Return the request in a message; AppendRefusedError where there is none."""
+    try:
+        return AppendRowsRequest.FromString(data)
+    except message.DecodeError as error:
+        raise closing(f"Could not parse the request: {error}") from error
+
+
+def write_stream(warehouse: Warehouse, request: Any) -> Any:
+    """Return the default stream of a table, as GetWriteStream does; with the table's schema where that is asked for."""
+    table = find_table(warehouse, request.name)
+    name = table.name
+    stream = WriteStream(
+        name=f"projects/{name.project}/datasets/{name.dataset}/tables/{name.table}/streams/_default",
+        type=WriteStream.COMMITTED,
+        write_mode=WriteStream.INSERT,
+        location="US",
+    )
+    if request.view == WriteStreamView.FULL:
+        stream.table_schema.CopyFrom(table_schema(table))
+    return stream

@@ -1,0 +1,19 @@
+"""The published message classes of google.cloud.bigquery.storage.v1, raw: without proto-plus around every access."""
+
+from typing import Any, Final
+
+from google.cloud.bigquery_storage_v1 import types
+
+AppendRowsRequest: Final[Any] = types.AppendRowsRequest.pb()
+AppendRowsResponse: Final[Any] = types.AppendRowsResponse.pb()
+GetWriteStreamRequest: Final[Any] = types.GetWriteStreamRequest.pb()
+RowError: Final[Any] = types.RowError.pb()
+StorageError: Final[Any] = types.StorageError.pb()
+TableFieldSchema: Final[Any] = types.TableFieldSchema.pb()
+TableSchema: Final[Any] = types.TableSchema.pb()
+WriteStream: Final[Any] = types.WriteStream.pb()
+WriteStreamView: Final[Any] = types.WriteStreamView
+
+TABLE_NOT_FOUND: Final[int] = StorageError.TABLE_NOT_FOUND
+STREAM_NOT_FOUND: Final[int] = StorageError.STREAM_NOT_FOUND
+SCHEMA_MISMATCH_EXTRA_FIELDS: Final[int] = StorageError.SCHEMA_MISMATCH_EXTRA_FIELDS

@@ -1,0 +1,108 @@
+"""REST resources: datasets and tables as JSON, and JSON as definitions.
+
+Source: BigQuery REST reference, resources `Dataset` and `Table`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from deploy.local.bigquery.catalog import Column, Dataset, DatasetName, Table, TableName
+from deploy.local.bigquery.column_types import column_type
+from deploy.local.bigquery.errors import ApiError, invalid
+
+_KEPT: Final = ("description", "friendlyName", "labels", "maxStaleness", "expirationTime")
+_DATASET_KEPT: Final = ("description", "friendlyName", "labels", "location")
+
+
+def dataset_resource(dataset: Dataset) -> Mapping[str, Any]:
+    """Return a dataset as JSON."""
+    return {
+        "location": "US",
+        **dataset.properties,
+        "kind": "bigquery#dataset",
+        "id": str(dataset.name),
+        "datasetReference": {"projectId": dataset.name.project, "datasetId": dataset.name.dataset},
+        "creationTime": str(dataset.created // 1_000),
+        "lastModifiedTime": str(dataset.created // 1_000),
+    }
+
+
+def read_dataset(project: str, resource: Mapping[str, Any]) -> tuple[DatasetName, Mapping[str, Any]]:
+    """Return the name and properties of a dataset that is to be made."""
+    reference = resource.get("datasetReference") or {}
+    if not reference.get("datasetId"):
+        raise ApiError("required", "Required parameter is missing: datasetReference.datasetId")
+    name = DatasetName(reference.get("projectId") or project, reference["datasetId"])
+    return name, {key: resource[key] for key in _DATASET_KEPT if key in resource}
+
+
+def table_resource(table: Table) -> Mapping[str, Any]:
+    """Return a table as JSON."""
+    name = table.name
+    resource = {
+        **table.properties,
+        "kind": "bigquery#table",
+        "type": "TABLE",
+        "id": str(name),
+        "etag": table.etag,
+        "location": "US",
+        "tableReference": table_reference(name),
+        "creationTime": str(table.created // 1_000),
+        "lastModifiedTime": str(table.modified // 1_000),
+        "schema": {"fields": [_field_resource(column) for column in table.columns]},
+    }
+    if table.primary_key:
+        resource["tableConstraints"] = {"primaryKey": {"columns": list(table.primary_key)}}
+    if table.clustering:
+        resource["clustering"] = {"fields": list(table.clustering)}
+    return resource
+
+
+def table_reference(name: TableName) -> Mapping[str, str]:
+    """Return a table's name as JSON."""
+    return {"projectId": name.project, "datasetId": name.dataset, "tableId": name.table}
+
+
+def read_table(within: DatasetName, resource: Mapping[str, Any]) -> Table:
+    """Return the definition of a table that is to be made."""
+    reference = resource.get("tableReference") or {}
+    if not reference.get("tableId"):
+        raise ApiError("required", "Required parameter is missing: tableReference.tableId")
+    for unserved in ("view", "materializedView", "externalDataConfiguration", "timePartitioning", "rangePartitioning"):
+        if resource.get(unserved):
+            raise ApiError("notImplemented", f"This stand-in does not serve tables with {unserved}")
+    parts: dict[str, Any] = {"columns": (), **read_changes(resource)}
+    return Table(TableName(within.project, within.dataset, reference["tableId"]), **parts)
+
+
+def read_changes(resource: Mapping[str, Any], table: Table | None = None) -> Mapping[str, Any]:
+    """Return what a resource says of a definition, as arguments for it; what it does not mention is left out."""
+    changes: dict[str, Any] = {}
+    if resource.get("schema") is not None:
+        changes["columns"] = _read_columns(resource["schema"].get("fields") or ())
+    if "tableConstraints" in resource:
+        key = (resource["tableConstraints"] or {}).get("primaryKey") or {}
+        changes["primary_key"] = tuple(key.get("columns") or ())
+    if "clustering" in resource:
+        changes["clustering"] = tuple((resource["clustering"] or {}).get("fields") or ())
+    properties = dict(table.properties) if table is not None else {}
+    for key in _KEPT:
+        if key in resource:
+            properties[key] = resource[key]
+    changes["properties"] = {key: value for key, value in properties.items() if value is not None}
+    return changes
+
+
+def _read_columns(fields: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
+    columns = []
+    for field in fields:
+        mode: Any = (field.get("mode") or "NULLABLE").upper()
+        if mode not in ("NULLABLE", "REQUIRED"):
+            raise invalid(f"Invalid value for mode: {mode} is not a mode that this stand-in serves ({field['name']})")
+        columns.append(Column(field["name"], column_type(field["type"]), mode, field.get("description") or ""))
+    return tuple(columns)
+
+
+def _field_resource(column: Column) -> Mapping[str, str]:
+    resource = {"name": column.name, "type": column.type.rest, "mode": column.mode}
+    return resource | {"description": column.description} if column.description else resource

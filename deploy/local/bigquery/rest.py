@@ -1,0 +1,175 @@
+"""The REST server: BigQuery's API, version 2, as far as the official clients use it, and the control endpoint.
+
+Source: BigQuery REST reference. Handlers are plain functions, which Starlette runs in threads.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from deploy.local.bigquery.catalog import DatasetName, TableName
+from deploy.local.bigquery.control import Control
+from deploy.local.bigquery.errors import ApiError, invalid, not_found
+from deploy.local.bigquery.resources import (
+    dataset_resource,
+    read_changes,
+    read_dataset,
+    read_table,
+    table_resource,
+)
+from deploy.local.bigquery.rest_jobs import Jobs
+from deploy.local.bigquery.warehouse import Warehouse
+
+_API: Final = "/bigquery/v2/projects/{project}"
+log = structlog.get_logger()
+
+
+class Call:
+    """One request: its path's parts, query parameters, headers and JSON body."""
+
+    def __init__(self, request: Request, body: bytes) -> None:
+        self.path: Mapping[str, str] = request.path_params
+        self.parameters: Mapping[str, str] = request.query_params
+        self.if_match = request.headers.get("if-match", "")
+        try:
+            self.body: Any = msgspec.json.decode(body) if body else {}
+        except msgspec.MsgspecError as error:
+            raise invalid(f"Parse Error: {error}") from error
+
+    @property
+    def dataset(self) -> DatasetName:
+        """Return the dataset that the path names."""
+        return DatasetName(self.path["project"], self.path["dataset"])
+
+    @property
+    def table(self) -> TableName:
+        """Return the table that the path names."""
+        return TableName(self.path["project"], self.path["dataset"], self.path["table"])
+
+
+Handler = Callable[[Call], Any]
+
+
+def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
+    """Return the application."""
+    jobs = Jobs(warehouse)
+    api = _Api(warehouse, jobs)
+    dataset, table = f"{_API}/datasets/{{dataset}}", f"{_API}/datasets/{{dataset}}/tables/{{table}}"
+    handlers: Sequence[tuple[str, str, Handler]] = (
+        ("GET", f"{_API}/datasets", api.list_datasets),
+        ("POST", f"{_API}/datasets", api.insert_dataset),
+        ("GET", dataset, lambda call: dataset_resource(warehouse.dataset(call.dataset))),
+        ("DELETE", dataset, api.delete_dataset),
+        ("GET", f"{dataset}/tables", api.list_tables),
+        ("POST", f"{dataset}/tables", lambda call: table_resource(api.insert_table(call))),
+        ("GET", table, lambda call: table_resource(warehouse.table(call.table))),
+        ("PATCH", table, api.patch_table),
+        ("PUT", table, api.patch_table),
+        ("DELETE", table, lambda call: warehouse.drop_table(call.table)),
+        ("GET", f"{table}/data", api.list_rows),
+        ("POST", f"{_API}/jobs", lambda call: jobs.insert(call.path["project"], call.body)),
+        ("GET", f"{_API}/jobs/{{job}}", lambda call: jobs.get(call.path["project"], call.path["job"])),
+        ("POST", f"{_API}/queries", lambda call: jobs.query(call.path["project"], call.body)),
+        ("GET", f"{_API}/queries/{{job}}", api.query_results),
+        ("GET", "/control/stats", lambda _call: control.stats()),
+        ("POST", "/control/faults", lambda call: control.add_fault(call.body)),
+        ("DELETE", "/control/faults", lambda _call: control.clear_faults()),
+        ("POST", "/control/idle", lambda call: control.set_idle(call.body)),
+        ("POST", "/control/clock", lambda call: control.advance_clock(call.body)),
+    )
+    routes = [Route(path, _endpoint(handler), methods=[method]) for method, path, handler in handlers]
+    return Starlette(routes=routes, exception_handlers={404: _no_such_method, 405: _no_such_method})
+
+
+class _Api:
+    def __init__(self, warehouse: Warehouse, jobs: Jobs) -> None:
+        self._warehouse = warehouse
+        self._jobs = jobs
+
+    def list_datasets(self, call: Call) -> Mapping[str, Any]:
+        datasets = self._warehouse.datasets(call.path["project"])
+        keys = ("kind", "id", "datasetReference", "location")
+        return {"kind": "bigquery#datasetList", "datasets": [_only(dataset_resource(d), keys) for d in datasets]}
+
+    def insert_dataset(self, call: Call) -> Mapping[str, Any]:
+        name, properties = read_dataset(call.path["project"], call.body)
+        return dataset_resource(self._warehouse.create_dataset(name, properties))
+
+    def delete_dataset(self, call: Call) -> None:
+        contents = call.parameters.get("deleteContents", "false").lower() == "true"
+        self._warehouse.drop_dataset(call.dataset, contents)
+
+    def list_tables(self, call: Call) -> Mapping[str, Any]:
+        tables = self._warehouse.tables(call.dataset)
+        keys = ("kind", "id", "tableReference", "type", "creationTime", "clustering")
+        return {
+            "kind": "bigquery#tableList",
+            "tables": [_only(table_resource(table), keys) for table in tables],
+            "totalItems": len(tables),
+        }
+
+    def insert_table(self, call: Call) -> Any:
+        return self._warehouse.create_table(read_table(call.dataset, call.body))
+
+    def patch_table(self, call: Call) -> Mapping[str, Any]:
+        altered = self._warehouse.alter_table(
+            call.table, lambda table: read_changes(call.body, table), etag=call.if_match
+        )
+        return table_resource(altered)
+
+    def list_rows(self, call: Call) -> Mapping[str, Any]:
+        name = self._warehouse.table(call.table).name
+        columns = call.parameters.get("selectedFields")
+        chosen = ", ".join(f"`{column}`" for column in columns.split(",")) if columns else "*"
+        text = f"SELECT {chosen} FROM `{name.project}.{name.dataset}.{name.table}`"
+        result = dict(self._jobs.query(name.project, {"query": text, "maxResults": 0}))
+        page = self._jobs.results(name.project, result["jobReference"]["jobId"], call.parameters)
+        return {"kind": "bigquery#tableDataList", **_only(page, ("totalRows", "rows", "pageToken"))}
+
+    def query_results(self, call: Call) -> Mapping[str, Any]:
+        return self._jobs.results(call.path["project"], call.path["job"], call.parameters)
+
+
+def _endpoint(handler: Handler) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        body = await request.body()
+        try:
+            result = await run_in_threadpool(lambda: handler(Call(request, body)))
+        except ApiError as error:
+            return _error(error)
+        except Exception as error:  # whatever a request provokes, the server lives on
+            log.exception("request_failed", path=request.url.path)
+            return _json({"error": {"code": 500, "message": repr(error), "status": "INTERNAL", "errors": []}}, 500)
+        return Response(status_code=204) if result is None else _json(result, 200)
+
+    return answer
+
+
+async def _no_such_method(request: Request, _error_raised: Exception) -> Response:
+    return _error(not_found(f"{request.method} {quote(request.url.path)} is not served by this stand-in"))
+
+
+def _error(error: ApiError) -> Response:
+    detail = {"message": error.message, "domain": "global", "reason": error.reason}
+    body = {"code": error.http_code, "message": error.message, "status": error.status, "errors": [detail]}
+    return _json({"error": body}, error.http_code)
+
+
+def _json(value: Any, status: int) -> Response:
+    headers = {}
+    with suppress(TypeError, KeyError):
+        headers["etag"] = value["etag"]
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json", headers=headers)
+
+
+def _only(resource: Mapping[str, Any], keys: Sequence[str]) -> Mapping[str, Any]:
+    return {key: resource[key] for key in keys if key in resource}

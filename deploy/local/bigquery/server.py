@@ -1,0 +1,89 @@
+"""Both servers in one process and one event loop, and the thread that merges what was accepted."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvicorn
+
+from deploy.local.bigquery.control import AdvancingClock, Control
+from deploy.local.bigquery.faults import Counters, Faults
+from deploy.local.bigquery.rest import rest_app
+from deploy.local.bigquery.warehouse import Warehouse
+from deploy.local.bigquery.write_api import write_server
+from shared.runtime.stop import Stop
+
+HOST: Final = "127.0.0.1"
+_MERGE_EVERY: Final = timedelta(milliseconds=200)
+_GRACE_SECONDS: Final = 0.5
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the two servers listen."""
+
+    rest_port: int
+    grpc_port: int
+
+
+@asynccontextmanager
+async def serving(rest_port: int, grpc_port: int, directory: Path | None = None) -> AsyncIterator[Ports]:
+    """Serve inside the block; a port of 0 means a free one."""
+    clock = AdvancingClock()
+    warehouse = Warehouse(clock.now, directory)
+    faults, counters = Faults(), Counters()
+    write = write_server(warehouse, faults, counters)
+    bound = write.add_insecure_port(f"{HOST}:{grpc_port}")
+    app = rest_app(warehouse, Control(warehouse, faults, counters, clock))
+    rest = _RestServer(
+        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    )
+    with socket.create_server((HOST, rest_port)) as listening, _merging(warehouse):
+        await write.start()
+        running = asyncio.create_task(rest.serve(sockets=[listening]))
+        try:
+            while not rest.started and not running.done():  # noqa: ASYNC110 - uvicorn offers no event to wait for
+                await asyncio.sleep(0.01)
+            yield Ports(listening.getsockname()[1], bound)
+        finally:
+            rest.should_exit = True
+            await asyncio.gather(write.stop(_GRACE_SECONDS), running)
+    warehouse.close()
+
+
+class _RestServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: stopping is handed down."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def _merging(warehouse: Warehouse) -> Iterator[None]:
+    """Merge in the background, so that queries find little left to do."""
+    stop = Stop()
+
+    def merge() -> None:
+        while not stop.wait(_MERGE_EVERY):
+            try:
+                warehouse.merge_waiting()
+            except Exception:  # the next query meets the same error and reports it
+                log.exception("merge_failed")
+
+    thread = threading.Thread(target=merge, name="merging")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.request()
+        thread.join()

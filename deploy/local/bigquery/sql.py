@@ -1,0 +1,180 @@
+"""GoogleSQL to DuckDB: which tables a statement reads, and the same statement for the relations behind them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from deploy.local.bigquery.catalog import DatasetName, Table, TableName
+from deploy.local.bigquery.errors import invalid_query
+from deploy.local.bigquery.information_schema import information_schema
+from deploy.local.bigquery.storage import relation, view
+from deploy.local.bigquery.warehouse import Warehouse
+from shared.contracts.timestamps import microseconds, parse_timestamp
+
+_INFORMATION_SCHEMA: Final = "INFORMATION_SCHEMA."
+_TIMESTAMPS: Final = (exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMP)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a name without project or dataset is completed with."""
+
+    project: str
+    dataset: str | None = None
+
+    def dataset_name(self, project: str, dataset: str) -> DatasetName:
+        """Complete the name of a dataset."""
+        if not dataset and self.dataset is None:
+            raise invalid_query("Table must be qualified with a dataset (e.g. dataset.table).")
+        return DatasetName(project or self.project, dataset or self.dataset or "")
+
+    def table_name(self, table: exp.Table) -> TableName:
+        """Complete the name of a table."""
+        within = self.dataset_name(table.catalog, table.db)
+        return TableName(within.project, within.dataset, table.name)
+
+
+@dataclass
+class Translated:
+    """A statement in DuckDB's dialect, with the tables that it reads and what it reads beside tables."""
+
+    sql: str
+    tables: list[Table] = field(default_factory=list)
+    beside: dict[str, pa.Table] = field(default_factory=dict)
+
+
+def parse(text: str) -> exp.Expr:
+    """Return the one statement in a text; ApiError for a syntax error or a script."""
+    try:
+        statements = [statement for statement in sqlglot.parse(text, read="bigquery") if statement is not None]
+    except SqlglotError as error:
+        raise invalid_query(f"Syntax error: {error}") from error
+    if len(statements) != 1:
+        raise invalid_query(f"One statement at a time: {len(statements)} found; scripts are not served here")
+    return statements[0]
+
+
+def translate(
+    statement: exp.Expr, warehouse: Warehouse, defaults: Defaults, parameters: Mapping[str | int, exp.Expr]
+) -> Translated:
+    """Return a query or a row change in DuckDB's dialect; ApiError for a table that does not exist."""
+    statement = statement.copy()
+    target = statement.this if isinstance(statement, exp.DML) else None
+    target = target.this if isinstance(target, exp.Schema) else target
+    if isinstance(statement, exp.Select):
+        _name_columns(statement)
+    result = Translated("")
+    local = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
+    for node in list(statement.find_all(exp.Table)):
+        if node.name.lower() in local and not node.db:
+            continue
+        physical = _physical(node, warehouse, defaults, result, relation if node is target else view)
+        replacement: exp.Expr = exp.to_table(physical)
+        if not (node is target and isinstance(statement, exp.Insert)):
+            alias = node.alias or node.name.removeprefix(_INFORMATION_SCHEMA)
+            replacement = replacement.as_(alias, quoted=True)
+        node.replace(replacement)
+    _fill_in(statement, parameters)
+    _adapt(statement, warehouse.now())
+    result.sql = statement.sql(dialect="duckdb")
+    return result
+
+
+def _physical(
+    node: exp.Table,
+    warehouse: Warehouse,
+    defaults: Defaults,
+    result: Translated,
+    name_of: Callable[[Table], str],
+) -> str:
+    if node.name.upper().startswith(_INFORMATION_SCHEMA):
+        what = node.name[len(_INFORMATION_SCHEMA) :].upper()
+        name = f"information_schema_{len(result.beside)}"
+        dataset = defaults.dataset_name(node.catalog, node.db)
+        result.beside[name] = information_schema(what, warehouse.tables(dataset))
+        return name
+    table = warehouse.table(defaults.table_name(node))
+    result.tables.append(table)
+    return name_of(table)
+
+
+def _name_columns(select: exp.Select) -> None:
+    """Name what has no name as BigQuery does: f0_, f1_, ..."""
+    unnamed = 0
+    for expression in select.expressions:
+        if not isinstance(expression, exp.Alias | exp.Column | exp.Star) and not expression.is_star:
+            expression.replace(exp.alias_(expression.copy(), f"f{unnamed}_"))
+            unnamed += 1
+
+
+def _fill_in(statement: exp.Expr, parameters: Mapping[str | int, exp.Expr]) -> None:
+    positional = 0
+    for node in list(statement.dfs()):  # in the order of the text, which positional parameters count by
+        if isinstance(node, exp.Parameter):
+            node.replace(_parameter(node.name.lower(), parameters))
+        elif isinstance(node, exp.Placeholder):
+            node.replace(_parameter(positional, parameters))
+            positional += 1
+
+
+def _adapt(statement: exp.Expr, now: int) -> None:
+    for node in list(statement.walk()):
+        if isinstance(node, exp.CurrentTimestamp):
+            node.replace(exp.func("make_timestamp", exp.Literal.number(now)))
+        elif isinstance(node, exp.Cast) and node.to.is_type(*_TIMESTAMPS) and node.this.is_string:
+            _adapt_timestamp_literal(node)
+        elif isinstance(node, exp.Column) and node.db:
+            node.set("db", None)
+            node.set("catalog", None)
+    for node in list(statement.find_all(exp.DataType)):
+        _adapt_type(node)
+
+
+def _adapt_timestamp_literal(node: exp.Cast) -> None:
+    # DuckDB's cast to a TIMESTAMP without zone passes over an offset in the text; one without offset is UTC anyway.
+    with suppress(ValueError):
+        instant = parse_timestamp(node.this.name)
+        node.replace(exp.func("make_timestamp", exp.Literal.number(microseconds(instant))))
+
+
+def _adapt_type(node: exp.DataType) -> None:
+    if node.is_type(exp.DataType.Type.TIMESTAMPTZ):
+        node.set("this", exp.DataType.Type.TIMESTAMP)  # stored as UTC without a zone: see column_types
+    elif node.is_type(exp.DataType.Type.DECIMAL) and not node.expressions:
+        node.set("expressions", [exp.DataTypeParam(this=exp.Literal.number(n)) for n in (38, 9)])
+
+
+def _parameter(key: str | int, parameters: Mapping[str | int, exp.Expr]) -> exp.Expr:
+    if key not in parameters:
+        raise invalid_query(f"Query parameter '{key}' not found")
+    return parameters[key].copy()
+
+
+def read_parameters(resources: Sequence[Mapping[str, object]]) -> Mapping[str | int, exp.Expr]:
+    """Return the expressions that stand for a request's query parameters, by lower-case name or position."""
+    return {
+        (str(resource["name"]).lower() if resource.get("name") else position): _parameter_value(
+            resource["parameterType"], resource.get("parameterValue")
+        )
+        for position, resource in enumerate(resources)
+    }
+
+
+def _parameter_value(parameter_type: object, value: object) -> exp.Expr:
+    assert isinstance(parameter_type, Mapping)
+    value = value if isinstance(value, Mapping) else {}
+    if parameter_type["type"] == "ARRAY":
+        elements = [_parameter_value(parameter_type["arrayType"], each) for each in value.get("arrayValues") or ()]
+        return exp.Array(expressions=elements)
+    text = value.get("value")
+    if text is None:
+        return exp.Null()
+    if parameter_type["type"] == "BYTES":
+        return exp.func("from_base64", exp.Literal.string(text))
+    return exp.cast(exp.Literal.string(text), exp.DataType.build(parameter_type["type"], dialect="bigquery"))

@@ -1,0 +1,216 @@
+"""The tables' rows, in DuckDB: what was accepted waits in a log per table and is merged in before anyone looks.
+
+A table's relation holds its columns and two more: the sequence that a row was written with, and for a deleted row when
+it was deleted (a tombstone: for two days an older upsert loses against it). Queries go through a view without them.
+There is no unique index: BigQuery does not enforce keys either, and plain appends may repeat one.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from deploy.local.bigquery.catalog import Column, Table
+from deploy.local.bigquery.rows import DELETED, Rows
+from deploy.local.bigquery.writer_schema import SEQUENCE_NUMBER
+
+TOMBSTONE_MICROSECONDS: Final = 2 * 86_400_000_000
+"""How long a DELETE is remembered (BigQuery, "Stream table updates with change data capture")."""
+
+DELETED_AT: Final = "_CHANGE_TIMESTAMP"
+_ARRIVAL: Final = "_CHANGE_ARRIVAL"
+_LOG_ROWS: Final = 500_000
+_MERGE_AFTER_MICROSECONDS: Final = 1_000_000
+
+
+@dataclass
+class _Log:
+    """What a table has accepted and not merged yet, in the order of arrival; all of it ingested within a second."""
+
+    parts: list[Rows] = field(default_factory=list)
+    rows: int = 0
+    since: int = 0
+
+
+class Storage:
+    """Rows of all tables. Safe to use from any thread; ``now`` tells the time in microseconds since the epoch.
+
+    Two locks, so that accepting rows never waits for a merge: ``_logging`` guards the logs and is held for moments,
+    ``_writing`` is held by whoever changes DuckDB, and is taken first where both are needed.
+    """
+
+    def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
+        self._now = now
+        self._logs: dict[int, _Log] = {}
+        self._logging = threading.Lock()
+        self._writing = threading.RLock()
+        self._durable = directory is not None
+        self._database = duckdb.connect(
+            str(directory / "bigquery.duckdb") if directory is not None else ":memory:",
+            # Nothing is ever downloaded; what is not built in does not exist.
+            config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
+        )
+
+    def create(self, table: Table) -> None:
+        """Make the relation and the view of a new table."""
+        columns = [f"{quoted(column.name)} {column.type.duckdb}" for column in table.columns]
+        columns += [f"{SEQUENCE_NUMBER} VARCHAR", f"{DELETED_AT} BIGINT"]
+        with self._writing:
+            self._run(f"CREATE TABLE {relation(table)} ({', '.join(columns)})")
+            self._make_view(table)
+
+    def add_columns(self, table: Table, added: Sequence[Column]) -> None:
+        """Add columns to a table's relation; ``table`` has them already."""
+        with self._writing:
+            self.merge(table)
+            for column in added:
+                self._run(f"ALTER TABLE {relation(table)} ADD COLUMN {quoted(column.name)} {column.type.duckdb}")
+            self._make_view(table)
+
+    def drop(self, table: Table) -> None:
+        """Forget a table's rows."""
+        with self._writing:
+            with self._logging:
+                self._logs.pop(table.number, None)
+            self._run(f"DROP VIEW {view(table)}")
+            self._run(f"DROP TABLE {relation(table)}")
+
+    def accept(self, table: Table, rows: Rows) -> None:
+        """Log rows; when this returns, every query that starts later sees them."""
+        now = self._now()
+        with self._logging:
+            log = self._logs.get(table.number)
+            stale = log is not None and abs(now - log.since) > _MERGE_AFTER_MICROSECONDS
+            full = log is not None and log.rows >= _LOG_ROWS
+        if stale or full:  # rows merged together count as ingested together: tombstones expire by that time
+            self.merge(table)
+        with self._logging:
+            log = self._logs.setdefault(table.number, _Log(since=now))
+            log.parts.append(rows)
+            log.rows += rows.columns.num_rows
+        if self._durable:
+            self.merge(table)
+
+    def merge(self, table: Table) -> None:
+        """Merge a table's log into its relation."""
+        with self._writing:
+            with self._logging:
+                log = self._logs.pop(table.number, None)
+            if log is None:
+                return
+            with self._transaction():
+                for changes, rows in _runs(log.parts):
+                    if changes:
+                        self._merge_changes(table, rows, log.since)
+                    else:
+                        self._append(table, rows)
+
+    def waiting(self) -> Collection[int]:
+        """Return the numbers of the tables with rows that are not merged yet."""
+        with self._logging:
+            return list(self._logs)
+
+    def query(self, sql: str, tables: Sequence[Table], beside: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the result of a DuckDB query that reads these tables, every row accepted before now among it.
+
+        ``beside`` holds what it reads that is no table, by name.
+        """
+        with self._writing:
+            for table in tables:
+                self.merge(table)
+            cursor = self._database.cursor()
+        try:
+            for name, rows in beside.items():
+                cursor.register(name, rows)
+            return cursor.sql(sql).to_arrow_table()
+        finally:
+            cursor.close()
+
+    def modify(self, sql: str, tables: Sequence[Table]) -> int:
+        """Run a DuckDB statement that changes rows; return how many."""
+        with self._writing:
+            for table in tables:
+                self.merge(table)
+            return int(self._run(sql)[0][0])
+
+    def close(self) -> None:
+        """Merge nothing more and let go of the database."""
+        with self._writing:
+            self._database.close()
+
+    def _merge_changes(self, table: Table, rows: pa.Table, ingested: int) -> None:
+        keys = [quoted(name) for name in table.primary_key]
+        same_key = " AND ".join(f"stored.{key} IS NOT DISTINCT FROM newest.{key}" for key in keys)
+        stored = f"{relation(table)} AS stored"
+        newer = f"stored.{SEQUENCE_NUMBER} > newest.{SEQUENCE_NUMBER}"
+        rows = rows.append_column(_ARRIVAL, pa.array(range(rows.num_rows), pa.int64()))
+        self._database.register("incoming", rows)
+        # Of one key the highest sequence wins; among equal ones the latest ingested, stored rows being earlier.
+        self._run(
+            f"CREATE OR REPLACE TEMP TABLE newest AS SELECT * FROM incoming QUALIFY row_number() OVER "
+            f"(PARTITION BY {', '.join(keys)} ORDER BY {SEQUENCE_NUMBER} DESC, {_ARRIVAL} DESC) = 1"
+        )
+        self._database.unregister("incoming")
+        self._run(f"DELETE FROM {relation(table)} WHERE {DELETED_AT} <= {ingested - TOMBSTONE_MICROSECONDS}")
+        self._run(f"DELETE FROM newest USING {stored} WHERE {same_key} AND {newer}")
+        self._run(f"DELETE FROM {stored} USING newest WHERE {same_key}")
+        names = [quoted(name) for name in rows.column_names if name not in (DELETED, _ARRIVAL)]
+        self._run(
+            f"INSERT INTO {relation(table)} ({', '.join(names)}, {DELETED_AT}) "
+            f"SELECT {', '.join(names)}, CASE WHEN {DELETED} THEN {ingested} END FROM newest"
+        )
+
+    def _append(self, table: Table, rows: pa.Table) -> None:
+        self._database.register("incoming", rows)
+        self._run(f"INSERT INTO {relation(table)} BY NAME SELECT * FROM incoming")
+        self._database.unregister("incoming")
+
+    def _make_view(self, table: Table) -> None:
+        names = ", ".join(quoted(column.name) for column in table.columns)
+        self._run(
+            f"CREATE OR REPLACE VIEW {view(table)} AS SELECT {names} FROM {relation(table)} WHERE {DELETED_AT} IS NULL"
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._run("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._run("ROLLBACK")
+            raise
+        self._run("COMMIT")
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
+        return rows
+
+
+def _runs(parts: Sequence[Rows]) -> Iterator[tuple[bool, pa.Table]]:
+    """Put neighbours of one kind together. Their columns may differ: a column may have been added in between."""
+    start = 0
+    for end in range(1, len(parts) + 1):
+        if end == len(parts) or parts[end].changes != parts[start].changes:
+            tables = [part.columns for part in parts[start:end]]
+            yield parts[start].changes, pa.concat_tables(tables, promote_options="default")
+            start = end
+
+
+def relation(table: Table) -> str:
+    """Return the name of the DuckDB table with the rows."""
+    return f"rows_{table.number}"
+
+
+def view(table: Table) -> str:
+    """Return the name of the DuckDB view that queries read."""
+    return f"table_{table.number}"
+
+
+def quoted(name: str) -> str:
+    """Return a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

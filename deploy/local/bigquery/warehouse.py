@@ -1,0 +1,188 @@
+"""The warehouse: datasets, tables and their rows, behind one lock. Both servers, REST and gRPC, are thin over it."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from deploy.local.bigquery.append_errors import AppendRefusedError
+from deploy.local.bigquery.catalog import (
+    Column,
+    Dataset,
+    DatasetName,
+    Table,
+    TableName,
+    check_added_columns,
+    check_dataset_name,
+)
+from deploy.local.bigquery.errors import ApiError, duplicate, invalid_query, not_found
+from deploy.local.bigquery.protocol import TABLE_NOT_FOUND
+from deploy.local.bigquery.rows import Rows
+from deploy.local.bigquery.storage import Storage, view
+
+
+class Warehouse:
+    """All that the stand-in knows. ``now`` tells the time in microseconds since the epoch."""
+
+    def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
+        self.now = now
+        self.storage = Storage(now, directory)
+        self._lock = threading.RLock()
+        self._datasets: dict[DatasetName, Dataset] = {}
+        self._tables: dict[TableName, Table] = {}
+        self._with_changes: set[int] = set()
+        self._numbers = 0
+
+    def create_dataset(self, name: DatasetName, properties: Mapping[str, object], exists_ok: bool = False) -> Dataset:
+        """Make a dataset."""
+        check_dataset_name(name)
+        with self._lock:
+            if name in self._datasets:
+                if exists_ok:
+                    return self._datasets[name]
+                raise duplicate(f"Dataset {name}")
+            self._datasets[name] = Dataset(name, dict(properties), self.now())
+            return self._datasets[name]
+
+    def dataset(self, name: DatasetName) -> Dataset:
+        """Return a dataset; ApiError if there is none."""
+        with self._lock:
+            if name not in self._datasets:
+                raise not_found(f"Dataset {name}")
+            return self._datasets[name]
+
+    def datasets(self, project: str) -> Sequence[Dataset]:
+        """Return a project's datasets."""
+        with self._lock:
+            return [self._datasets[name] for name in sorted(self._datasets) if name.project == project]
+
+    def drop_dataset(self, name: DatasetName, contents: bool) -> None:
+        """Drop a dataset, with its tables if asked to; one that is not empty is kept otherwise."""
+        with self._lock:
+            self.dataset(name)
+            tables = self.tables(name)
+            if tables and not contents:
+                raise ApiError("resourceInUse", f"Dataset {name} is still in use")
+            for table in tables:
+                self.drop_table(table.name)
+            del self._datasets[name]
+
+    def create_table(self, table: Table) -> Table:
+        """Make a table from a definition without number and times; return it with them."""
+        with self._lock:
+            self.dataset(table.name.within)
+            if table.name in self._tables:
+                raise duplicate(f"Table {table.name}")
+            self._numbers += 1
+            now = self.now()
+            made = Table(
+                table.name,
+                table.columns,
+                table.primary_key,
+                table.clustering,
+                table.properties,
+                number=self._numbers,
+                created=now,
+                modified=now,
+            )
+            self.storage.create(made)
+            self._tables[table.name] = made
+            return made
+
+    def table(self, name: TableName) -> Table:
+        """Return a table; ApiError if there is none."""
+        with self._lock:
+            if name.within not in self._datasets:
+                raise not_found(f"Dataset {name.within}")
+            if name not in self._tables:
+                raise not_found(f"Table {name}")
+            return self._tables[name]
+
+    def tables(self, dataset: DatasetName) -> Sequence[Table]:
+        """Return a dataset's tables."""
+        with self._lock:
+            self.dataset(dataset)
+            return [self._tables[name] for name in sorted(self._tables) if name.within == dataset]
+
+    def all_tables(self) -> Sequence[Table]:
+        """Return every table there is."""
+        with self._lock:
+            return list(self._tables.values())
+
+    def drop_table(self, name: TableName) -> None:
+        """Drop a table and its rows."""
+        with self._lock:
+            table = self.table(name)
+            self.storage.drop(table)
+            del self._tables[name]
+            self._with_changes.discard(table.number)
+
+    def alter_table(self, name: TableName, change: Callable[[Table], Mapping[str, object]], etag: str = "") -> Table:
+        """Change a table's definition by what ``change`` returns for it; ApiError where the etag is another by now."""
+        with self._lock:
+            table = self.table(name)
+            if etag not in ("", "*", table.etag):
+                raise ApiError("conditionNotMet", f"Precondition check failed: table {name} has changed")
+            altered = table.changed(self.now(), **change(table))
+            check_added_columns(table, altered.columns)
+            self.storage.add_columns(altered, _added(table, altered.columns))
+            self._tables[name] = altered
+            return altered
+
+    def append(self, table: Table, rows: Rows) -> None:
+        """Accept rows; when this returns they are kept, and every query that starts later sees them."""
+        with self._lock:
+            current = self._tables.get(table.name)
+            if current is None or current.number != table.number:
+                raise AppendRefusedError(
+                    f"Requested entity was not found: table {table.name}",
+                    code=not_found("").grpc_code,
+                    storage_code=TABLE_NOT_FOUND,
+                    closes=True,
+                )
+            if rows.changes:
+                self._with_changes.add(table.number)
+            self.storage.accept(current, rows)
+
+    def has_changes(self, table: Table) -> bool:
+        """Tell whether UPSERT or DELETE rows have been streamed to the table, which restricts what one may do to it."""
+        with self._lock:
+            return table.number in self._with_changes
+
+    def query(
+        self, sql: str, tables: Sequence[Table], beside: Mapping[str, pa.Table] = MappingProxyType({})
+    ) -> pa.Table:
+        """Return the result of a DuckDB query that reads these tables, and what is ``beside`` them, by name."""
+        return self.storage.query(sql, tables, beside)
+
+    def modify(self, sql: str, table: Table, tables: Sequence[Table]) -> int:
+        """Run a DuckDB statement that changes a table; refused where changes have been streamed to it."""
+        with self._lock:
+            if self.has_changes(table):
+                raise invalid_query(
+                    f"UPDATE, MERGE, DELETE and TRUNCATE are not supported over table {table.name}, "
+                    "to which UPSERT or DELETE rows have been streamed"
+                )
+            return self.storage.modify(sql, tables)
+
+    def count_rows(self, table: Table) -> int:
+        """Return how many rows a query would find now."""
+        return int(self.storage.query(f"SELECT count(*) FROM {view(table)}", [table], {}).column(0)[0].as_py())
+
+    def close(self) -> None:
+        """Let go of the storage."""
+        self.storage.close()
+
+    def merge_waiting(self) -> None:
+        """Merge what waits, table by table, so that queries find little left to do."""
+        waiting = self.storage.waiting()
+        for table in self.all_tables():
+            if table.number in waiting:
+                self.storage.merge(table)
+
+
+def _added(before: Table, columns: Sequence[Column]) -> Sequence[Column]:
+    known = {column.name.lower() for column in before.columns}
+    return [column for column in columns if column.name.lower() not in known]

@@ -1,0 +1,121 @@
+"""The gRPC server of google.cloud.bigquery.storage.v1.BigQueryWrite: connections in, answers out, in order.
+
+The message classes are the published ones, used raw (without proto-plus), which keeps a request of ten thousand rows
+at a few milliseconds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from deploy.local.bigquery.append_errors import AppendRefusedError
+from deploy.local.bigquery.append_rows import Connection, check_routing, parse_request, table_of, write_stream
+from deploy.local.bigquery.faults import Counters, Faults
+from deploy.local.bigquery.protocol import AppendRowsResponse, GetWriteStreamRequest, WriteStream
+from deploy.local.bigquery.warehouse import Warehouse
+
+_SERVICE: Final = "google.cloud.bigquery.storage.v1.BigQueryWrite"
+_MESSAGE_BYTES: Final = 64_000_000  # far above the API's limit, so that it is the API that refuses
+_DETAILS: Final = "grpc-status-details-bin"
+
+log = structlog.get_logger()
+
+
+def write_server(warehouse: Warehouse, faults: Faults, counters: Counters) -> grpc.aio.Server:
+    """Return the server, without a port and not started."""
+    api = _WriteApi(warehouse, faults, counters)
+    server = grpc.aio.server(
+        options=[("grpc.max_receive_message_length", _MESSAGE_BYTES), ("grpc.so_reuseport", 0)],
+    )
+    methods = {
+        "AppendRows": grpc.stream_stream_rpc_method_handler(
+            api.append_rows,
+            request_deserializer=None,  # bytes: parsed off the event loop
+            response_serializer=AppendRowsResponse.SerializeToString,
+        ),
+        "GetWriteStream": grpc.unary_unary_rpc_method_handler(
+            api.get_write_stream,
+            request_deserializer=GetWriteStreamRequest.FromString,
+            response_serializer=WriteStream.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
+    return server
+
+
+class _WriteApi:
+    def __init__(self, warehouse: Warehouse, faults: Faults, counters: Counters) -> None:
+        self._warehouse = warehouse
+        self._faults = faults
+        self._counters = counters
+
+    async def append_rows(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+        self._counters.count(connections_opened=1, connections_open=1)
+        try:
+            await self._serve(context)
+        finally:
+            self._counters.count(connections_open=-1)
+
+    async def get_write_stream(self, request: Any, context: Any) -> Any:
+        try:
+            return write_stream(self._warehouse, request)
+        except AppendRefusedError as refused:
+            await _close(context, refused)
+
+    async def _serve(self, context: Any) -> None:
+        connection = Connection(self._warehouse)
+        try:
+            check_routing(context.invocation_metadata())
+            while True:
+                data = await self._next_request(context)
+                if data is grpc.aio.EOF:  # type: ignore[attr-defined]
+                    return
+                await context.write(await self._answer(connection, data))
+        except AppendRefusedError as refused:
+            await _close(context, refused)
+
+    async def _next_request(self, context: Any) -> Any:
+        idle_seconds = self._faults.idle_seconds
+        try:
+            return await asyncio.wait_for(context.read(), idle_seconds)
+        except TimeoutError:
+            raise AppendRefusedError(
+                f"Closing the stream because it has been inactive for {idle_seconds:g} seconds.",
+                code=grpc.StatusCode.ABORTED,
+                closes=True,
+            ) from None
+
+    async def _answer(self, connection: Connection, data: bytes) -> Any:
+        """Return the answer to one request; AppendRefusedError where the stream is to be closed."""
+        table = ""
+        try:
+            request = await asyncio.to_thread(parse_request, data)
+            table = _dotted(request.write_stream or connection.stream())
+            await self._faults.meet("before", table)
+            answer = await asyncio.to_thread(connection.append, request, len(data))
+            rows = len(request.proto_rows.rows.serialized_rows)
+            self._counters.count_append(table, rows, len(data))
+            await self._faults.meet("after", table)
+        except AppendRefusedError as refused:
+            self._counters.count_refusal(table)
+            log.info("append_refused", table=table, status=refused.code.name, rows=len(refused.row_errors))
+            if refused.closes:
+                raise
+            return refused.response(connection.stream())
+        return answer
+
+
+async def _close(context: Any, refused: AppendRefusedError) -> None:
+    context.set_trailing_metadata(((_DETAILS, refused.status().SerializeToString()),))
+    await context.abort(refused.code, refused.message)
+
+
+def _dotted(stream: str) -> str:
+    try:
+        name = table_of(stream)
+    except AppendRefusedError:
+        return ""
+    return f"{name.project}.{name.dataset}.{name.table}"
