@@ -57,9 +57,7 @@ class PartitionStore(Protocol):
         An earlier watermark than the saved one changes nothing.
         """
 
-    async def finish(
-        self, progress: Progress, children: Sequence[NewPartition]
-    ) -> Collection[PartitionToken] | None:
+    async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
         """Remember the children that are not known yet and mark the partition FINISHED, both or neither.
 
         Return the children that were new; None, and nothing is changed, if the partition is not ours any more.

@@ -1,0 +1,82 @@
+"""The settings of this service, read once from the environment."""
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.settings import setting
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a Spanner reader is told at its start."""
+
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
+    spanner_instance: str = setting("the Spanner instance")
+    spanner_database: str = setting("the watched database")
+    change_stream: str = setting("the change stream's name")
+    topic: str = setting("the topic for change batches")
+    dead_letter_topic: str = setting("the topic for changes that no message can hold")
+    partition_database: str | None = setting("where the partition table lives; the watched database", default=None)
+    partition_table: str = setting("the partition table's name", default="millrace_partitions")
+    start_timestamp: Nanoseconds | None = setting("where a first start begins; Spanner's now", default=None)
+    end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
+    heartbeat_interval: timedelta = setting(
+        "how often a quiet partition says so",
+        default=timedelta(seconds=10),
+        least=timedelta(seconds=1),
+        most=timedelta(minutes=5),
+    )
+    lease_duration: timedelta = setting(
+        "how long a reader that died keeps its partitions", default=timedelta(seconds=30), least=timedelta(seconds=1)
+    )
+    buckets: int = setting("ordering keys per table", default=16, least=1)
+    batch_changes: int = setting("changes in a message, at most", default=500, least=1)
+    batch_bytes: int = setting("bytes in a message, about", default=1_000_000, least=1_000, most=9_000_000)
+    outstanding_bytes: int = setting("bytes that wait for Pub/Sub, at most", default=64 << 20, least=1_000_000)
+    keep_messages_for: timedelta = setting(
+        "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
+    )
+    log_level: str = setting("the least severity that is logged", default="INFO")
+    host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
+    port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
+    spanner_emulator_host: str | None = setting("host:port of an emulator", default=None)
+    pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
+
+    def __post_init__(self) -> None:
+        """Check what shows only when the fields are seen together, or goes into the text of a statement."""
+        for name, value in (("CHANGE_STREAM", self.change_stream), ("PARTITION_TABLE", self.partition_table)):
+            if _IDENTIFIER.fullmatch(value) is None:
+                raise ValueError(f"{name}={value!r}: not an identifier")
+        start, end = self.start_timestamp, self.end_timestamp
+        if start is not None and end is not None and end < start:
+            raise ValueError("END_TIMESTAMP is before START_TIMESTAMP")
+        if self.heartbeat_interval.microseconds % 1000:
+            raise ValueError("HEARTBEAT_INTERVAL: whole milliseconds")
+
+    @property
+    def database_path(self) -> str:
+        """Return the watched database's full name."""
+        return f"projects/{self.project}/instances/{self.spanner_instance}/databases/{self.spanner_database}"
+
+    @property
+    def partition_database_path(self) -> str:
+        """Return the full name of the database that holds the partition table."""
+        database = self.partition_database or self.spanner_database
+        return f"projects/{self.project}/instances/{self.spanner_instance}/databases/{database}"
+
+    @property
+    def source(self) -> str:
+        """Return the change stream's full name: what change batches name as their source."""
+        return f"//spanner.googleapis.com/{self.database_path}/changeStreams/{self.change_stream}"
+
+
+def owner_name(unique: str) -> str:
+    """Return a name for this process as the owner of leases: told apart by ``unique``, found by host and process."""
+    return f"{socket.gethostname()}/{os.getpid()}/{unique}"

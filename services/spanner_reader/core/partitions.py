@@ -108,7 +108,9 @@ class Reshaping:
     merged: int
 
 
-def reshaping(parent: PartitionToken, children: Collection[NewPartition], added: Collection[PartitionToken]) -> Reshaping:
+def reshaping(
+    parent: PartitionToken, children: Collection[NewPartition], added: Collection[PartitionToken]
+) -> Reshaping:
     """Count what the end of ``parent`` did to the partitions.
 
     Every parent of a merged partition reports it; it counts where it was ``added``, so once. The first partitions of

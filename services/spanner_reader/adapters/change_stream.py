@@ -1,0 +1,149 @@
+"""The change stream query, through the low-level asynchronous client: one call per partition, records as they come."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+from google.api_core.exceptions import InvalidArgument, OutOfRange
+from google.cloud.spanner_v1 import (
+    ExecuteSqlRequest,
+    PartialResultSet,
+    TransactionOptions,
+    TransactionSelector,
+)
+from google.protobuf.struct_pb2 import Value
+
+from services.spanner_reader.adapters.chunks import ChunkedValue
+from services.spanner_reader.adapters.connection import (
+    Database,
+    Statement,
+    int64,
+    row,
+    string,
+    timestamp,
+    value_from_wire,
+)
+from services.spanner_reader.adapters.record_decoder import RecordDecoder
+from services.spanner_reader.core.records import ROOT, StreamQuery, StreamRecord
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+_STUCK_AFTER_HEARTBEATS: Final = 3
+_STUCK_AFTER_SECONDS: Final = 60.0
+# The only options that Spanner takes for a change stream query; a read timestamp is not asked for, it would be a lie.
+_STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
+
+
+def change_stream_query(change_stream: str, query: StreamQuery) -> Statement:
+    """Return the text of the query, with named arguments and four bound parameters."""
+    return Statement(
+        f"SELECT ChangeRecord FROM READ_{change_stream} ("  # noqa: S608  a checked identifier
+        "start_timestamp => @start_timestamp, "
+        "end_timestamp => @end_timestamp, "
+        "partition_token => @partition_token, "
+        "heartbeat_milliseconds => @heartbeat_milliseconds)",
+        {
+            "start_timestamp": timestamp(query.start),
+            "end_timestamp": timestamp(query.end),
+            "partition_token": string(None if query.token == ROOT else query.token),
+            "heartbeat_milliseconds": int64(query.heartbeat_milliseconds),
+        },
+    )
+
+
+class SpannerChangeStream:
+    """A change stream in GoogleSQL dialect."""
+
+    def __init__(self, database: Database, change_stream: str) -> None:
+        self._database = database
+        self._change_stream = change_stream
+
+    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends."""
+        # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
+        patience = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
+        responses: Any = None
+        with self._errors(query):
+            try:
+                request: ExecuteSqlRequest = change_stream_query(self._change_stream, query).request(
+                    await self._database.session(), _STRONG
+                )
+                responses = await self._database.client.execute_streaming_sql(
+                    request,
+                    retry=None,
+                    timeout=None,  # the client's own is an hour, and a live partition may last longer
+                    metadata=self._database.metadata,
+                )
+                rows = _Rows()
+                iterator = aiter(responses)
+                while True:
+                    async with asyncio.timeout(patience):
+                        response = await anext(iterator, None)
+                    if response is None:
+                        rows.end()
+                        return
+                    for record in rows.records(PartialResultSet.pb(response)):
+                        yield record
+            finally:
+                if responses is not None:
+                    responses.cancel()
+
+    @contextmanager
+    def _errors(self, query: StreamQuery) -> Iterator[None]:
+        what = f"read change stream {self._change_stream}"
+        try:
+            with self._database.errors(what):
+                yield
+        except TimeoutError as error:
+            structlog.get_logger().warning("change_stream_was_silent", partition_token=query.token)
+            raise TransientError(f"{what}: no record and no heartbeat in time") from error
+        except MisconfiguredError as error:
+            if isinstance(error.__cause__, OutOfRange):
+                raise MisconfiguredError(f"{error}\n{_OUT_OF_RANGE}") from error
+            if isinstance(error.__cause__, InvalidArgument) and "partition_token" in str(error):
+                raise MisconfiguredError(f"{error}\n{_FOREIGN_PARTITION}") from error
+            raise
+
+
+_OUT_OF_RANGE: Final = (
+    "The position is outside what the change stream keeps. Changes between it and the earliest time named above "
+    "cannot be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
+    "the partition table holds an older position, start anew with another PARTITION_TABLE and a START_TIMESTAMP "
+    "within the range, and copy the tables' rows again, because what lies between is lost to the stream; (3) for the "
+    "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d')."
+)
+_FOREIGN_PARTITION: Final = (
+    "The partition table names partitions that this change stream does not know: the stream was made anew under its "
+    "name, or the emulator was restarted. Start anew with another PARTITION_TABLE, and copy the tables' rows again."
+)
+
+
+class _Rows:
+    """The rows of a result, from responses that may cut one anywhere."""
+
+    def __init__(self) -> None:
+        self._decoder: RecordDecoder | None = None
+        self._chunks = ChunkedValue()
+
+    def records(self, response: Any) -> Iterator[StreamRecord]:
+        if self._decoder is None:
+            self._decoder = RecordDecoder(response.metadata.row_type)
+        values = response.values
+        last = len(values) - 1
+        for index, value in enumerate(values):
+            cut = index == last and response.chunked_value
+            if cut or self._chunks.started:
+                self._chunks.add(value_from_wire(value))
+                if cut:
+                    return
+                whole = Value()
+                whole.list_value.CopyFrom(row(self._chunks.take()))
+                yield from self._decoder.decode(whole)
+            else:
+                yield from self._decoder.decode(value)
+
+    def end(self) -> None:
+        """Check that no row was left in pieces: a stream cut off without an error is not a complete one."""
+        if self._chunks.started:
+            raise TransientError("a change stream query ended in the middle of a record")

@@ -1,0 +1,45 @@
+"""Spanner's errors as the three errors of ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import google.auth.exceptions
+from google.api_core import exceptions
+
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+_TRANSIENT: Final = (
+    exceptions.ServiceUnavailable,
+    exceptions.Cancelled,
+    exceptions.DeadlineExceeded,
+    exceptions.InternalServerError,  # a stream that was reset on the way; also what `Aborted` is not
+    exceptions.Aborted,
+    exceptions.ResourceExhausted,
+    exceptions.RetryError,
+    google.auth.exceptions.TransportError,
+)
+_MISCONFIGURED: Final = (
+    exceptions.OutOfRange,
+    exceptions.InvalidArgument,
+    exceptions.NotFound,
+    exceptions.PermissionDenied,
+    exceptions.Unauthenticated,
+    exceptions.FailedPrecondition,
+    google.auth.exceptions.DefaultCredentialsError,
+)
+
+
+@contextmanager
+def spanner_errors(what: str) -> Iterator[None]:
+    """Translate what the client raises; ``what`` says what was being done. What we do not know passes through."""
+    try:
+        yield
+    except exceptions.NotFound as error:
+        if "Session not found" in str(error.message):  # dropped by the service: the next call makes another
+            raise TransientError(f"{what}: {error.message}") from error
+        raise MisconfiguredError(f"{what}: {error.message}") from error
+    except _TRANSIENT as error:
+        raise TransientError(f"{what}: {error}") from error
+    except _MISCONFIGURED as error:
+        raise MisconfiguredError(f"{what}: {error}") from error

@@ -1,0 +1,69 @@
+"""The reader's metrics, for Prometheus."""
+
+from collections.abc import Mapping
+from typing import Final, assert_never
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.spanner_reader.core.records import (
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    StreamRecord,
+)
+from shared.contracts.timestamps import Nanoseconds
+
+_SECOND: Final = 1_000_000_000
+
+
+class ReaderMetrics:
+    """Counts what was read and published, and shows how far all partitions have come."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        self._changes = Counter("millrace_reader_changes", "Changes read", registry=registry)
+        self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
+        self._late = Counter(
+            "millrace_reader_late_records", "Records after a heartbeat that excluded them", registry=registry
+        )
+        self._partitions = Gauge("millrace_partitions", "Partitions by state", ["state"], registry=registry)
+        self._split = Counter("millrace_partitions_split", "Partitions split by this reader", registry=registry)
+        self._merged = Counter("millrace_partitions_merged", "Partitions merged by this reader", registry=registry)
+        self._low_watermark = Gauge(
+            "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
+        )
+        self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
+
+    def read(self, record: StreamRecord, changes: int) -> None:
+        """Count a record that was read, and the changes in it."""
+        match record:
+            case DataChangeRecord():
+                kind = "data"
+            case HeartbeatRecord():
+                kind = "heartbeat"
+            case ChildPartitionsRecord():
+                kind = "child_partitions"
+            case _:
+                assert_never(record)
+        self._records.labels(kind).inc()
+        self._changes.inc(changes)
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+        self._published.inc(changes)
+
+    def reshaped(self, split: int, merged: int) -> None:
+        """Count partitions that were split and merged."""
+        self._split.inc(split)
+        self._merged.inc(merged)
+
+    def violated(self) -> None:
+        """Count a record that was returned after a heartbeat which said that it would not come."""
+        self._late.inc()
+
+    def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
+        """Show how many partitions are in which state, and how far all of them have come."""
+        for state, count in states.items():
+            self._partitions.labels(state).set(count)
+        self._low_watermark.set(low_watermark / _SECOND)
+        self._lag.set(max(0, now - low_watermark) / _SECOND)
