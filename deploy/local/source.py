@@ -147,6 +147,11 @@ class SpannerDatabase:
         answer = self._client.commit(commit, retry=None, timeout=DEADLINE)
         return result.stats.row_count_exact, _commit_timestamp(answer)
 
+    def now(self) -> Nanoseconds:
+        """Return Spanner's own time."""
+        (row,) = self.query("SELECT CAST(CURRENT_TIMESTAMP() AS STRING) AS now")
+        return parse_timestamp(str(row["now"]))
+
     def query(self, sql: str) -> list[dict[str, Value]]:
         """Return the rows of a strong read, values as this package compares them (see `from_wire`)."""
         request = ExecuteSqlRequest(session=self._session, sql=sql)

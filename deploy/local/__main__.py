@@ -1,0 +1,158 @@
+"""The local platform: ``python -m deploy.local run | up | down | query SQL | sql DML``."""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from google.api_core.exceptions import GoogleAPICallError
+from rich.console import Console
+from rich.table import Table
+
+from deploy.local.background import BackgroundPlatform, UpSettings
+from deploy.local.emulators import ROOT, find_java, find_sdk
+from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError
+from deploy.local.run import RunSettings, run
+from deploy.local.services import Pipeline, child_environment
+from deploy.local.source import SpannerInstance
+from deploy.local.stack import Say
+from deploy.local.target import BigQueryDataset
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import format_timestamp
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop, stop_on_signals
+
+_RUN: Final = ROOT / ".run" / "run"
+_UP: Final = ROOT / ".run" / "up"
+_INTERRUPTED: Final = 130
+
+
+def main() -> int:
+    """Do what the command line says; say what went wrong in words."""
+    arguments = _arguments()
+    console = Console(highlight=False)
+    with stop_on_signals() as stop:
+        try:
+            return _do(arguments, console, stop)
+        except StopRequestedError:
+            console.print("stopped")
+            return _INTERRUPTED
+        except (MisconfiguredError, ProcessDiedError, GoogleAPICallError) as error:
+            console.print(str(error), markup=False, soft_wrap=True)
+            return 1
+
+
+def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
+    platform = BackgroundPlatform(_UP)
+    environment = child_environment(os.environ)
+    match arguments.command:
+        case "run":
+            return _run(console, stop)
+        case "up":
+            read_settings(UpSettings, os.environ)
+            _check_needs()
+            return platform.up(os.environ, stop, console.print)
+        case "down":
+            return platform.down(console.print)
+        case "serve":
+            return platform.serve(read_settings(UpSettings, os.environ), environment, stop, _say(console))
+        case "query":
+            return _query(_up(platform), arguments.statement, console)
+        case _:
+            return _sql(_up(platform), arguments.statement, console)
+
+
+def _run(console: Console, stop: Stop) -> int:
+    settings = read_settings(RunSettings, os.environ)
+    _check_needs()
+    say = _say(console)
+
+    def on_death(process: Process) -> None:
+        say(f"{process.name} died")
+        stop.request()
+
+    with (
+        _emptied(_RUN) as directory,
+        Processes(directory, child_environment(os.environ), stop, on_death) as processes,
+    ):
+        say(f"logs are in {directory}")
+        try:
+            return run(settings, processes, console, say)
+        except (StopRequestedError, ProcessDiedError, GoogleAPICallError):
+            processes.check()  # a process that died is the reason, whatever failed because of it
+            raise
+
+
+def _query(pipeline: Pipeline, statement: str, console: Console) -> int:
+    with contextlib.closing(BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)) as dataset:
+        rows = dataset.query(statement)
+    if rows:
+        table = Table(*rows[0])
+        for row in rows:
+            table.add_row(*(str(value) for value in row.values()))
+        console.print(table)
+    console.print(f"{len(rows)} rows")
+    return 0
+
+
+def _sql(pipeline: Pipeline, statement: str, console: Console) -> int:
+    with contextlib.closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
+        rows, committed = instance.database(pipeline.database).execute(statement)
+    console.print(f"{rows} rows changed, committed at {format_timestamp(committed)}")
+    return 0
+
+
+def _up(platform: BackgroundPlatform) -> Pipeline:
+    pipeline = platform.pipeline()
+    if pipeline is None:
+        raise MisconfiguredError("nothing is up: `make up` first")
+    return pipeline
+
+
+def _check_needs() -> None:
+    find_sdk(os.environ)
+    find_java(os.environ)
+
+
+@contextlib.contextmanager
+def _emptied(directory: Path) -> Iterator[Path]:
+    """Empty the directory of the last run, whose logs were kept until now; only one run at a time may have it."""
+    directory.parent.mkdir(exist_ok=True)
+    with directory.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MisconfiguredError(f"another run is using {directory}: wait for it to end") from None
+        shutil.rmtree(directory, ignore_errors=True)
+        yield directory
+
+
+def _say(console: Console) -> Say:
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"[{time.monotonic() - began:5.1f} s] {text}", markup=False, soft_wrap=True)
+
+    return say
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("run", help="the whole pipeline, from start to proof (ROWS, SECONDS, RATE)")
+    commands.add_parser("up", help="the same, left running")
+    commands.add_parser("down", help="end what `up` started")
+    commands.add_parser("serve")  # what `up` starts; not for people
+    commands.add_parser("query", help="ask BigQuery").add_argument("statement")
+    commands.add_parser("sql", help="change a row in Spanner").add_argument("statement")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

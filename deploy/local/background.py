@@ -1,0 +1,192 @@
+"""`make up` and `make down`: the same platform in the background, under a supervisor that a state file names.
+
+The supervisor holds a lock for as long as it lives, so whether the platform is up is never guessed from a pid that
+some other process may have by now.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from deploy.local import guard
+from deploy.local.demo.flights import read_flight_data
+from deploy.local.demo.workload import Workload
+from deploy.local.emulators import ROOT
+from deploy.local.processes import GRACE, ProcessDiedError, Processes, StopRequestedError, wait_until
+from deploy.local.services import Pipeline
+from deploy.local.stack import Say, Stack, load, running_stack
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import setting
+from shared.runtime.stop import Stop
+
+_CHECK_EVERY: Final = timedelta(seconds=1)
+_START_PATIENCE: Final = timedelta(minutes=5)
+_STOP_PATIENCE: Final = 5 * GRACE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """How much data the platform that stays holds."""
+
+    rows: int = setting("flights that are loaded at the start", default=1000, least=1, most=336_776)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `down`, `query` and `sql` need to know of the platform that is up."""
+
+    supervisor: int
+    sessions: list[int]
+    pipeline: Pipeline | None
+    text: str
+
+
+class BackgroundPlatform:
+    """The platform that `up` leaves running: at most one per directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = directory / "lock"
+        self._state = directory / "state.json"
+        self._log = directory / "supervisor.log"
+
+    def up(self, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
+        """Start the supervisor and wait until everything runs; say where, and how to look at it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._is_up():
+            say(f"already up\n{self.state().text}")
+            return 0
+        self._state.unlink(missing_ok=True)
+        with self._log.open("wb") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-m", "deploy.local", "serve"],
+                env={**environment, "PYTHONPATH": str(ROOT)},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        told = 0
+
+        def ready() -> bool:
+            nonlocal told
+            over = supervisor.poll() is not None or self.pipeline() is not None
+            text = self._log.read_text(errors="replace")
+            for line in text[told:].splitlines():
+                say(line)
+            told = len(text)
+            return over
+
+        try:
+            wait_until(ready, "the platform", timeout=_START_PATIENCE, stop=stop)
+        except (StopRequestedError, ProcessDiedError):
+            supervisor.terminate()
+            supervisor.wait()
+            raise
+        return supervisor.poll() or 0
+
+    def down(self, say: Say) -> int:
+        """End the platform and wait until nothing of it is left."""
+        if not self._is_up():
+            say("nothing is up")
+            return 0
+        wait_until(self._state.exists, "the supervisor to say who it is")
+        state = self.state()
+        if not _is_ours(state.supervisor):
+            raise MisconfiguredError(f"process {state.supervisor} in {self._state} is not our supervisor; left alone")
+        os.kill(state.supervisor, signal.SIGTERM)
+        try:
+            wait_until(lambda: not self._is_up(), "the platform to end", timeout=_STOP_PATIENCE)
+        except ProcessDiedError:
+            say("it does not end when asked; killing it")
+            guard.kill_session(state.supervisor)
+        for session in self.state().sessions if self._state.exists() else state.sessions:
+            guard.kill_session(session)
+        self._state.unlink(missing_ok=True)
+        say("down")
+        return 0
+
+    def serve(self, settings: UpSettings, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
+        """Be the supervisor: hold the lock, run the platform until told to stop or something of it dies."""
+        with self._holding_lock() as got_it:
+            if not got_it:
+                say("already up")
+                return 1
+            self._write(State(os.getpid(), [], None, ""))
+            workload = Workload(read_flight_data(settings.rows), settings.rows)
+            with Processes(self._directory, environment, stop) as processes, running_stack(processes, say) as stack:
+                load(stack.database, workload, stop)
+                text = _how_to_use(stack, self._directory)
+                self._write(State(os.getpid(), processes.sessions(), stack.pipeline, text))
+                say(text)
+                while not stop.wait(_CHECK_EVERY):
+                    processes.check()
+            return 0
+
+    def state(self) -> State:
+        """Return what the supervisor wrote."""
+        state = json.loads(self._state.read_text())
+        return State(**{**state, "pipeline": Pipeline(**state["pipeline"]) if state["pipeline"] else None})
+
+    def pipeline(self) -> Pipeline | None:
+        """Return the pipeline that is up, if any; not yet while it starts."""
+        return self.state().pipeline if self._state.exists() and self._is_up() else None
+
+    def _write(self, state: State) -> None:
+        new = self._state.with_suffix(".new")
+        new.write_text(json.dumps(asdict(state)))
+        new.replace(self._state)
+
+    def _is_up(self) -> bool:
+        if not self._lock.exists():
+            return False
+        with self._holding_lock() as got_it:
+            return not got_it
+
+    @contextlib.contextmanager
+    def _holding_lock(self) -> Iterator[bool]:
+        with self._lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+
+def _how_to_use(stack: Stack, directory: Path) -> str:
+    pipeline = stack.pipeline
+    project, dataset = pipeline.project, pipeline.dataset
+    return f"""up:
+  Spanner emulator     {pipeline.spanner}   (SPANNER_EMULATOR_HOST; {stack.database.path})
+  Pub/Sub emulator     {pipeline.pubsub}   (PUBSUB_EMULATOR_HOST; {pipeline.topology.topic})
+  BigQuery stand-in    http://{pipeline.bigquery_rest} (REST), {pipeline.bigquery_grpc} (write API)
+  spanner_reader       http://127.0.0.1:{stack.reader.port}/metrics
+  cdc_consumer         http://127.0.0.1:{stack.consumer.port}/metrics
+  logs                 {directory}
+change a row in Spanner, and see it in BigQuery:
+  .venv/bin/python -m deploy.local sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
+  .venv/bin/python -m deploy.local query "SELECT * FROM airlines WHERE carrier = 'UA'"
+or with Google's own tool:
+  bq --api http://{pipeline.bigquery_rest} --project_id {project} query --use_legacy_sql=false \\
+    'SELECT COUNT(*) FROM {dataset}.flights'
+end it: make down"""
+
+
+def _is_ours(pid: int) -> bool:
+    """Tell whether a process is a supervisor of this repository."""
+    with contextlib.suppress(psutil.Error):
+        return "deploy.local" in psutil.Process(pid).cmdline()
+    return False

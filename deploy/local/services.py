@@ -1,0 +1,165 @@
+"""The services as processes: what each is told by its environment, when it is ready, what its metrics say.
+
+Used by `make run` and by the end-to-end tests. The services are never imported.
+"""
+
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.local.emulators import HOST, ROOT, free_port
+from deploy.local.processes import Process, Processes
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import subscription_path, topic_path
+from shared.pubsub.topology import Topology, create_topology
+
+READER: Final = "services.spanner_reader"
+CONSUMER: Final = "services.cdc_consumer"
+PATIENCE: Final = timedelta(seconds=120)
+"""How long a service may take to be ready: Spark's start on a busy machine, and some."""
+
+_KEPT: Final = re.compile(
+    r"PATH|HOME|USER|LANG|LC_.*|TZ|TMPDIR|TERM|JAVA_HOME|CLOUDSDK_.*|PYTHONDONTWRITEBYTECODE|SSL_CERT_FILE"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """One pipeline: the addresses of what it stands on, and the names of what it reads and writes."""
+
+    spanner: str
+    pubsub: str
+    bigquery_rest: str
+    bigquery_grpc: str
+    database: str
+    change_stream: str
+    project: str
+    instance: str
+    partition_database: str | None = None
+    name: str = "millrace"
+    """Its topic and dataset, and the first part of the other names."""
+
+    @property
+    def topology(self) -> Topology:
+        """Return the topics and subscriptions."""
+        return Topology(
+            topic=topic_path(self.project, self.name),
+            subscription=subscription_path(self.project, f"{self.name}-consumer"),
+            dead_letter_topic=topic_path(self.project, f"{self.name}-dead-letters"),
+            dead_letter_subscription=subscription_path(self.project, f"{self.name}-dead-letters"),
+        )
+
+    @property
+    def dataset(self) -> str:
+        """Return the dataset, whose name may hold no hyphen."""
+        return self.name.replace("-", "_")
+
+    def create_topics(self) -> None:
+        """Make the topics and subscriptions, as `python -m services.cdc_consumer setup` does."""
+        with open_channel(self.pubsub) as channel:
+            create_topology(channel, self.topology)
+
+    def reader_environment(self, start: Nanoseconds | None = None) -> dict[str, str]:
+        """Return the settings of a reader of this pipeline."""
+        topology = self.topology
+        settings = {
+            "GOOGLE_CLOUD_PROJECT": self.project,
+            "SPANNER_EMULATOR_HOST": self.spanner,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "SPANNER_INSTANCE": self.instance,
+            "SPANNER_DATABASE": self.database,
+            "PARTITION_DATABASE": self.partition_database or self.database,
+            "CHANGE_STREAM": self.change_stream,
+            "TOPIC": topology.topic,
+            "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
+        }
+        return settings if start is None else {**settings, "START_TIMESTAMP": format_timestamp(start)}
+
+    def consumer_environment(self, checkpoint: Path) -> dict[str, str]:
+        """Return the settings of a consumer of this pipeline."""
+        topology = self.topology
+        return {
+            "GOOGLE_CLOUD_PROJECT": self.project,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "SUBSCRIPTION": topology.subscription,
+            "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
+            "BIGQUERY_PROJECT": self.project,
+            "BIGQUERY_DATASET": self.dataset,
+            "BIGQUERY_EMULATOR_HOST": self.bigquery_rest,
+            "BIGQUERY_STORAGE_EMULATOR_HOST": self.bigquery_grpc,
+            "SPARK_MASTER": "local[2]",
+            "CHECKPOINT_LOCATION": str(checkpoint),
+        }
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service that has been started: its process, and the port of its health and metrics."""
+
+    process: Process
+    port: int
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether it says that it is ready."""
+        return self._get("/readyz") is not None
+
+    def metrics(self) -> dict[str, float]:
+        """Return its counters and gauges, each summed over its labels; empty while it does not answer."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(self._get("/metrics") or ""):
+            for sample in family.samples:
+                sums[sample.name] += sample.value
+        return dict(sums)
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=5) as answer:
+                return str(answer.read().decode())
+        except (urllib.error.URLError, OSError):
+            return None
+
+
+def start_reader(
+    processes: Processes,
+    pipeline: Pipeline,
+    name: str = "spanner_reader",
+    *,
+    start: Nanoseconds | None = None,
+    **more: str,
+) -> Service:
+    """Start a reader; ``more`` are settings that replace or add to the pipeline's."""
+    return _start(processes, READER, name, {**pipeline.reader_environment(start), **more})
+
+
+def start_consumer(processes: Processes, pipeline: Pipeline, name: str = "cdc_consumer", **more: str) -> Service:
+    """Start a consumer; one of the same name goes on at the checkpoint of the one before."""
+    settings = pipeline.consumer_environment(processes.directory / f"{name}-checkpoint")
+    return _start(processes, CONSUMER, name, {**settings, **more})
+
+
+def wait_until_ready(processes: Processes, *services: Service, patience: timedelta = PATIENCE) -> None:
+    """Wait until all of them say that they are ready; ProcessDiedError with the end of its log if one dies."""
+    for service in services:
+        processes.wait_until(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what children keep of our environment: no setting of a service may come in from the user's shell."""
+    return {name: value for name, value in environment.items() if _KEPT.fullmatch(name)}
+
+
+def _start(processes: Processes, module: str, name: str, settings: Mapping[str, str]) -> Service:
+    port = int(settings.get("PORT", "0")) or free_port()
+    environment = {**settings, "PORT": str(port), "PYTHONPATH": str(ROOT)}
+    return Service(processes.start(name, [sys.executable, "-m", module], environment), port)
