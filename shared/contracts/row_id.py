@@ -5,12 +5,11 @@ type, however its source wrote it.
 """
 
 import base64
-import binascii
 import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -20,7 +19,10 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,64}(?:\.[0-9]{1,64})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_DECIMAL_DIGITS: Final = 131_072  # PostgreSQL's numeric before its point, the longest of any source
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -36,7 +38,7 @@ def canonical_key(table: str, key_types: Sequence[tuple[str, str]], key: Mapping
             raise PoisonRecordError(Reason.BAD_CHANGE, f"key column {name} is missing")
         try:
             values.append(_canonical(googlesql, key[name]))
-        except (ValueError, TypeError, InvalidOperation, binascii.Error) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise PoisonRecordError(
                 Reason.VALUE_DOES_NOT_FIT, f"key column {name} of type {googlesql}: {type(error).__name__}"
             ) from error
@@ -101,6 +103,8 @@ def _integer(value: object) -> int:
 def _float(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError("not a number")
+    if isinstance(value, str) and value not in _NO_NUMBERS and _NUMBER.fullmatch(value) is None:
+        raise ValueError("not a number")
     number = float(value)
     if math.isnan(number):
         return "NaN"
@@ -113,8 +117,8 @@ def _decimal(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError("not a decimal number")
     number = Decimal(value)
-    if not number.is_finite():
-        raise ValueError("not a finite number")
+    if not number.is_finite() or abs(number.adjusted()) > _DECIMAL_DIGITS:  # "1e999999999" would fill a gigabyte
+        raise ValueError("not a finite number that a database holds")
     text = f"{number:f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")

@@ -38,7 +38,8 @@ _PROVEN: Final[Mapping[str, pa.DataType]] = {
 def row_descriptor(definition: TableDefinition) -> DescriptorProto:
     """Return the message type of a table's rows: proto2, optional fields, the two pseudo-columns last.
 
-    Optional and of proto2, so that a field left out is NULL and a zero or an empty text is itself.
+    Optional and of proto2, so that a field left out is NULL and a zero or an empty text is itself. With JSON names of
+    their own: those made from ``a_b`` and ``aB`` would be the same, and a descriptor pool refuses that.
     """
     fields = [(column.name, column.type.proto) for column in definition.columns]
     fields += [(name, _TEXT) for name in PSEUDO_COLUMNS]
@@ -47,6 +48,7 @@ def row_descriptor(definition: TableDefinition) -> DescriptorProto:
         field=[
             FieldDescriptorProto(
                 name=name,
+                json_name=name,
                 number=number,
                 label=FieldDescriptorProto.LABEL_OPTIONAL,
                 type=FieldDescriptorProto.Type.Value(proto),

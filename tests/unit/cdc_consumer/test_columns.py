@@ -1,0 +1,499 @@
+"""Messages to columns: what is applied, what is poison, and that one never drags the other along."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, conform, decode_messages
+from services.cdc_consumer.core.poison import SAFE_AGE, Poison
+from services.cdc_consumer.core.tables import table_definition
+from shared.contracts.change_batch import Change, Header, Origin, decode_batch
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from tests.unit.cdc_consumer.wire import (
+    AN_HOUR_LATER,
+    COMMITTED,
+    COMMITTED_MICROS,
+    batch_of,
+    delete,
+    header_of,
+    messages_of,
+    upsert,
+)
+
+ALL_TYPES = {
+    "b": "BOOL",
+    "i": "INT64",
+    "f": "FLOAT64",
+    "n": "NUMERIC",
+    "s": "STRING",
+    "y": "BYTES",
+    "d": "DATE",
+    "t": "TIMESTAMP",
+    "j": "JSON",
+}
+
+
+def decode(*data: bytes, now: Nanoseconds = AN_HOUR_LATER) -> Decoded:
+    return decode_messages(messages_of(*data), now)
+
+
+def decode_changes(changes: Sequence[Change], header: Header | None = None) -> Decoded:
+    return decode(batch_of(changes, header))
+
+
+def rows(decoded: Decoded) -> list[dict[str, object]]:
+    return [row for changes in decoded.tables for row in changes.rows.to_pylist()]
+
+
+def only(decoded: Decoded) -> Poison:
+    (poison,) = decoded.poison
+    return poison
+
+
+def poison_of_value(kind: str, text: str) -> Poison:
+    """Return the poison of a row whose column ``c`` is this JSON text; its neighbours are applied."""
+    changes = [upsert(1), upsert(2, f'{{"c":{text}}}'), *(upsert(key) for key in range(3, 50))]
+    decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind}))
+    assert [row["id"] for row in rows(decoded)] == [1, *range(3, 50)]
+    poison = only(decoded)
+    assert (poison.message, poison.change) == (0, 1)
+    return poison
+
+
+# What is applied
+
+
+def test_every_type_comes_out_in_its_wire_type() -> None:
+    row = {
+        "b": True, "i": "9223372036854775807", "f": -0.5, "n": "1.10", "s": "é\u0000😀", "y": "AP9hYmM=",
+        "d": "2024-02-29", "t": "1969-12-31T23:59:59.9999999Z", "j": '{"a":[1,2.5,null]}',
+    }  # fmt: skip
+    decoded = decode_changes([upsert(1, row)], header_of({"id": "INT64"} | ALL_TYPES))
+
+    assert not decoded.poison
+    assert rows(decoded) == [
+        {
+            "id": 1, "b": True, "i": 2**63 - 1, "f": -0.5, "n": "1.10", "s": "é\u0000😀", "y": b"\x00\xffabc",
+            "d": 19_782, "t": -1, "j": '{"a":[1,2.5,null]}',
+            "_millrace_sequence": "0000000000000001/0000000000000000/0000000000000000/0000000000000000",
+            "_millrace_commit_timestamp": COMMITTED_MICROS,
+            "_CHANGE_TYPE": "UPSERT",
+            "_CHANGE_SEQUENCE_NUMBER": "0000000000000001/0000000000000000/0000000000000000/0000000000000000",
+            MESSAGE: 0, CHANGE: 0,
+        }
+    ]  # fmt: skip
+
+
+def test_a_delete_carries_its_key_and_ours_and_nothing_else() -> None:
+    decoded = decode_changes([delete(7, sequence="A/B")], header_of({"note": "STRING", "id": "INT64", "ok": "BOOL"}))
+
+    assert rows(decoded) == [
+        {
+            "note": None, "id": 7, "ok": None, "_millrace_sequence": "A/B",
+            "_millrace_commit_timestamp": COMMITTED_MICROS, "_CHANGE_TYPE": "DELETE",
+            "_CHANGE_SEQUENCE_NUMBER": "A/B", MESSAGE: 0, CHANGE: 0,
+        }
+    ]  # fmt: skip
+
+
+def test_a_missing_column_and_a_null_are_both_null() -> None:
+    decoded = decode_changes([upsert(1, "{}"), upsert(2, '{"note":null}'), upsert(3, '{"note":""}')])
+    assert [row["note"] for row in rows(decoded)] == [None, None, ""]
+
+
+def test_a_table_of_nothing_but_key_columns_is_applied() -> None:
+    decoded = decode_changes([upsert(1), delete(2)], header_of({"id": "INT64"}))
+    assert [(row["id"], row["_CHANGE_TYPE"]) for row in rows(decoded)] == [(1, "UPSERT"), (2, "DELETE")]
+
+
+def test_key_columns_are_where_the_table_has_them_whatever_their_order_in_the_key() -> None:
+    header = header_of({"a": "STRING", "v": "STRING", "b": "INT64"}, key=("b", "a"))
+    decoded = decode_changes([upsert({"a": "x", "b": "1"}, {"v": "y"})], header)
+    assert decoded.tables[0].rows.schema.names[:3] == ["a", "v", "b"]
+    assert [(row["a"], row["v"], row["b"]) for row in rows(decoded)] == [("x", "y", 1)]
+
+
+def test_changes_of_a_table_and_column_list_come_together_whatever_messages_they_came_in() -> None:
+    wider = header_of({"id": "INT64", "note": "STRING", "more": "INT64"})
+    decoded = decode(
+        batch_of([upsert(1), upsert(2)]),
+        batch_of([upsert(3)], header_of(table="other")),
+        batch_of([upsert(4)], header_of(origin="snapshot")),
+        batch_of([upsert(5)], wider),
+    )
+
+    assert [(each.definition.name, each.rows["id"].to_pylist()) for each in decoded.tables] == [
+        ("orders", [1, 2, 4]),
+        ("other", [3]),
+        ("orders", [5]),
+    ]
+    assert decoded.tables[0].rows.select([MESSAGE, CHANGE]).to_pylist() == [
+        {MESSAGE: 0, CHANGE: 0},
+        {MESSAGE: 0, CHANGE: 1},
+        {MESSAGE: 2, CHANGE: 0},
+    ]
+
+
+def test_source_columns_may_be_called_like_anything_that_is_not_reserved() -> None:
+    names = ["message", "change", "k", "r", "self", "op"]
+    header = header_of({"id": "INT64"} | dict.fromkeys(names, "STRING"))
+    decoded = decode_changes([upsert(1, {name: name for name in names})], header)
+    assert [[row[name] for name in names] for row in rows(decoded)] == [names]
+
+
+def test_a_batch_without_changes_announces_its_table() -> None:
+    decoded = decode_changes([])
+    assert [(each.definition.name, len(each.rows)) for each in decoded.tables] == [("orders", 0)]
+    assert not decoded.poison
+    assert len(decoded.batches[0]) == 0
+
+
+def test_no_messages_are_no_tables() -> None:
+    assert decode_messages(messages_of(), AN_HOUR_LATER) == Decoded([], [], {})
+
+
+# Messages
+
+
+def test_garbage_is_poison_as_a_whole_message_and_its_neighbours_are_applied() -> None:
+    good = batch_of([upsert(1)])
+    not_text = batch_of([upsert(1, {"note": "x"})]).replace(b'"x"', b'"\xff"')
+    deep = batch_of([upsert(1, '{"note":' + "[" * 200_000 + "]" * 200_000 + "}")])
+    unequal = good.replace(b'"op":["UPSERT"]', b'"op":[]')
+
+    decoded = decode(b"", good, b"{}", good + b" {}", not_text, deep, unequal, good)
+
+    assert [(poison.message, poison.change, poison.reason) for poison in decoded.poison] == [
+        (0, None, Reason.UNDECODABLE),
+        (2, None, Reason.UNDECODABLE),
+        (3, None, Reason.TRAILING_BYTES),
+        (4, None, Reason.UNDECODABLE),
+        (5, None, Reason.UNDECODABLE),
+        (6, None, Reason.UNEQUAL_LISTS),
+    ]
+    assert [row[MESSAGE] for row in rows(decoded)] == [1, 7]
+    assert sorted(decoded.batches) == [1, 7]
+
+
+def test_a_newer_format_stops_everything() -> None:
+    with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
+        decode(batch_of([upsert(1)]), batch_of([upsert(1)]).replace(b'"format":1', b'"format":2'))
+
+
+def test_a_wrong_header_poisons_each_change_alone_so_that_each_can_be_replayed_alone() -> None:
+    keyless = header_of(key=())
+    array = header_of({"id": "INT64", "tags": "ARRAY<STRING>"})
+
+    decoded = decode(batch_of([upsert(1), upsert(2)], keyless), batch_of([upsert(3)], array), batch_of([upsert(4)]))
+
+    assert [(each.message, each.change, each.reason, each.key) for each in decoded.poison] == [
+        (0, 0, Reason.NO_PRIMARY_KEY, "[]"),
+        (0, 1, Reason.NO_PRIMARY_KEY, "[]"),
+        (1, 0, Reason.UNSUPPORTED_TYPE, "[3]"),
+    ]
+    assert [row["id"] for row in rows(decoded)] == [4]
+
+
+def test_a_wrong_header_without_changes_is_poison_as_a_message() -> None:
+    poison = only(decode_changes([], header_of(key=())))
+    assert (poison.change, poison.reason, poison.table) == (None, Reason.NO_PRIMARY_KEY, "orders")
+
+
+# One change
+
+
+def test_poison_says_where_it_is_and_never_what_the_row_holds() -> None:
+    header = header_of({"id": "INT64", "qty": "INT64"}, table="shop.Orders")
+    decoded = decode(
+        batch_of([upsert(1)], header),
+        batch_of([upsert(2), upsert(3, {"qty": "secret"}, sequence="AB")], header),
+    )
+
+    assert only(decoded) == Poison(
+        1,
+        1,
+        Reason.VALUE_DOES_NOT_FIT,
+        "column qty of type INT64: not a whole number of 64 bits",
+        table="shop.Orders",
+        key="[3]",
+        sequence="AB",
+        commit_timestamp=COMMITTED,
+    )
+    assert [row["id"] for row in rows(decoded)] == [1, 2]
+    assert json.loads(decoded.batches[1].cut(1))["rows"] == [{"qty": "secret"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "detail"),
+    [
+        ("BOOL", '"true"', "not a JSON boolean"),
+        ("BOOL", "1", "not a JSON boolean"),
+        ("INT64", '"0x10"', "not a whole number of 64 bits"),
+        ("INT64", '"+5"', "not a whole number of 64 bits"),
+        ("INT64", '" 5"', "not a whole number of 64 bits"),
+        ("INT64", '"9223372036854775808"', "not a whole number of 64 bits"),
+        ("INT64", "9223372036854775808", "not a whole number of 64 bits"),
+        ("INT64", "1e3", "not a JSON string"),
+        ("INT64", "1.0", "not a JSON string"),
+        ("INT64", "true", "not a JSON string"),
+        ("FLOAT64", "1e400", "neither a JSON number of 64 bits"),
+        ("FLOAT64", '"1.5"', "neither a JSON number of 64 bits"),
+        ("FLOAT64", '"nan"', "neither a JSON number of 64 bits"),
+        ("FLOAT64", "true", "neither a JSON number of 64 bits"),
+        ("NUMERIC", '"0.0000000001"', "not a decimal number of 38 digits"),
+        ("NUMERIC", "1.5", "not a JSON string"),
+        ("STRING", "5", "not a JSON string"),
+        ("STRING", '{"a":1}', "not a JSON string"),
+        ("STRING", '["a"]', "not a JSON string"),
+        ("BYTES", '"YQ"', "not base64"),
+        ("DATE", '"0000-12-31"', "not a date from 0001-01-01 to 9999-12-31"),
+        ("TIMESTAMP", '"2024-01-01"', "not an RFC 3339 timestamp"),
+        ("JSON", '"{"', "not a JSON text"),
+        ("JSON", '{"a":1}', "not a JSON string"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_column_type_and_limit(kind: str, text: str, detail: str) -> None:
+    poison = poison_of_value(kind, text)
+    assert poison.reason is Reason.VALUE_DOES_NOT_FIT
+    assert poison.detail.startswith(f"column c of type {kind}: {detail}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("INT64", "5", 5),
+        ("INT64", "-9223372036854775808", -(2**63)),
+        ("INT64", "9007199254740993", 9_007_199_254_740_993),
+        ("NUMERIC", "12345678901234567890123456789", "12345678901234567890123456789"),
+        ("FLOAT64", "5", 5.0),
+        ("FLOAT64", "1e-400", 0.0),
+        ("FLOAT64", '"Infinity"', float("inf")),
+        ("FLOAT64", '"-Infinity"', float("-inf")),
+        ("FLOAT64", "0.1", 0.1),
+        ("STRING", '"\\ud83d\\ude00\\u0000\\n"', "😀\0\n"),
+        ("STRING", '"2024-01-01T00:00:00Z"', "2024-01-01T00:00:00Z"),
+    ],
+)
+def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too(
+    kind: str, text: str, value: object
+) -> None:
+    changes = [upsert(key, f'{{"c":{text}}}' if key == 20 else "{}") for key in range(40)]
+    decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind}))
+    assert not decoded.poison
+    assert [row["c"] for row in rows(decoded)] == [None] * 20 + [value] + [None] * 19
+
+
+def test_nan_among_numbers_is_nan() -> None:
+    values = ["1.5", '"NaN"', "-0.0"] * 20
+    decoded = decode_changes(
+        [upsert(n, f'{{"c":{text}}}') for n, text in enumerate(values)], header_of({"id": "INT64", "c": "FLOAT64"})
+    )
+    assert [str(row["c"]) for row in rows(decoded)] == ["1.5", "nan", "-0.0"] * 20
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        (upsert('{"id":"1","id":"2"}'), "key: a JSON object has a member twice"),
+        (upsert(1, '{"note":"a","note":"b"}'), "row: a JSON object has a member twice"),
+        (upsert(1, '{"note":"a","other":"b"}'), "row has 'other', which is not one of the header's columns"),
+        (upsert('{"id":"1","x":"2"}'), "key has 'x', which is not one of the header's columns"),
+        (upsert(1, '{"id":"1"}'), "row has 'id', which is not one of the header's columns"),
+        (upsert(1, "null"), "an upsert without a row"),
+        (upsert(1, '"x"'), "row is not a JSON object"),
+        (upsert(1, "[]"), "row is not a JSON object"),
+        (msgspec.structs.replace(delete(1), key="null"), "its key is not a JSON object"),
+        (msgspec.structs.replace(delete(1), key="[1]"), "key is not a JSON object"),
+        (msgspec.structs.replace(delete(1), key="5"), "key is not a JSON object"),
+        (upsert(1, committed="yesterday"), "commit timestamp: not an RFC 3339 timestamp"),
+    ],
+)
+def test_a_change_that_contradicts_itself_is_poison_alone(change: Change, detail: str) -> None:
+    decoded = decode_changes([upsert(7), change, delete(8)])
+    poison = only(decoded)
+    assert (poison.change, poison.reason) == (1, Reason.BAD_CHANGE)
+    assert poison.detail.startswith(detail)
+    assert [row["id"] for row in rows(decoded)] == [7, 8]
+
+
+def test_an_operation_that_does_not_fit_its_row_is_poison_alone() -> None:
+    data = batch_of([upsert(1), upsert(2), upsert(3), delete(4)])
+    data = data.replace(b'["UPSERT","UPSERT","UPSERT","DELETE"]', b'["UPSERT","DELETE","INSERT","UPSERT"]')
+
+    decoded = decode(data)
+
+    assert [(each.change, each.reason, each.detail) for each in decoded.poison] == [
+        (1, Reason.BAD_CHANGE, "a delete with a row"),
+        (2, Reason.BAD_CHANGE, "its operation is neither UPSERT nor DELETE"),
+        (3, Reason.BAD_CHANGE, "an upsert without a row"),
+    ]
+    assert [row["id"] for row in rows(decoded)] == [1]
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    ["", "/", "1/", "/1", "1//2", "1/2/3/4/5", "10000000000000000", "0x1", "-1", " 1", "1 ", "G", "1\n", "١"],
+)
+def test_what_is_no_sequence_number_is_poison(sequence: str) -> None:
+    text = json.dumps(sequence)
+    data = batch_of([upsert(1), upsert(2, sequence="@"), upsert(3)]).replace(b'"@"', text.encode())
+    poison = only(decode(data))
+    assert (poison.change, poison.reason, poison.sequence) == (1, Reason.BAD_SEQUENCE, sequence)
+
+
+@pytest.mark.parametrize("sequence", ["0/0/0/0", "ab/CD", "FFFFFFFFFFFFFFFF/" * 3 + "FFFFFFFFFFFFFFFF", "16/B374D848"])
+def test_every_sequence_of_the_grammar_is_applied_as_it_is(sequence: str) -> None:
+    (row,) = rows(decode_changes([upsert(1, sequence=sequence)]))
+    assert row["_CHANGE_SEQUENCE_NUMBER"] == row["_millrace_sequence"] == sequence
+
+
+def test_a_letters_texts_are_cut_so_that_it_can_always_be_published() -> None:
+    poison = only(decode_changes([upsert("{" + '"id":"' + "9" * 5000 + '"}', sequence="F" * 5000)]))
+    assert poison.reason is Reason.BAD_SEQUENCE
+    assert max(len(text) for text in (poison.key, poison.sequence, poison.detail)) <= 1024
+
+
+# Keys
+
+
+def key_poison(kind: str, text: str) -> Poison:
+    header = header_of({"id": kind, "note": "STRING"})
+    other = {"BOOL": "true", "TIMESTAMP": '"2024-01-01T00:00:00.123456000Z"', "DATE": '"2024-01-01"'}.get(kind, '"5"')
+    decoded = decode_changes(
+        [upsert(f'{{"id":{other}}}'), upsert(f'{{"id":{text}}}'), delete(f'{{"id":{other}}}')], header
+    )
+    assert len(rows(decoded)) == 2
+    assert only(decoded).change == 1
+    return only(decoded)
+
+
+@pytest.mark.parametrize("kind", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP"])
+def test_null_in_a_key_is_poison(kind: str) -> None:
+    poison = key_poison(kind, "null")
+    assert poison.reason is Reason.KEY_NOT_REPRESENTABLE
+    assert poison.detail.startswith(f"key column id of type {kind}: NULL")
+
+
+def test_a_key_column_that_is_missing_is_poison() -> None:
+    assert only(decode_changes([upsert("{}")])).reason is Reason.KEY_NOT_REPRESENTABLE
+
+
+def test_a_timestamp_key_with_digits_beyond_the_microsecond_is_poison() -> None:
+    poison = key_poison("TIMESTAMP", '"2024-01-01T00:00:00.1234567Z"')
+    assert poison.reason is Reason.KEY_NOT_REPRESENTABLE
+    assert poison.detail == "key column id of type TIMESTAMP: digits beyond the microsecond would be cut"
+
+
+def test_a_key_value_that_does_not_fit_is_poison_like_any_other() -> None:
+    assert key_poison("INT64", '"x"').reason is Reason.VALUE_DOES_NOT_FIT
+    assert key_poison("TIMESTAMP", '"2024-01-01"').reason is Reason.VALUE_DOES_NOT_FIT
+
+
+def test_a_key_that_its_row_id_cannot_take_is_shown_as_it_came() -> None:
+    assert key_poison("NUMERIC", '"1e999999999"').key == '{"id":"1e999999999"}'
+
+
+def test_numeric_keys_are_normal_so_that_one_row_has_one_key() -> None:
+    header = header_of({"id": "NUMERIC", "note": "NUMERIC"})
+    texts = ["1", "1.0", "1.00", "01", "-0", "0.0", "-1.50", "1e1"]
+    decoded = decode_changes([upsert({"id": text}, {"note": text}) for text in texts], header)
+    assert [row["id"] for row in rows(decoded)] == ["1", "1", "1", "1", "0", "0", "-1.5", "10"]
+
+
+# Old changes
+
+
+@pytest.mark.parametrize(("origin", "refused"), [("stream", False), ("snapshot", True), ("replay", True)])
+def test_an_upsert_not_from_the_stream_and_older_than_46_hours_is_too_old(origin: Origin, refused: bool) -> None:
+    data = batch_of([upsert(1), delete(2)], header_of(origin=origin))
+    limit = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1)) * 1_000)
+    assert timedelta(hours=46) == SAFE_AGE
+
+    assert not decode(data, now=limit).poison
+    decoded = decode(data, now=Nanoseconds(limit + 1_000))
+
+    assert [(each.change, each.reason) for each in decoded.poison] == [(0, Reason.TOO_OLD_TO_BE_SAFE)] * refused
+    assert [row["id"] for row in rows(decoded)] == ([2] if refused else [1, 2])
+
+
+# Traps of parsing many documents as one text
+
+
+def test_line_breaks_and_spaces_between_tokens_shift_no_row() -> None:
+    texts = ['{\n"note"\n:\r\n"a"\n}\n', '  {"note" : "b"}\t', '{"note":"c"}', "{\n\n}"]
+    data = batch_of([upsert(f'{{\n "id" :\n"{n}"}}', text) for n, text in enumerate(texts)])
+    assert [(row["id"], row["note"]) for row in rows(decode(data))] == [(0, "a"), (1, "b"), (2, "c"), (3, None)]
+
+
+def test_an_escaped_column_name_is_that_column() -> None:
+    assert rows(decode_changes([upsert(1, '{"\\u006eote":"a"}')]))[0]["note"] == "a"
+
+
+def test_a_row_larger_than_any_block_of_the_parser_is_taken_whole() -> None:
+    text = "x" * 5_000_000
+    assert [row["note"] for row in rows(decode_changes([upsert(1, {"note": text}), upsert(2)]))] == [text, None]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 499, 2_500, 4_998, 4_999])
+def test_one_bad_change_among_five_thousand_is_found_alone(bad: int) -> None:
+    texts = {key: '{"note":5}' if key == bad else '{"note":"n"}' for key in range(5_000)}
+    data = [batch_of([upsert(key, texts[key]) for key in range(start, start + 100)]) for start in range(0, 5_000, 100)]
+
+    decoded = decode(*data)
+
+    assert (only(decoded).message, only(decoded).change) == (bad // 100, bad % 100)
+    table = decoded.tables[0].rows
+    assert table["id"].to_pylist() == [key for key in range(5_000) if key != bad]
+    places = zip(table[MESSAGE].to_pylist(), table[CHANGE].to_pylist(), strict=True)
+    assert [message * 100 + change for message, change in places] == table["id"].to_pylist()
+
+
+def test_many_bad_changes_of_every_kind_are_each_found() -> None:
+    header = header_of({"id": "INT64", "q": "INT64", "n": "NUMERIC", "t": "TIMESTAMP"})
+    fits: list[Mapping[str, object]] = [{"q": "1"}, {"q": 1}, {"n": "1e9"}]
+    does_not: list[Mapping[str, object]] = [{"q": "x"}, {"n": 1.5}, {"t": "x"}, {"zz": 1}]
+    decoded = decode_changes([upsert(key, (fits + does_not)[key % 7]) for key in range(700)], header)
+
+    assert [row["id"] for row in rows(decoded)] == [key for key in range(700) if key % 7 < 3]
+    assert [poison.change for poison in decoded.poison] == [key for key in range(700) if key % 7 >= 3]
+
+
+# To a wider definition
+
+
+def test_rows_of_an_older_column_list_conform_to_the_table_with_null() -> None:
+    older = decode_changes([upsert(1, {"note": "a"})]).tables[0]
+    wider = table_definition(header_of({"new": "DATE", "id": "INT64", "note": "STRING"}))
+
+    (row,) = conform(older.rows, wider).to_pylist()
+
+    assert {name: row[name] for name in ("new", "id", "note", "_CHANGE_TYPE")} == {
+        "new": None, "id": 1, "note": "a", "_CHANGE_TYPE": "UPSERT",
+    }  # fmt: skip
+    assert MESSAGE not in row
+
+
+def test_rows_with_a_column_that_the_table_lacks_or_has_otherwise_conform_to_nothing() -> None:
+    changes = decode_changes([upsert(1, {"note": "a"})]).tables[0]
+    for columns in ({"id": "INT64"}, {"id": "INT64", "note": "INT64"}):
+        with pytest.raises(ValueError, match="has no column note"):
+            conform(changes.rows, table_definition(header_of(columns)))
+
+
+def test_a_cut_change_decodes_to_the_same_poison() -> None:
+    decoded = decode_changes([upsert(1), upsert(2, {"note": "x"}, sequence="Z")])
+    again = decode(decoded.batches[0].cut(1))
+    assert (only(again).reason, only(again).key) == (only(decoded).reason, only(decoded).key)
+    assert decode_batch(decoded.batches[0].cut(1)).header == header_of()
+
+
+def test_the_rows_are_of_the_definitions_schema() -> None:
+    changes = decode_changes([upsert(1)], header_of({"id": "INT64"} | ALL_TYPES)).tables[0]
+    assert changes.rows.schema.names[-2:] == [MESSAGE, CHANGE]
+    assert changes.rows.schema.field(MESSAGE).type == changes.rows.schema.field(CHANGE).type == pa.int32()

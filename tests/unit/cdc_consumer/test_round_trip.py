@@ -1,0 +1,133 @@
+"""What a source's JSON says is what BigQuery gets: JSON -> columns -> protobuf -> read back, against plain Python."""
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.cdc_consumer.adapters.row_encoder import RowEncoder, message_class
+from services.cdc_consumer.core.columns import decode_messages
+from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, delete, header_of, messages_of, upsert
+
+COLUMNS = {
+    "b": "BOOL", "i": "INT64", "f": "FLOAT64", "n": "NUMERIC", "s": "STRING", "y": "BYTES",
+    "d": "DATE", "t": "TIMESTAMP", "j": "JSON",
+}  # fmt: skip
+EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A value as a source writes it in JSON, and as it has to arrive."""
+
+    json: object
+    arrives: object
+
+
+def timestamps() -> st.SearchStrategy[Written]:
+    def write(day: date, second: int, nanos: int, digits: int, offset: int) -> Written:
+        """Write an instant in local time of an offset in minutes, with so many digits; what is cut is cut."""
+        shown = nanos // 10 ** (9 - digits) * 10 ** (9 - digits)
+        local = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+        fraction = f".{shown:09d}"[: digits + 1] if digits else ""
+        sign = "-" if offset < 0 else "+"
+        zone = f"{sign}{abs(offset) // 60:02d}:{abs(offset) % 60:02d}" if offset else "Z"
+        seconds = (day - EPOCH) // timedelta(seconds=1) + second - offset * 60
+        return Written(f"{day.isoformat()}T{local}{fraction}{zone}", seconds * 1_000_000 + shown // 1_000)
+
+    inside = st.dates(date(1, 1, 2), date(9999, 12, 30))
+    seconds, nanos, digits = st.integers(0, 86_399), st.integers(0, 999_999_999), st.integers(0, 9)
+    return st.one_of(
+        st.builds(write, inside, seconds, nanos, digits, st.integers(-1439, 1439)),
+        st.builds(write, st.dates(), seconds, nanos, digits, st.just(0)),
+        st.builds(write, st.just(date(1969, 12, 31)), seconds, nanos, st.just(9), st.just(0)),
+    )
+
+
+def numerics() -> st.SearchStrategy[Written]:
+    def write(unscaled: int, scale: int) -> Written:
+        digits = str(abs(unscaled)).rjust(scale + 1, "0")
+        whole, fraction = (digits[:-scale], digits[-scale:]) if scale else (digits, "")
+        text = ("-" if unscaled < 0 else "") + whole + ("." + fraction if fraction else "")
+        return Written(text, text)
+
+    return st.integers(0, 9).flatmap(
+        lambda scale: st.builds(write, st.integers(-(10 ** (29 + scale)) + 1, 10 ** (29 + scale) - 1), st.just(scale))
+    )
+
+
+def floats() -> st.SearchStrategy[Written]:
+    def write(number: float) -> Written:
+        if math.isnan(number):
+            return Written("NaN", number)
+        if math.isinf(number):
+            return Written("Infinity" if number > 0 else "-Infinity", number)
+        return Written(number, number)
+
+    return st.floats().map(write) | st.integers(-(2**80), 2**80).map(lambda whole: Written(whole, float(whole)))
+
+
+def json_texts() -> st.SearchStrategy[Written]:
+    values: st.SearchStrategy[object] = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+    return values.map(json.dumps).map(lambda text: Written(text, text))
+
+
+VALUES: Mapping[str, st.SearchStrategy[Written]] = {
+    "b": st.booleans().map(lambda value: Written(value, value)),
+    "i": st.integers(-(2**63), 2**63 - 1).flatmap(
+        lambda number: st.sampled_from([Written(str(number), number), Written(number, number)])
+    ),
+    "f": floats(),
+    "n": numerics(),
+    "s": st.text().map(lambda text: Written(text, text)),
+    "y": st.binary().map(lambda content: Written(base64.b64encode(content).decode(), content)),
+    "d": st.dates().map(lambda day: Written(day.isoformat(), (day - EPOCH).days)),
+    "t": timestamps(),
+    "j": json_texts(),
+}
+NULL = Written(None, None)
+rows_written = st.none() | st.fixed_dictionaries(
+    {}, optional={name: st.one_of(st.just(NULL), values, values, values) for name, values in VALUES.items()}
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(rows_written, min_size=1, max_size=25), st.integers(1, 9), st.booleans())
+def test_every_value_arrives_as_plain_python_says_it_must(
+    rows: Sequence[Mapping[str, Written] | None], per_message: int, ascii_only: bool
+) -> None:
+    """A row that is None is a delete; a column left out is NULL."""
+    header = header_of({"id": "INT64"} | COLUMNS)
+    changes = [
+        delete(key)
+        if row is None
+        else upsert(key, json.dumps({name: value.json for name, value in row.items()}, ensure_ascii=ascii_only))
+        for key, row in enumerate(rows)
+    ]
+    data = [batch_of(changes[start : start + per_message], header) for start in range(0, len(changes), per_message)]
+
+    decoded = decode_messages(messages_of(*data), AN_HOUR_LATER)
+    assert not decoded.poison
+    (table,) = decoded.tables
+    encoder = RowEncoder(table.definition)
+    messages = [message_class(encoder.descriptor).FromString(each) for each in encoder.encode(table.rows).to_pylist()]
+
+    assert len(messages) == len(rows)
+    for key, (row, message) in enumerate(zip(rows, messages, strict=True)):
+        arrived = {field.name: value for field, value in message.ListFields() if field.name in COLUMNS}
+        expected = {name: value.arrives for name, value in (row or {}).items() if value.arrives is not None}
+        # repr, so that NaN is NaN and -0.0 is not 0.0
+        assert {name: repr(value) for name, value in arrived.items()} == {
+            name: repr(value) for name, value in expected.items()
+        }
+        assert getattr(message, "id", None) == key
+        assert getattr(message, "_CHANGE_TYPE", None) == ("DELETE" if row is None else "UPSERT")
