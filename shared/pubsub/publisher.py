@@ -23,7 +23,7 @@ from shared.contracts.timestamps import format_timestamp, parse_timestamp
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import REQUEST_BYTES, Limits, Message, Oversized, Packer, Receipt, Request
-from shared.pubsub.stubs import PublishRequest, publish_stub, routing
+from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
@@ -125,7 +125,8 @@ class BatchPublisher:
 
     async def _publish(self, request: Request) -> None:
         try:
-            wire = PublishRequest(topic=self._topic, messages=[_wire(message, request) for message in request.messages])
+            messages = [batch_message(message, request.ordering_key) for message in request.messages]
+            wire = PublishRequest(topic=self._topic, messages=messages)
             async for attempt in retrying_async(self._stop):
                 with attempt, pubsub_errors(f"publish to {self._topic}"):
                     await self._stub(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
@@ -205,12 +206,11 @@ class BatchPublisher:
         await asyncio.sleep(_LAST_CHANCE.total_seconds())
 
 
-def _wire(message: Message, request: Request) -> dict[str, Any]:
-    return {
-        "data": encode_batch(message.header, message.changes),
-        "attributes": _attributes(message),
-        "ordering_key": request.ordering_key,
-    }
+def batch_message(message: Message, ordering_key: str) -> Any:
+    """Return a change batch as a Pub/Sub message."""
+    return PubsubMessage(
+        data=encode_batch(message.header, message.changes), attributes=_attributes(message), ordering_key=ordering_key
+    )
 
 
 def _attributes(message: Message) -> dict[str, str]:

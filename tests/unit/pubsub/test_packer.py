@@ -1,0 +1,217 @@
+"""The packer: whatever is added in whatever order, each key's changes leave once, in order, within the limits."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from shared.contracts.change_batch import Change
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.packer import REQUEST_BYTES, Limits, Oversized, Packer, Receipt, Request
+from shared.pubsub.publisher import batch_message
+from shared.pubsub.stubs import PublishRequest
+from tests.builders import a_change, a_header
+
+KEYS = ("planes/0", "planes/1", "flüge/2")
+HEADERS = (a_header("planes"), a_header("flüge"), a_header("planes"))  # the third is equal to the first, not the same
+SMALL = Limits(
+    changes_per_message=3, bytes_per_message=5_000, messages_per_request=3, bytes_per_request=14_000, requests=2
+)
+TOPIC = "projects/p/topics/t"
+
+
+def sized(identity: int, size: int, text: str = "x") -> Change:
+    return a_change(identity, sequence=identity, name=text * size)
+
+
+class Packing(RuleBasedStateMachine):
+    """Adds, publishes and confirms in any order, beside a model that only knows what was added."""
+
+    receipts = Bundle("receipts")
+    oversized = Bundle("oversized")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packer = Packer(SMALL)
+        self.numbers = iter(range(1, 1_000_000))
+        self.added: dict[str, list[str]] = defaultdict(list)
+        self.published: dict[str, list[str]] = defaultdict(list)
+        self.under_way: dict[str, Request] = {}
+        self.waiting_for: dict[Receipt, set[str]] = {}
+        self.announcements = 0
+        self.announced = 0
+
+    @rule(
+        target=oversized,
+        header=st.sampled_from(HEADERS),
+        changes=st.lists(
+            st.tuples(
+                st.sampled_from(KEYS),
+                st.sampled_from((1, 40, 400, 3_000, 7_000, 10_000, 20_000)),
+                st.sampled_from("xé"),
+            ),
+            max_size=8,
+        ),
+    )
+    def add(self, header: object, changes: list[tuple[str, int, str]]) -> object:
+        made = [(key, sized(next(self.numbers), size, text)) for key, size, text in changes]
+        receipt, oversized = self.packer.add(header, made, announce_under=KEYS[0])  # type: ignore[arg-type]
+        too_large = {one.change.sequence for one in oversized}
+        for key, change in made:
+            if change.sequence not in too_large:
+                self.added[key].append(change.sequence)
+        self.waiting_for[receipt] = {change.sequence for _key, change in made}
+        if not made:
+            self.announcements += 1
+            self.waiting_for[receipt] = {f"announcement {self.announcements}"}
+            self.added[KEYS[0]].append(f"announcement {self.announcements}")
+        for one in oversized:
+            assert one.size > 5_000
+        return multiple(*oversized)
+
+    @rule()
+    def publish(self) -> None:
+        for request in self.packer.requests():
+            assert request.ordering_key not in self.under_way, "two publishes of one key at once"
+            self.under_way[request.ordering_key] = request
+            self.check_limits(request)
+        assert len(self.under_way) <= SMALL.requests
+
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        if self.under_way:
+            self.confirm_key(data.draw(st.sampled_from(sorted(self.under_way))))
+
+    def confirm_key(self, key: str) -> None:
+        for message in self.under_way.pop(key).messages:
+            names = [change.sequence for change in message.changes]
+            if not names:
+                self.announced += 1
+                names = [f"announcement {self.announced}"]
+            self.published[key] += names
+            for name in names:
+                self.note(name)
+        self.check_done(self.packer.confirm(key))
+
+    @rule(one=consumes(oversized))
+    def settle(self, one: Oversized) -> None:
+        self.note(one.change.sequence)
+        self.check_done(self.packer.settle(one.receipt))
+
+    def note(self, sequence: str) -> None:
+        for waited in self.waiting_for.values():
+            waited.discard(sequence)
+
+    def check_done(self, receipts: object) -> None:
+        finished = {receipt for receipt, waited in self.waiting_for.items() if not waited}
+        assert set(receipts) == finished  # type: ignore[call-overload]
+        for receipt in finished:
+            del self.waiting_for[receipt]
+
+    def check_limits(self, request: Request) -> None:
+        assert 1 <= len(request.messages) <= SMALL.messages_per_request
+        for message in request.messages:
+            assert len(message.changes) <= SMALL.changes_per_message
+            if len(message.changes) > 1:
+                assert batch_message(message, request.ordering_key).ByteSize() <= SMALL.bytes_per_message
+        messages = [batch_message(message, request.ordering_key) for message in request.messages]
+        assert PublishRequest(topic=TOPIC, messages=messages).ByteSize() <= SMALL.bytes_per_request
+
+    @invariant()
+    def what_left_is_a_prefix_of_what_came(self) -> None:
+        for key, sequences in self.published.items():
+            assert sequences == self.added[key][: len(sequences)]
+        assert self.packer.idle == (not self.waiting_for)
+
+    def teardown(self) -> None:
+        self.publish()
+        while self.under_way:
+            self.confirm_key(min(self.under_way))
+            self.publish()
+        assert {key: names for key, names in self.added.items() if names} == self.published
+        assert self.packer.outstanding_bytes == 0
+
+
+TestPacking = Packing.TestCase
+TestPacking.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_request_carries_one_ordering_key_only() -> None:
+    packer = Packer()
+    packer.add(a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(100)])
+
+    requests = list(packer.requests())
+
+    assert {request.ordering_key for request in requests} == {f"planes/{number}" for number in range(7)}
+    for request in requests:
+        keys = {int(change.key.split('"')[3]) % 7 for message in request.messages for change in message.changes}
+        assert keys == {int(request.ordering_key[-1])}
+
+
+def test_what_arrives_while_a_publish_is_outstanding_is_the_next_batch() -> None:
+    packer = Packer()
+    packer.add(a_header(), [("k", a_change(1))])
+    first = list(packer.requests())
+    for number in (2, 3, 4):
+        packer.add(a_header(), [("k", a_change(number))])
+
+    assert list(packer.requests()) == []
+    packer.confirm("k")
+    second = list(packer.requests())
+
+    assert [len(request.messages[0].changes) for request in first + second] == [1, 3]
+
+
+def test_one_change_per_message_still_fills_a_request() -> None:
+    packer = Packer(Limits(changes_per_message=1))
+    packer.add(a_header(), [("k", a_change(number)) for number in range(1_500)])
+
+    (request,) = packer.requests()
+
+    assert len(request.messages) == 1_000
+    assert {len(message.changes) for message in request.messages} == {1}
+
+
+def test_another_column_list_cuts_the_batch() -> None:
+    packer = Packer()
+    wide = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "INT64"), ("engines", "INT64")))
+    for header in (a_header(), a_header(), wide, a_header()):
+        packer.add(header, [("k", a_change())])
+
+    (request,) = packer.requests()
+
+    assert [(message.header, len(message.changes)) for message in request.messages] == [
+        (a_header(), 2),
+        (wide, 1),
+        (a_header(), 1),
+    ]
+
+
+def test_a_change_over_the_soft_limit_travels_alone_and_over_the_hard_limit_not_at_all() -> None:
+    packer = Packer(Limits(bytes_per_message=1_000))
+    receipt, oversized = packer.add(
+        a_header(), [("k", a_change(1)), ("k", sized(2, 8_900_000)), ("k", sized(3, REQUEST_BYTES)), ("k", a_change(4))]
+    )
+
+    sizes = []
+    done: list[Receipt] = []
+    while requests := list(packer.requests()):
+        for request in requests:
+            messages = [batch_message(message, "k") for message in request.messages]
+            sizes.append(PublishRequest(topic=TOPIC, messages=messages).ByteSize())
+            assert [len(message.changes) for message in request.messages] == [1, 1, 1]
+        done += packer.confirm("k")
+
+    assert [one.change.sequence for one in oversized] == [a_change(3, sequence=3).sequence]
+    assert max(sizes) < REQUEST_BYTES
+    assert done == []
+    assert list(packer.settle(receipt)) == [receipt]
+
+
+def test_a_header_that_fits_no_message_is_refused() -> None:
+    header = a_header(columns=[(f"c{number}" + "x" * 10_000, "INT64") for number in range(1_000)], key=("c0",))
+
+    with pytest.raises(MisconfiguredError, match="fits no message"):
+        Packer().add(header, [])
