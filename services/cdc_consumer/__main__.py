@@ -1,0 +1,250 @@
+"""The consumer: change batches of a Pub/Sub subscription, applied to BigQuery tables by a Spark streaming query.
+
+`python -m services.cdc_consumer` runs it; `python -m services.cdc_consumer setup` makes its topics and subscriptions.
+Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
+acts; the log says what.
+"""
+
+import importlib.metadata
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
+from services.cdc_consumer.adapters.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.tables import check_dataset, open_client
+from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
+from services.cdc_consumer.metrics import ConsumerMetrics
+from services.cdc_consumer.micro_batch import Counts
+from services.cdc_consumer.reports import receiving_reports
+from services.cdc_consumer.settings import Settings, SetupSettings
+from services.cdc_consumer.spark_session import check_java, open_session
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import short_name, subscription_path, topic_path
+from shared.pubsub.topology import Topology, check_subscription, create_topology
+from shared.runtime.health import Health, serving_health
+from shared.runtime.logs import configure_logs
+from shared.runtime.retries import retrying
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop, stop_on_signals
+
+FAILED: Final = 1
+MISCONFIGURED: Final = 2
+
+_IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
+_FINISH_WITHIN: Final = timedelta(seconds=7)  # of the ten that a stop may take: Spark's own end needs the rest
+_LOOK: Final = timedelta(milliseconds=200)
+_LIVENESS: Final = timedelta(minutes=15)
+"""How long a micro-batch may take. While BigQuery is away it waits, leases extended, and a restart would not help."""
+_MISCONFIGURED: Final = re.compile(
+    r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=^\s*(?:at |\tat )|\Z)", re.MULTILINE | re.DOTALL
+)
+_PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
+
+
+class QueryFailedError(Exception):
+    """The streaming query ended by itself."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the service or its set-up; return the exit code."""
+    configure_logs(service="cdc_consumer")
+    log = structlog.get_logger()
+    with stop_on_signals() as stop:
+        try:
+            match arguments:
+                case []:
+                    serve(read_settings(Settings, os.environ), stop)
+                case ["setup"]:
+                    set_up(read_settings(SetupSettings, os.environ), stop)
+                case _:
+                    raise MisconfiguredError("usage: python -m services.cdc_consumer [setup]")
+        except MisconfiguredError as error:
+            log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
+            return MISCONFIGURED
+        except (QueryFailedError, TransientError) as error:
+            if not stop.requested:
+                log.error("service_failed", error=str(error))  # noqa: TRY400  the message is the whole story
+                return FAILED
+            log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been given back
+    log.info("service_stopped")
+    return 0
+
+
+def set_up(settings: SetupSettings, stop: Stop) -> None:
+    """Make the topics and subscriptions that are missing, and check those that are there."""
+    configure_logs(service="cdc_consumer", level=settings.log_level)
+    project = settings.project
+    dead_letters = settings.dead_letter_subscription or short_name(settings.dead_letter_topic)
+    topology = Topology(
+        topic=topic_path(project, settings.topic),
+        subscription=subscription_path(project, settings.subscription),
+        dead_letter_topic=topic_path(project, settings.dead_letter_topic),
+        dead_letter_subscription=subscription_path(project, dead_letters),
+        ack_deadline=settings.ack_deadline,
+        keep_messages_for=settings.keep_messages_for,
+    )
+    with open_channel(settings.pubsub_emulator_host) as channel:
+        create_topology(channel, topology, stop)
+    structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
+
+
+def serve(settings: Settings, stop: Stop) -> None:
+    """Check what can be checked, and run the query until it is asked to stop or fails."""
+    configure_logs(service="cdc_consumer", level=settings.log_level)
+    log = structlog.get_logger()
+    log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
+    health = Health(_LIVENESS)
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry)
+
+    def take(counts: Counts) -> None:
+        metrics.take(counts)
+        health.progressed()
+
+    with (
+        serving_health(health, registry, settings.host, settings.port) as port,
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+    ):
+        log.info("health_served", port=port)
+        check_java(os.environ)
+        ack_deadline = check_start(settings, stop)
+        exchange = Path(directory)
+        with receiving_reports(exchange / "reports", take), spark(settings) as session:
+            query = start_query(session, settings, ack_deadline, exchange)
+            log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
+            health.ready = True
+            watch(query, health, stop, exchange / "stop")
+
+
+def check_start(settings: Settings, stop: Stop) -> timedelta:
+    """Refuse a subscription or dataset that cannot be relied on; return how long messages are leased for."""
+    subscription = subscription_path(settings.project, settings.subscription)
+    with open_channel(settings.pubsub_emulator_host) as channel:
+        check_subscription(
+            channel,
+            subscription,
+            dead_letter_topic=topic_path(settings.project, settings.dead_letter_topic),
+            keep_messages_for=settings.keep_messages_for,
+            stop=stop,
+        )
+        client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+        for attempt in retrying(stop):
+            with attempt:
+                check_dataset(client, settings.dataset_project, settings.bigquery_dataset)
+                ack_deadline = ack_deadline_of(channel, subscription)
+    return ack_deadline
+
+
+@contextmanager
+def spark(settings: Settings) -> Iterator[SparkSession]:
+    """Start Spark for the block."""
+    session = open_session(settings.spark_master, settings.driver_memory, settings.tasks)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def start_query(session: SparkSession, settings: Settings, ack_deadline: timedelta, exchange: Path) -> StreamingQuery:
+    """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch."""
+    session.dataSource.register(PubsubDataSource)
+    session.dataSource.register(BigQueryCdcDataSource)
+    shared = {
+        "subscription": subscription_path(settings.project, settings.subscription),
+        "ackDeadline": f"{ack_deadline.total_seconds():.0f}s",
+        "stopFile": str(exchange / "stop"),
+    }
+    source = shared | {
+        "emulatorHost": settings.pubsub_emulator_host or "",
+        "tasks": str(settings.tasks),
+        "batchMessages": str(settings.batch_messages),
+        "batchBytes": str(settings.batch_bytes),
+        "linger": f"{settings.linger / timedelta(milliseconds=1):.0f}ms",
+        "idleWait": _IDLE_WAIT,
+    }
+    sink = shared | {
+        "deadLetterTopic": topic_path(settings.project, settings.dead_letter_topic),
+        "project": settings.dataset_project,
+        "dataset": settings.bigquery_dataset,
+        "pubsubEmulatorHost": settings.pubsub_emulator_host or "",
+        "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
+        "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
+        "reportSocket": str(exchange / "reports"),
+        "logLevel": settings.log_level,
+        "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),
+    }
+    messages = session.readStream.format("pubsub").options(**source).load()
+    if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
+        messages = messages.repartition(settings.tasks, "ordering_key")
+    return messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer").options(**sink).start()
+
+
+def watch(query: StreamingQuery, health: Health, stop: Stop, stop_file: Path) -> None:
+    """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails."""
+    while query.isActive and not stop.wait(_LOOK):
+        if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it
+            health.progressed()
+    if stop.requested:
+        structlog.get_logger().info("stop_requested")
+        stop_file.touch()  # the source starts no micro-batch any more, and the sink waits for no service
+        _wait_until_idle(query)
+    _raise_what_ended(query)
+    query.stop()
+
+
+def _wait_until_idle(query: StreamingQuery) -> None:
+    """Wait until no micro-batch runs and no pull is under way: a pull cut off would lease messages to nobody."""
+    pause = Stop()
+    for _ in range(int(_FINISH_WITHIN / timedelta(milliseconds=50))):
+        if not query.isActive or query.status["message"].startswith("Waiting for data"):
+            return
+        pause.wait(timedelta(milliseconds=50))
+    structlog.get_logger().warning("stopping_in_mid_batch", status=query.status["message"])
+
+
+def _raise_what_ended(query: StreamingQuery) -> None:
+    """Raise what ended a query, in the words of the error itself, if anything but us has."""
+    if query.isActive:
+        return
+    try:
+        failure: StreamingQueryException | None = query.exception()
+    except Py4JError as error:
+        raise QueryFailedError(f"Spark has died: {error}") from error
+    if failure is None:
+        raise QueryFailedError("the query ended without an error")
+    words = str(failure)
+    misconfigured = _MISCONFIGURED.search(words)
+    if misconfigured is not None:
+        raise MisconfiguredError(misconfigured[1].strip())
+    raise QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
+
+
+def _shown(value: object) -> object:
+    return value if isinstance(value, int | None) else str(value)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("millrace")
+    except importlib.metadata.PackageNotFoundError:  # run from the source tree
+        return "source"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

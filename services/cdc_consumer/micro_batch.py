@@ -8,7 +8,7 @@ everything waits, leases extended, until it is back.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from itertools import chain
 from typing import Final, Self, TypeVar
@@ -74,9 +74,15 @@ class Counts:
     """By reason."""
     acked: int = 0
     put_off: int = 0
+    given_back: int = 0
+    """Only where a task failed; then it is the task itself that reports."""
     tables_in_trouble: Sequence[str] = ()
     max_commit_timestamp: int | None = None
     """The latest commit timestamp of a change that was written or superseded, in microseconds."""
+
+    def fields(self) -> Mapping[str, object]:
+        """Return what is not zero or empty, for a log line."""
+        return {name: value for name, value in asdict(self).items() if value}
 
     def plus(self, other: Self) -> Self:
         """Return the counts of both."""
@@ -89,6 +95,7 @@ class Counts:
             letters=dict(Counter(self.letters) + Counter(other.letters)),
             acked=self.acked + other.acked,
             put_off=self.put_off + other.put_off,
+            given_back=self.given_back + other.given_back,
             tables_in_trouble=tuple(sorted({*self.tables_in_trouble, *other.tables_in_trouble})),
             max_commit_timestamp=max(latest, default=None),
         )

@@ -1,0 +1,78 @@
+"""The settings of this service and of its set-up, read once from the environment."""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from shared.runtime.settings import setting
+
+_LOCAL: Final = re.compile(r"local(?:\[(\d+)(?:,\d+)?\])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the consumer is told at its start."""
+
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
+    subscription: str = setting("the subscription of the change batches")
+    dead_letter_topic: str = setting("the topic for what can never be applied")
+    bigquery_dataset: str = setting("the dataset of the mirrored tables")
+    bigquery_project: str | None = setting("the dataset's project; the project", default=None)
+    spark_master: str = setting("where Spark runs", default="local[2]")
+    driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
+    checkpoint_location: Path | None = setting(
+        "where Spark counts its micro-batches; without one in a temporary place, which loses nothing", default=None
+    )
+    tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", default=2, least=1)
+    batch_messages: int = setting("messages in a micro-batch, at most", default=2_000, least=1)
+    batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=64 << 20, least=1)
+    linger: timedelta = setting("how long more messages are waited for", default=timedelta(milliseconds=50))
+    keep_messages_for: timedelta = setting(
+        "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)
+    )
+    log_level: str = setting("the least severity that is logged", default="INFO")
+    host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
+    port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
+    pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
+    bigquery_emulator_host: str | None = setting("host:port of a stand-in's REST side", default=None)
+    bigquery_storage_emulator_host: str | None = setting("host:port of a stand-in's write API (gRPC)", default=None)
+
+    def __post_init__(self) -> None:
+        """Check what shows only when the fields are seen together."""
+        local = _LOCAL.fullmatch(self.spark_master)
+        slots = int(local[1] or 1) if local else self.tasks
+        if self.tasks > slots:  # the messages of a task that waits for a slot have leases that nobody keeps
+            raise ValueError(
+                f"TASKS={self.tasks} is more than the {slots} that SPARK_MASTER={self.spark_master} can run"
+            )
+        if bool(self.bigquery_emulator_host) != bool(self.bigquery_storage_emulator_host):
+            raise ValueError(
+                "set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none"
+            )
+
+    @property
+    def dataset_project(self) -> str:
+        """Return the project that the dataset is in."""
+        return self.bigquery_project or self.project
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupSettings:
+    """What `setup` makes: two topics and a subscription of each."""
+
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
+    topic: str = setting("the topic of the change batches")
+    subscription: str = setting("the consumer's subscription of it")
+    dead_letter_topic: str = setting("the topic for what can never be applied")
+    dead_letter_subscription: str | None = setting("its subscription; named like the topic", default=None)
+    ack_deadline: timedelta = setting(
+        "how long a message is leased",
+        default=timedelta(seconds=60),
+        least=timedelta(seconds=10),
+        most=timedelta(seconds=600),
+    )
+    keep_messages_for: timedelta = setting("how long both subscriptions keep messages", default=timedelta(days=7))
+    log_level: str = setting("the least severity that is logged", default="INFO")
+    pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)

@@ -1,0 +1,228 @@
+"""BigQuery change data capture as a Spark streaming sink: ``writeStream.format("bigquery_cdc")``.
+
+    spark.dataSource.register(BigQueryCdcDataSource)
+    messages.repartition(2, "ordering_key").writeStream.format("bigquery_cdc")
+        .option("subscription", "projects/P/subscriptions/S").option("deadLetterTopic", "projects/P/topics/T")
+        .option("project", "P").option("dataset", "D").option("checkpointLocation", ...).start()
+
+Takes the rows of the ``pubsub`` source and settles each message itself, in the task, once its changes are durable. No
+more tasks than slots: a task that waits holds leases that nobody extends.
+
+This module is the composition root on an executor. Spark keeps the worker processes from one task to the next, so what
+a task opens here the next one finds open. `commit` and `abort` run in yet another process, on the driver's machine,
+which has nothing but the tasks' counts.
+
+Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` and ``dataset`` of BigQuery,
+``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
+``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
+service gives up), ``reportSocket`` (where counts are sent), ``logLevel``.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.micro_batch import Counts, Ports, apply
+from services.cdc_consumer.reports import send_report
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.names import subscription_path, topic_path
+from shared.runtime.clock import SystemClock
+from shared.runtime.logs import configure_logs
+from shared.runtime.retries import retrying
+from shared.runtime.settings import parse_duration
+from shared.runtime.stop import Stop
+
+_NEEDED: Final = ("ack_id", "ordering_key", "data", "attributes", "delivery_attempt")
+_LOOK_FOR_STOP: Final = 0.5  # seconds
+_FIRST_ANSWER: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of the sink, read and checked."""
+
+    subscription: str
+    dead_letter_topic: str
+    project: str
+    dataset: str
+    ack_deadline: timedelta | None = None
+    pubsub_emulator_host: str | None = None
+    bigquery_emulator_host: str | None = None
+    bigquery_storage_emulator_host: str | None = None
+    stop_file: str | None = None
+    report_socket: str | None = None
+    log_level: str = "INFO"
+
+
+@dataclass
+class Committed(WriterCommitMessage):
+    """What travels from a task to the driver."""
+
+    counts: Counts
+
+
+class BigQueryCdcDataSource(DataSource):
+    """The data source ``bigquery_cdc``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "bigquery_cdc"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
+        """Return the writer; MisconfiguredError where the options or the columns are not right."""
+        missing = [name for name in _NEEDED if name not in schema.fieldNames()]
+        if missing:
+            raise MisconfiguredError(
+                f"the bigquery_cdc sink takes the rows of the pubsub source; columns are missing: {', '.join(missing)}"
+            )
+        return BigQueryCdcWriter(read_options(self.options))
+
+
+class BigQueryCdcWriter(DataSourceStreamArrowWriter):
+    """`write` runs in the workers, `commit` and `abort` on the driver's machine; they share commit messages only."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        """Apply one task's messages and return what became of them. What fails has given its messages back."""
+        batches = list(iterator)
+        if not any(batch.num_rows for batch in batches):
+            return Committed(Counts())
+        composed = _composed(os.getpid(), self._options)
+        messages, leases = pa.Table.from_batches(batches), composed.leases
+        acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
+        try:
+            with _stopping_at(self._options.stop_file, composed.stop):
+                return Committed(apply(messages, composed.ports, composed.stop, SystemClock()))
+        except BaseException:  # a task that fails has no commit message, so it tells by itself
+            left = Counts(
+                messages=len(messages),
+                acked=leases.acked - acked,
+                put_off=leases.put_off_count - put_off,
+                given_back=leases.given_back - given_back,
+            )
+            if self._options.report_socket:
+                send_report(self._options.report_socket, left)
+            raise
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Hand the counts of a micro-batch on: to the driver's metrics, or else to the log."""
+        self._report("micro_batch_applied", messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do the same for what the tasks that did not fail have done."""
+        self._report("micro_batch_failed", messages, batchId)
+
+    def _report(self, event: str, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        counts = Counts()
+        for message in messages:
+            if isinstance(message, Committed):
+                counts = counts.plus(message.counts)
+        if not counts.messages:
+            return
+        configure_logs("cdc_consumer", self._options.log_level)
+        structlog.get_logger().info(event, batch=batch_id, **counts.fields())
+        if self._options.report_socket:
+            send_report(self._options.report_socket, counts)
+
+
+def read_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return the options of a sink; MisconfiguredError naming those that are missing or malformed."""
+    known = {name.lower(): value for name, value in options.items() if value}
+    missing = [name for name in ("subscription", "deadLetterTopic", "project", "dataset") if name.lower() not in known]
+    if missing:
+        raise MisconfiguredError(
+            "the bigquery_cdc sink needs " + " ".join(f'.option("{name}", ...)' for name in missing)
+        )
+    project = known.get("pubsubproject", known["project"])
+    try:
+        ack_deadline = parse_duration(known["ackdeadline"]) if "ackdeadline" in known else None
+    except ValueError as error:
+        raise MisconfiguredError(f"option ackDeadline of the bigquery_cdc sink: {error}") from error
+    return SinkOptions(
+        subscription=subscription_path(project, known["subscription"]),
+        dead_letter_topic=topic_path(project, known["deadlettertopic"]),
+        project=known["project"],
+        dataset=known["dataset"],
+        ack_deadline=ack_deadline,
+        pubsub_emulator_host=known.get("pubsubemulatorhost"),
+        bigquery_emulator_host=known.get("bigqueryemulatorhost"),
+        bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
+        stop_file=known.get("stopfile"),
+        report_socket=known.get("reportsocket"),
+        log_level=known.get("loglevel", "INFO"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    ports: Ports
+    leases: PubsubLeases
+    stop: Stop
+
+
+# One per worker process and sink, kept from task to task: connections stay open, tables stay known. The process id is
+# part of the key because a channel does not survive a fork.
+@functools.cache
+def _composed(_process: int, options: SinkOptions) -> _Composed:
+    configure_logs("cdc_consumer", options.log_level)
+    stop, clock = Stop(), SystemClock()
+    pubsub = open_channel(options.pubsub_emulator_host)
+    storage = open_storage_channel(options.bigquery_storage_emulator_host)
+    client = open_client(options.project, options.bigquery_emulator_host)
+    deadline = options.ack_deadline
+    for attempt in retrying(stop, _FIRST_ANSWER):
+        with attempt:
+            deadline = deadline or ack_deadline_of(pubsub, options.subscription)
+    assert deadline is not None
+    leases = PubsubLeases(pubsub, options.subscription, deadline, stop)
+    ports = Ports(
+        leases=leases,
+        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop),
+        tables=BigQueryTables(client, options.project, options.dataset),
+        writer=AppendStreams(storage, options.project, options.dataset, stop, clock),
+    )
+    return _Composed(ports, leases, stop)
+
+
+@contextmanager
+def _stopping_at(path: str | None, stop: Stop) -> Iterator[None]:
+    """Request ``stop`` once a file is there, which is how the driver's stop reaches a worker process."""
+    if path is None:
+        yield
+        return
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(_LOOK_FOR_STOP):
+            if Path(path).exists():
+                stop.request()
+                return
+
+    watcher = threading.Thread(target=look, name="stop file", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

@@ -1,0 +1,62 @@
+"""A Spark session made for one query that runs for ever: little memory, little overhead per micro-batch, quiet."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from shared.contracts.errors import MisconfiguredError
+
+_JAVA_NEEDED: Final = 17
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def check_java(environ: Mapping[str, str]) -> None:
+    """Raise MisconfiguredError, saying how to get it, unless there is a Java that Spark runs on."""
+    how = f"Spark needs Java {_JAVA_NEEDED} or newer (apt-get install openjdk-17-jre-headless), in JAVA_HOME or on PATH"
+    home = environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
+    if java is None or not Path(java).is_file():
+        raise MisconfiguredError(f"{how}; none was found" + (f" in JAVA_HOME={home}" if home else ""))
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < _JAVA_NEEDED:
+        raise MisconfiguredError(f"{how}; {java} is {version[1] if version else 'not usable'}")
+
+
+def open_session(master: str, driver_memory: str, tasks: int) -> SparkSession:
+    """Start Spark, or connect to where it runs."""
+    local = master.startswith("local")
+    settings = {
+        "spark.master": master,
+        "spark.app.name": "millrace-cdc-consumer",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # One query of one shuffle: nothing to adapt, as many partitions as tasks, and no history to keep.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": str(tasks),
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "1",
+        # Only after a trigger that had nothing to do; long enough that a stop sees it (see __main__).
+        "spark.sql.streaming.pollingDelay": "100ms",
+        # A worker process that stays keeps its connections to BigQuery and Pub/Sub.
+        "spark.python.worker.reuse": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.task.maxFailures": "1",  # a task done again would pull other messages: the restart is the retry
+    }
+    if local:  # no look-up of this machine's name, nothing to be reached from outside
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
