@@ -131,6 +131,8 @@ def decode_batch(data: bytes) -> ChangeBatch:
     whose lists differ in length (UNEQUAL_LISTS).
     """
     try:
+        if not data.isascii():
+            data.decode()  # what stays JSON text is not looked into below, and has to be UTF-8 all the same
         document = _document.decode(data)
         header = _header.decode(document.header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -169,7 +171,11 @@ class _Document(msgspec.Struct):
 
 
 class _FormatOnly(msgspec.Struct):
+    """What every format to come keeps, so that an older version can tell ours from junk that has a `format`."""
+
     format: int
+    source: str
+    table: str
 
 
 class _Peek(msgspec.Struct):

@@ -17,6 +17,8 @@ REPLAY_OF: Final = "replay_of"
 """The attribute that a replayed message carries: the identity of the letter it was replayed from."""
 
 _ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
+_MADE_ON_THE_WAY: Final = (REPLAY_OF, "traceparent", "CloudPubSubDeadLetterSource")
+"""Attributes (by how their names begin) that differ from one delivery of the same message to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class DeadLetter:
     """A poison record kept. ``data`` is a whole message, or one change cut out verbatim into a batch of its own.
 
     ``payload_bytes`` is the size of what could not be kept (a change too large for any message); ``data`` is then
-    empty and table, key and sequence say what was meant.
+    only the JSON text of its key, and table and sequence say what was meant.
     """
 
     data: bytes
@@ -51,7 +53,7 @@ def _identity(letter: DeadLetter) -> str:
     if letter.sequence:
         parts = [b"change", letter.table.encode(), letter.key.encode(), letter.sequence.encode(), letter.data]
     else:
-        attributes = sorted((k, v) for k, v in letter.attributes.items() if k != REPLAY_OF)
+        attributes = sorted((k, v) for k, v in letter.attributes.items() if not k.startswith(_MADE_ON_THE_WAY))
         parts = [b"message", letter.data, letter.ordering_key.encode()]
         parts += [text.encode() for pair in attributes for text in pair]
     digest = hashlib.sha256()
@@ -65,18 +67,18 @@ def to_attributes(letter: DeadLetter) -> dict[str, str]:
     ours = {
         "identity": letter.identity,
         "reason": letter.reason.value,
-        "detail": _cut(letter.detail),
+        "detail": letter.detail,
         "failed_at": format_timestamp(letter.failed_at),
         "failed_in": letter.failed_in,
         "ordering_key": letter.ordering_key,
         "table": letter.table,
-        "key": _cut(letter.key),
+        "key": letter.key,
         "sequence": letter.sequence,
         "commit_timestamp": letter.commit_timestamp,
     }
     if letter.payload_bytes is not None:
         ours["payload_bytes"] = str(letter.payload_bytes)
-    return dict(letter.attributes) | {PREFIX + name: value for name, value in ours.items() if value}
+    return dict(letter.attributes) | {PREFIX + name: _cut(value) for name, value in ours.items() if value}
 
 
 def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
@@ -85,8 +87,8 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
     The identity is the one that the writer gave, so that a detail or key cut to Pub/Sub's limit does not change it.
     """
     ours = {name[len(PREFIX) :]: value for name, value in attributes.items() if name.startswith(PREFIX)}
-    if "reason" not in ours or "identity" not in ours:
-        raise ValueError("not a dead letter: no reason and identity among its attributes")
+    if not {"reason", "identity", "failed_at"} <= ours.keys():
+        raise ValueError("not a dead letter: no reason, identity and failed_at among its attributes")
     payload_bytes = ours.get("payload_bytes")
     return DeadLetter(
         data=data,

@@ -20,6 +20,7 @@ from shared.contracts.timestamps import format_timestamp, parse_timestamp
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,64}(?:\.[0-9]{1,64})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?", re.ASCII)
 _NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _DECIMAL_DIGITS: Final = 131_072  # PostgreSQL's numeric before its point, the longest of any source
@@ -116,9 +117,11 @@ def _float(value: object) -> object:
 def _decimal(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError("not a decimal number")
+    if _DECIMAL.fullmatch(str(value)) is None:
+        raise ValueError("not a decimal number")
     number = Decimal(value)
-    if not number.is_finite() or abs(number.adjusted()) > _DECIMAL_DIGITS:  # "1e999999999" would fill a gigabyte
-        raise ValueError("not a finite number that a database holds")
+    if abs(number.adjusted()) > _DECIMAL_DIGITS:  # "1e999999999" would fill a gigabyte
+        raise ValueError("not a number that a database holds")
     text = f"{number:f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")

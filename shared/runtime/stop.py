@@ -64,7 +64,8 @@ def stop_on_signals() -> Iterator[Stop]:
     stop = Stop()
 
     def request(_signal: int, _frame: FrameType | None) -> None:
-        stop.request()
+        # From a thread: the handler runs inside the main thread, which may be holding the event's own lock.
+        threading.Thread(target=stop.request, name="stop", daemon=True).start()
 
     before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

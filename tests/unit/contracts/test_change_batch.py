@@ -95,7 +95,11 @@ def test_unequal_lists_are_poison_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [{"header": {"format": FORMAT + 1}}, {"header": {"format": 99, "table": 5}, "op": {}}]
+    "document",
+    [
+        {"header": {"format": 99, "table": "t", "source": "s", "columns": 5}, "op": {}},
+        {"header": {"format": 2, "table": "t", "source": "s"}},
+    ],
 )
 def test_a_newer_format_stops_the_consumer_even_where_nothing_else_is_understood(document: object) -> None:
     with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
@@ -107,6 +111,19 @@ def test_a_newer_format_that_looks_like_ours_stops_the_consumer_too() -> None:
 
     with pytest.raises(MisconfiguredError, match=f"format {FORMAT + 1}"):
         decode_batch(damaged(header=header))
+
+
+@pytest.mark.parametrize("data", [b'{"header":{"format":2}}', b'{"header":{"format":2,"table":"t","source":5}}'])
+def test_junk_that_names_a_format_stops_nobody(data: bytes) -> None:
+    with pytest.raises(PoisonRecordError):
+        decode_batch(data)
+
+
+def test_bytes_that_are_not_utf_8_are_garbage_also_inside_what_is_not_parsed() -> None:
+    with pytest.raises(PoisonRecordError) as caught:
+        decode_batch(encode_batch(HEADER, [UPSERT]).replace(b"a\\u00e9", b"a\xff"))
+
+    assert caught.value.reason is Reason.UNDECODABLE
 
 
 @pytest.mark.parametrize("version", [0, -1, "2", 1.5, None])

@@ -39,7 +39,7 @@ def test_the_original_attributes_stay_untouched_beside_ours() -> None:
 
 
 def test_no_attribute_is_longer_than_pubsub_takes_and_the_name_stays() -> None:
-    letter = replace(LETTER, detail="é" * 2000, key="k" * 5000, identity="")
+    letter = replace(LETTER, detail="é" * 2000, key="k" * 5000, table="t" * 5000, identity="")
 
     attributes = to_attributes(letter)
 
@@ -57,7 +57,8 @@ def test_the_same_failure_later_elsewhere_or_replayed_is_the_same_letter() -> No
 
 
 def test_a_whole_message_is_the_same_letter_when_it_fails_again_as_a_replay() -> None:
-    again = replace(WHOLE, attributes=dict(WHOLE.attributes) | {REPLAY_OF: WHOLE.identity}, identity="")
+    on_the_way = {"traceparent": "00-1-2-00", "CloudPubSubDeadLetterSourceDeliveryCount": "100"}
+    again = replace(WHOLE, attributes=dict(WHOLE.attributes) | {REPLAY_OF: WHOLE.identity} | on_the_way, identity="")
 
     assert again.identity == WHOLE.identity
 
@@ -84,5 +85,6 @@ def test_no_two_letters_run_into_the_same_name(a: list[str], b: list[str]) -> No
 
 
 def test_a_message_that_is_no_letter_is_said_to_be_none() -> None:
-    with pytest.raises(ValueError, match="not a dead letter"):
-        from_message(b"junk", {"who": "knows"})
+    for attributes in ({"who": "knows"}, {"dead_letter_reason": "undecodable", "dead_letter_identity": "x"}):
+        with pytest.raises(ValueError, match="not a dead letter"):
+            from_message(b"junk", attributes)

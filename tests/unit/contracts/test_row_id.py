@@ -59,6 +59,7 @@ def test_two_keys_share_their_bytes_only_if_they_are_the_same_key(a: str, b: str
     [
         *[("INT64", value) for value in ("1.5", True, "9223372036854775808", "0x10")],
         *[("BOOL", "true"), ("NUMERIC", "NaN"), ("NUMERIC", "x"), ("TIMESTAMP", "yesterday"), ("DATE", "2024-1-1")],
+        *[("NUMERIC", "1e999999999"), ("NUMERIC", "1_0"), ("NUMERIC", "١"), ("FLOAT64", 10**400), ("FLOAT64", "1_0")],
         *[("STRING", 1), ("BYTES", "%%%"), ("BYTES", "A")],
     ],
 )
