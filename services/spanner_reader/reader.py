@@ -380,7 +380,8 @@ class Reader:
                 await self._store.advance([held.progress for held in self._held.values()], release=True)
         except (TransientError, TimeoutError) as error:
             self._log.warning("watermarks_not_saved", error=str(error))
-        await flush
+        finally:
+            await flush
         self._log.info("reader_stopped", partitions=len(self._held))
 
     def _show(self, survey: Survey) -> None:

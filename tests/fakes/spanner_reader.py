@@ -1,0 +1,362 @@
+"""In-memory ports of the Spanner reader, which a test can kill between any two effects.
+
+`Table`, `Script` and `Topic` are the world, which outlives a reader; the ports are one reader's way to it, and die
+with its `Life`.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from services.spanner_reader.core.partitions import NewPartition, Partition, State, Survey, claimable
+from services.spanner_reader.core.records import (
+    ROOT,
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    PartitionToken,
+    StreamQuery,
+    StreamRecord,
+)
+from services.spanner_reader.ports import Progress, WatchedTable
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds
+
+
+class CrashError(Exception):
+    """The process was killed here."""
+
+
+class Life:
+    """One life of a reader. Every effect is a step before and a step after; at one of them it may be killed."""
+
+    def __init__(self, killed_at: int | None = None) -> None:
+        self.killed_at = killed_at
+        self.steps = 0
+        self.over = False
+
+    def step(self) -> None:
+        """Go on living, or be killed here; the dead have no effects."""
+        if not self.over:
+            self.steps += 1
+            self.over = self.steps == self.killed_at
+        if self.over:
+            raise CrashError(f"killed at step {self.steps}")
+
+
+@dataclass
+class SteppingClock:
+    """Spanner's clock, moved by the test."""
+
+    time: Nanoseconds = field(default=Nanoseconds(1_000_000_000_000))
+
+    def now(self) -> Nanoseconds:
+        """Return the time now."""
+        return self.time
+
+    def step(self, by: timedelta) -> None:
+        """Move on."""
+        self.time = Nanoseconds(self.time + int(by.total_seconds() * 1_000_000_000))
+
+
+@dataclass
+class Table:
+    """The rows of a partition table."""
+
+    clock: SteppingClock = field(default_factory=SteppingClock)
+    rows: dict[PartitionToken, Partition] = field(default_factory=dict)
+    away: bool = False
+    """Whether every call fails with TransientError."""
+
+    def row(self, token: PartitionToken) -> Partition:
+        """Return a row as a query would."""
+        stored = self.rows[token]
+        finished = {parent for parent in stored.parents if self._is_finished(parent)}
+        return replace(stored, finished_parents=frozenset(finished))
+
+    def _is_finished(self, token: PartitionToken) -> bool:
+        return token in self.rows and self.rows[token].state is State.FINISHED
+
+
+class FakePartitionStore:
+    """A partition store in memory, as one owner sees it."""
+
+    def __init__(self, table: Table, owner: str, lease: timedelta, life: Life | None = None) -> None:
+        self.table = table
+        self._owner = owner
+        self._lease = int(lease.total_seconds() * 1_000_000_000)
+        self._life = life or Life()
+
+    async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
+        """Remember the stream's first query, unless any partition is known; return whether none was."""
+        await self._before()
+        if self.table.rows:
+            return False
+        self.table.rows[ROOT] = Partition(token=ROOT, start=start, watermark=start)
+        self._life.step()
+        return True
+
+    async def survey(self) -> Survey:
+        """Return all partitions that are not finished."""
+        await self._before()
+        rows = [self.table.row(token) for token in self.table.rows]
+        unfinished = tuple(row for row in rows if row.state is not State.FINISHED)
+        return Survey(self.table.clock.now(), unfinished, len(rows) - len(unfinished))
+
+    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
+        """Take those of the partitions that are still due and free."""
+        await self._before()
+        now = self.table.clock.now()
+        rows = [self.table.row(token) for token in tokens if token in self.table.rows]
+        claimed = []
+        for row in claimable(rows, owner=self._owner, holding=(), now=now, end=end):
+            ours = replace(
+                row,
+                state=State.SCHEDULED,
+                owner=self._owner,
+                lease_until=Nanoseconds(now + self._lease),
+                fencing=row.fencing + 1,
+            )
+            self.table.rows[row.token] = ours
+            claimed.append(ours)
+        self._life.step()
+        return claimed
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+        """Save watermarks and renew the leases (or give them back); return the partitions that are not ours."""
+        await self._before()
+        lost = set()
+        for one in progress:
+            row = self.table.rows.get(one.partition.token)
+            if row is None or not self._is_ours(one.partition, row):
+                lost.add(one.partition.token)
+            elif row.state is not State.FINISHED:
+                until = None if release else Nanoseconds(self.table.clock.now() + self._lease)
+                watermark = max(row.watermark, one.watermark)
+                self.table.rows[row.token] = replace(row, state=State.RUNNING, watermark=watermark, lease_until=until)
+        self._life.step()
+        return lost
+
+    async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
+        """Remember the new children and mark the partition FINISHED, both or neither."""
+        await self._before()
+        row = self.table.rows.get(progress.partition.token)
+        if row is None or not self._is_ours(progress.partition, row):
+            return None
+        if row.state is State.FINISHED:
+            return frozenset()
+        new = [child for child in children if child.token not in self.table.rows]
+        for child in new:
+            self.table.rows[child.token] = Partition(
+                token=child.token, start=child.start, watermark=child.start, parents=child.parents
+            )
+        watermark = max(row.watermark, progress.watermark)
+        self.table.rows[row.token] = replace(row, state=State.FINISHED, watermark=watermark, lease_until=None)
+        self._life.step()
+        return frozenset(child.token for child in new)
+
+    async def _before(self) -> None:
+        await asyncio.sleep(0)
+        self._life.step()
+        if self.table.away:
+            raise TransientError("UNAVAILABLE")
+
+    def _is_ours(self, held: Partition, row: Partition) -> bool:
+        return row.owner == self._owner and row.fencing == held.fencing
+
+
+@dataclass
+class Script:
+    """What each partition of a stream holds; gates keep a partition's end back; breaks end queries in the middle."""
+
+    records: Mapping[PartitionToken, Sequence[StreamRecord]]
+    gates: dict[PartitionToken, asyncio.Event] = field(default_factory=dict)
+    breaks: dict[PartitionToken, list[int]] = field(default_factory=dict)
+    """After how many records each next query of a partition breaks off with a TransientError."""
+    ends_early: dict[PartitionToken, int] = field(default_factory=dict)
+    """How many more queries of a partition end without an error before its child records."""
+    queries: list[StreamQuery] = field(default_factory=list)
+    open_queries: set[PartitionToken] = field(default_factory=set)
+
+
+class FakeChangeStream:
+    """A change stream that follows a script. Like the real one: inclusive at both ends, and live without an end."""
+
+    def __init__(self, script: Script, life: Life | None = None) -> None:
+        self._script = script
+        self._life = life or Life()
+
+    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a partition from the start asked for."""
+        self._life.step()
+        self._script.queries.append(query)
+        if query.token in self._script.open_queries:
+            raise AssertionError(f"{query.token} is read twice at a time")
+        self._script.open_queries.add(query.token)
+        breaks = self._script.breaks.get(query.token)
+        left = breaks.pop(0) if breaks else None
+        try:
+            for record in self._script.records[query.token]:
+                await asyncio.sleep(0)
+                if isinstance(record, ChildPartitionsRecord) and query.token in self._script.gates:
+                    await self._script.gates[query.token].wait()
+                if not _within(record, query):
+                    continue
+                if isinstance(record, ChildPartitionsRecord) and self._script.ends_early.get(query.token):
+                    self._script.ends_early[query.token] -= 1
+                    return
+                self._life.step()
+                if left == 0:
+                    raise TransientError("UNAVAILABLE")
+                left = None if left is None else left - 1
+                yield record
+            ends = any(
+                isinstance(r, ChildPartitionsRecord) and _within(r, query) for r in self._script.records[query.token]
+            )
+            if left is not None:
+                raise TransientError("UNAVAILABLE")
+            if not ends and query.end is None:
+                await asyncio.Event().wait()
+        finally:
+            self._script.open_queries.discard(query.token)
+
+
+def _within(record: StreamRecord, query: StreamQuery) -> bool:
+    match record:
+        case DataChangeRecord():
+            time = record.commit_timestamp
+        case HeartbeatRecord():
+            time = record.timestamp
+        case ChildPartitionsRecord():
+            return query.end is None or record.start_timestamp <= query.end
+    return query.start <= time and (query.end is None or time <= query.end)
+
+
+@dataclass
+class Topic:
+    """What has been published, and in which order; with duplicates."""
+
+    changes: list[Change] = field(default_factory=list)
+    headers: list[Header] = field(default_factory=list)
+
+    def sequences(self) -> list[str]:
+        """Return the change sequence numbers, in the order in which they were published."""
+        return [change.sequence for change in self.changes]
+
+
+class FakePublisher:
+    """Publishes to a topic in memory, and confirms some turns of the loop later, in any order; or when told to."""
+
+    def __init__(
+        self, topic: Topic, life: Life | None = None, *, seed: int = 0, by_hand: bool = False, room: int = 100
+    ) -> None:
+        self.topic = topic
+        self.waiting: list[asyncio.Future[None]] = []
+        self.room = room
+        self.error: Exception | None = None
+        self._life = life or Life()
+        self._random = random.Random(seed)
+        self._by_hand = by_hand
+        self._space = asyncio.Event()
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
+        """Take changes, once there is room; the future resolves when all are confirmed."""
+        while len(self.waiting) >= self.room and self.error is None:
+            self._space.clear()
+            await self._space.wait()
+        self._life.step()
+        if self.error is not None:
+            raise self.error
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        taken = [change for _key, change in changes]
+        if self._by_hand:
+            self._publish(header, taken)
+        else:
+            self._later(self._random.randrange(4), lambda: self._confirm(header, taken, future))
+        return future
+
+    async def close(self) -> None:
+        """Publish what was taken, and end."""
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        self._life.step()
+
+    def confirm(self, future: "asyncio.Future[None]") -> None:
+        """Confirm one by hand."""
+        self.waiting.remove(future)
+        future.set_result(None)
+        self._space.set()
+
+    def _confirm(self, header: Header, changes: Sequence[Change], future: "asyncio.Future[None]") -> None:
+        if self._life.over:
+            return
+        self._publish(header, changes)
+        try:
+            self._life.step()  # published, and killed before the confirmation arrived
+        except CrashError as error:
+            future.set_exception(error)
+            return
+        self.confirm(future)
+
+    def _publish(self, header: Header, changes: Sequence[Change]) -> None:
+        self.topic.headers.append(header)
+        self.topic.changes.extend(changes)
+
+    def _later(self, turns: int, call: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        if turns == 0:
+            loop.call_soon(call)
+        else:
+            loop.call_soon(lambda: self._later(turns - 1, call))
+
+
+class FakeCatalog:
+    """A database's watched tables, as the test sets them."""
+
+    def __init__(self, *tables: WatchedTable) -> None:
+        self.tables: list[WatchedTable] = list(tables)
+        self.asked = 0
+
+    async def watched_tables(self) -> Sequence[WatchedTable]:
+        """Return the watched tables as they are now."""
+        self.asked += 1
+        return list(self.tables)
+
+
+@dataclass
+class FakeMetrics:
+    """Counts in memory."""
+
+    read_changes: int = 0
+    published_changes: int = 0
+    split: int = 0
+    merged: int = 0
+    violations: int = 0
+    states: Mapping[str, int] = field(default_factory=dict)
+    low_watermark: Nanoseconds | None = None
+
+    def read(self, record: StreamRecord, changes: int) -> None:
+        """Count a record that was read, and the changes in it."""
+        self.read_changes += changes
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+        self.published_changes += changes
+
+    def reshaped(self, split: int, merged: int) -> None:
+        """Count partitions that were split and merged."""
+        self.split += split
+        self.merged += merged
+
+    def violated(self) -> None:
+        """Count a record that came after its heartbeat."""
+        self.violations += 1
+
+    def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
+        """Remember what was shown."""
+        self.states = states
+        self.low_watermark = low_watermark

@@ -1,0 +1,114 @@
+"""Builders of change stream records and of a reader on fakes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.records import (
+    ChildPartition,
+    ChildPartitionsRecord,
+    ColumnType,
+    DataChangeRecord,
+    Mod,
+    PartitionToken,
+)
+from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.reader import Options, Reader
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.health import Health
+from tests.fakes.spanner_reader import (
+    FakeCatalog,
+    FakeChangeStream,
+    FakeMetrics,
+    FakePartitionStore,
+    FakePublisher,
+    Life,
+    Script,
+    Table,
+    Topic,
+)
+
+LEASE = timedelta(seconds=30)
+COLUMNS = (
+    ColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
+    ColumnType("Name", '{"code":"STRING"}', is_primary_key=False, ordinal_position=2),
+)
+
+
+def at(text: str) -> Nanoseconds:
+    """Return an instant of 2022-05-01 from its time of day."""
+    return parse_timestamp(f"2022-05-01T{text}Z")
+
+
+def a_record(time: Nanoseconds, key: int = 1, *, mods: int = 1, transaction: str = "t") -> DataChangeRecord:
+    """Return an INSERT of rows ``key``, ``key + 1``, ..."""
+    return DataChangeRecord(
+        commit_timestamp=time,
+        record_sequence="00000000",
+        server_transaction_id=transaction,
+        is_last_record_in_transaction_in_partition=True,
+        table="Singers",
+        column_types=COLUMNS,
+        mods=tuple(Mod(f'{{"Id":"{key + n}"}}', '{"Name":"n"}', "{}") for n in range(mods)),
+        mod_type="INSERT",
+        value_capture_type="NEW_ROW",
+        number_of_records_in_transaction=1,
+        number_of_partitions_in_transaction=1,
+    )
+
+
+def children(
+    start: Nanoseconds, *tokens: str, parents: Iterable[str] = (), sequence: str = "1000012389"
+) -> ChildPartitionsRecord:
+    """Return a child partitions record whose children all have the same parents."""
+    named = frozenset(map(PartitionToken, parents))
+    return ChildPartitionsRecord(
+        start, sequence, tuple(ChildPartition(PartitionToken(token), named) for token in tokens)
+    )
+
+
+@dataclass
+class World:
+    """What outlives a reader: the stream, the partition table, the topic."""
+
+    script: Script
+    table: Table = field(default_factory=Table)
+    topic: Topic = field(default_factory=Topic)
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    catalog: FakeCatalog = field(
+        default_factory=lambda: FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
+    )
+
+    def reader(
+        self,
+        *,
+        owner: str = "reader",
+        life: Life | None = None,
+        publisher: FakePublisher | None = None,
+        end: Nanoseconds | None = None,
+        seed: int = 0,
+        lease: timedelta = LEASE,
+    ) -> Reader:
+        """Return a new reader in this world."""
+        life = life or Life()
+        return Reader(
+            stream=FakeChangeStream(self.script, life),
+            store=FakePartitionStore(self.table, owner, lease, life),
+            publisher=publisher or FakePublisher(self.topic, life, seed=seed),
+            catalog=self.catalog,
+            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
+            metrics=self.metrics,
+            health=Health(),
+            options=Options(
+                owner=owner,
+                lease=lease,
+                heartbeat=timedelta(seconds=10),
+                end=end,
+                poll=timedelta(milliseconds=1),
+            ),
+        )
+
+    async def add_root(self, start: Nanoseconds) -> None:
+        """Remember where the first query starts, as a first start does."""
+        await FakePartitionStore(self.table, "setup", LEASE).add_root(start, None)
