@@ -148,7 +148,7 @@ def write_stream(warehouse: Warehouse, request: Any) -> Any:
     name = table.name
     stream = WriteStream(
         name=f"projects/{name.project}/datasets/{name.dataset}/tables/{name.table}/streams/_default",
-        type=WriteStream.COMMITTED,
+        type_=WriteStream.COMMITTED,
         write_mode=WriteStream.INSERT,
         location="US",
     )

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deploy.local.bigquery.errors import invalid_query
+from deploy.local.bigquery.storage import JSON_COLUMN
 
 
 class TimestampFormat(Enum):
@@ -46,7 +47,8 @@ def result_rows(rows: pa.Table, timestamps: TimestampFormat) -> Sequence[Mapping
 def _field(field: pa.Field) -> Mapping[str, Any]:
     if pa.types.is_list(field.type):
         return {**_field(field.type.value_field.with_name(field.name)), "mode": "REPEATED"}
-    resource: dict[str, Any] = {"name": field.name, "type": _type_name(field.type), "mode": "NULLABLE"}
+    type_name = "JSON" if field.metadata == JSON_COLUMN else _type_name(field.type)
+    resource: dict[str, Any] = {"name": field.name, "type": type_name, "mode": "NULLABLE"}
     if pa.types.is_struct(field.type):
         resource["fields"] = [_field(field.type.field(index)) for index in range(field.type.num_fields)]
     return resource
@@ -54,7 +56,6 @@ def _field(field: pa.Field) -> Mapping[str, Any]:
 
 def _type_name(arrow: pa.DataType) -> str:
     names: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
-        (_is_json, "JSON"),
         (pa.types.is_boolean, "BOOLEAN"),
         (pa.types.is_integer, "INTEGER"),
         (pa.types.is_floating, "FLOAT"),
@@ -108,8 +109,6 @@ def _values_of(values: Sequence[Any], arrow: pa.DataType, timestamps: TimestampF
 
 
 def _texts(column: pa.ChunkedArray) -> Sequence[Any]:
-    if _is_json(column.type):
-        return [None if value is None else str(value) for value in column.to_pylist()]
     texts: Sequence[Any] = column.cast(pa.string()).to_pylist()
     return texts
 
@@ -134,7 +133,3 @@ def _float(value: float) -> str:
 def _decimal(text: str) -> str:
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
-
-
-def _is_json(arrow: pa.DataType) -> bool:
-    return isinstance(arrow, pa.JsonType) or getattr(arrow, "extension_name", "") == "arrow.json"

@@ -23,6 +23,9 @@ TOMBSTONE_MICROSECONDS: Final = 2 * 86_400_000_000
 """How long a DELETE is remembered (BigQuery, "Stream table updates with change data capture")."""
 
 DELETED_AT: Final = "_CHANGE_TIMESTAMP"
+JSON_COLUMN: Final = {b"googlesql": b"JSON"}
+"""The metadata of a result column that holds JSON: to Arrow it is text."""
+
 _ARRIVAL: Final = "_CHANGE_ARRIVAL"
 _LOG_ROWS: Final = 500_000
 _MERGE_AFTER_MICROSECONDS: Final = 1_000_000
@@ -127,7 +130,9 @@ class Storage:
         try:
             for name, rows in beside.items():
                 cursor.register(name, rows)
-            return cursor.sql(sql).to_arrow_table()
+            result = cursor.sql(sql)
+            rows = result.to_arrow_table()
+            return rows.cast(pa.schema(map(_marked, rows.schema, result.types)))
         finally:
             cursor.close()
 
@@ -199,6 +204,10 @@ def _runs(parts: Sequence[Rows]) -> Iterator[tuple[bool, pa.Table]]:
             tables = [part.columns for part in parts[start:end]]
             yield parts[start].changes, pa.concat_tables(tables, promote_options="default")
             start = end
+
+
+def _marked(column: pa.Field, duckdb_type: object) -> pa.Field:
+    return column.with_metadata(JSON_COLUMN) if str(duckdb_type) == "JSON" else column
 
 
 def relation(table: Table) -> str:

@@ -117,7 +117,7 @@ def table_schema(table: Table) -> Any:
     for column in table.columns:
         schema.fields.add(
             name=column.name,
-            type=TableFieldSchema.Type.Value(column.type.googlesql.replace("FLOAT64", "DOUBLE")),
+            type_=TableFieldSchema.Type.Value(column.type.googlesql.replace("FLOAT64", "DOUBLE")),
             mode=TableFieldSchema.Mode.Value(column.mode),
         )
     return schema

@@ -1,0 +1,163 @@
+"""A client of the BigQuery stand-in for tests: the official REST client, and AppendRows with nothing in between."""
+
+import json
+import queue
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import grpc
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import bigquery
+from google.cloud.bigquery_storage_v1 import types
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+
+AppendRowsRequest: Any = types.AppendRowsRequest.pb()
+AppendRowsResponse: Any = types.AppendRowsResponse.pb()
+StorageError: Any = types.StorageError.pb()
+CHANGE = {"_CHANGE_TYPE": "string", "_CHANGE_SEQUENCE_NUMBER": "string"}
+PROJECT = "millrace-test"
+_SERVICE = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
+_Field = descriptor_pb2.FieldDescriptorProto
+
+
+def row_message(fields: Mapping[str, str], *, repeated: Sequence[str] = ()) -> descriptor_pb2.DescriptorProto:
+    """Return the descriptor of a row message from names and protobuf types; an ``enum`` has BLUE = 0 and RED = 1."""
+    message = descriptor_pb2.DescriptorProto(name="Row")
+    for number, (name, proto_type) in enumerate(fields.items(), 1):
+        label = _Field.LABEL_REPEATED if name in repeated else _Field.LABEL_OPTIONAL
+        field = message.field.add(name=name, number=number, label=label)
+        if proto_type == "enum":
+            field.type, field.type_name = _Field.TYPE_ENUM, "Row.Colour"
+        elif "." in proto_type:
+            field.type, field.type_name = _Field.TYPE_MESSAGE, f".{proto_type}"
+        else:
+            field.type = _Field.Type.Value(f"TYPE_{proto_type.upper()}")
+    if "enum" in fields.values():
+        colour = message.enum_type.add(name="Colour")
+        colour.value.add(name="BLUE", number=0)
+        colour.value.add(name="RED", number=1)
+    return message
+
+
+def serialized(descriptor: descriptor_pb2.DescriptorProto, rows: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Return rows as messages; a column that a row does not name is not set."""
+    file = descriptor_pb2.FileDescriptorProto(name="row.proto", syntax="proto2", message_type=[descriptor])
+    pool = descriptor_pool.DescriptorPool()
+    for known in (wrappers_pb2, timestamp_pb2):
+        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+        file.dependency.append(known.DESCRIPTOR.name)
+    pool.AddSerializedFile(file.SerializeToString())
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("Row"))
+    return [message(**row).SerializeToString() for row in rows]
+
+
+class StandIn:
+    """A stand-in that runs, and a fresh dataset in it."""
+
+    def __init__(self, addresses: tuple[str, str]) -> None:
+        self._rest, self.grpc = addresses
+        self.client = bigquery.Client(
+            project=PROJECT,
+            credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+            client_options={"api_endpoint": f"http://{self._rest}"},
+        )
+        self.dataset = f"test_{uuid.uuid4().hex[:12]}"
+        self.client.create_dataset(self.dataset)
+
+    def run(self, sql: str, **job_config: Any) -> list[tuple[Any, ...]]:
+        """Run a statement with this dataset as the default; return its rows."""
+        config = bigquery.QueryJobConfig(default_dataset=f"{PROJECT}.{self.dataset}", **job_config)
+        return [tuple(row.values()) for row in self.client.query_and_wait(sql, job_config=config)]
+
+    def stream(self, table: str) -> str:
+        """Return the name of a table's default stream."""
+        return f"projects/{PROJECT}/datasets/{self.dataset}/tables/{table}/streams/_default"
+
+    def writing(self, table: str, fields: Mapping[str, str], **options: Any) -> "Writing":
+        """Open a connection to a table."""
+        return Writing(self.grpc, self.stream(table), row_message(fields), **options)
+
+    def append(self, table: str, fields: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Append rows on a connection of their own; return the answer."""
+        with self.writing(table, fields) as writing:
+            return writing.append(rows)
+
+    def control(self, method: str, path: str, **body: Any) -> Any:
+        """Call the control endpoint."""
+        request = urllib.request.Request(
+            f"http://{self._rest}/control/{path}", method=method, data=json.dumps(body).encode()
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+
+class Writing:
+    """One AppendRows connection. The first request names the stream and carries the schema, as a client must."""
+
+    def __init__(
+        self, address: str, stream: str, descriptor: descriptor_pb2.DescriptorProto, *, routing: bool = True
+    ) -> None:
+        self._stream = stream
+        self._descriptor = descriptor
+        self._requests: queue.Queue[Any] = queue.Queue()
+        self._first = True
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        self._channel = grpc.insecure_channel(address, options=options)
+        call = self._channel.stream_stream(
+            f"{_SERVICE}/AppendRows",
+            request_serializer=AppendRowsRequest.SerializeToString,
+            response_deserializer=AppendRowsResponse.FromString,
+        )
+        metadata = (("x-goog-request-params", f"write_stream={stream}"),) if routing else ()
+        self._answers: Any = call(iter(self._requests.get, None), metadata=metadata, timeout=20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.put(None)
+        self._channel.close()
+
+    def request(self, rows: Sequence[Mapping[str, Any]] = (), messages: Sequence[bytes] = ()) -> Any:
+        """Return the next request, to be changed before it is sent."""
+        request = AppendRowsRequest()
+        if self._first:
+            request.write_stream = self._stream
+            request.proto_rows.writer_schema.proto_descriptor.CopyFrom(self._descriptor)
+        request.proto_rows.rows.serialized_rows.extend([*serialized(self._descriptor, rows), *messages])
+        self._first = False
+        return request
+
+    def send(self, request: Any) -> Any:
+        """Send a request and return its answer."""
+        self._requests.put(request)
+        return next(self._answers)
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Append rows and return the answer."""
+        return self.send(self.request(rows))
+
+
+def get_write_stream(address: str, name: str, view: Any) -> Any:
+    """Call GetWriteStream."""
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            f"{_SERVICE}/GetWriteStream",
+            request_serializer=types.GetWriteStreamRequest.pb().SerializeToString,
+            response_deserializer=types.WriteStream.pb().FromString,
+        )
+        return call(types.GetWriteStreamRequest.pb()(name=name, view=view), timeout=10)
+
+
+def storage_error(details: Sequence[Any]) -> Any:
+    """Return the StorageError among the details of a status."""
+    error = StorageError()
+    assert details[0].Unpack(error)
+    return error
+
+
+def change(change_type: str, sequence: str, **columns: Any) -> dict[str, Any]:
+    """Return a row that is a change."""
+    return {**columns, "_CHANGE_TYPE": change_type, "_CHANGE_SEQUENCE_NUMBER": sequence}

@@ -1,0 +1,206 @@
+"""Types through real sockets: every pair of protobuf and column type that the documents list, and what comes back.
+
+Source: BigQuery, "Introduction to the Storage Write API", section "Data type conversions".
+"""
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from google.cloud import bigquery
+
+from tests.integration.stand_in import CHANGE, StandIn, change
+
+pytestmark = pytest.mark.integration
+
+NOON = datetime(2024, 4, 30, 12, 0, 0, 123456, tzinfo=UTC)
+NOON_MICROS = 1_714_478_400_123_456
+DAY = (date(2024, 4, 30) - date(1970, 1, 1)).days
+G = "google.protobuf."
+
+LISTED: list[tuple[str, str, Any, Any]] = [
+    *[("BOOL", proto, 1, True) for proto in ("int32", "int64", "uint32", "uint64")],
+    ("BOOL", "bool", False, False),
+    ("BOOL", G + "BoolValue", {"value": True}, True),
+    ("BYTES", "bytes", b"\x00\xff", b"\x00\xff"),
+    ("BYTES", "string", "é", "é".encode()),
+    ("BYTES", G + "BytesValue", {"value": b"ab"}, b"ab"),
+    ("DATE", "int32", DAY, date(2024, 4, 30)),
+    ("DATE", "int64", DAY, date(2024, 4, 30)),
+    ("FLOAT64", "double", 0.1, 0.1),
+    ("FLOAT64", "double", math.inf, math.inf),
+    ("FLOAT64", "double", -math.inf, -math.inf),
+    ("FLOAT64", "float", 0.5, 0.5),
+    ("FLOAT64", G + "DoubleValue", {"value": 1e300}, 1e300),
+    ("FLOAT64", G + "FloatValue", {"value": 2.5}, 2.5),
+    ("INT64", "int64", -(1 << 63), -(1 << 63)),
+    ("INT64", "int64", (1 << 63) - 1, (1 << 63) - 1),
+    ("INT64", "int32", -7, -7),
+    ("INT64", "uint32", 4_294_967_295, 4_294_967_295),
+    ("INT64", "enum", 1, 1),
+    *[("INT64", G + name, {"value": 7}, 7) for name in ("Int32Value", "Int64Value", "UInt32Value")],
+    ("JSON", "string", '{"a": [1, null, "x"]}', {"a": [1, None, "x"]}),
+    *[("NUMERIC", proto, 42, Decimal(42)) for proto in ("int32", "int64", "uint32", "uint64")],
+    ("NUMERIC", "double", 0.1, Decimal("0.1")),
+    ("NUMERIC", "float", 0.5, Decimal("0.5")),
+    (
+        "NUMERIC",
+        "string",
+        "-99999999999999999999999999999.999999999",
+        Decimal("-99999999999999999999999999999.999999999"),
+    ),
+    ("NUMERIC", "bytes", (-1_500_000_000).to_bytes(16, "little", signed=True), Decimal("-1.5")),
+    ("NUMERIC", G + "BytesValue", {"value": (1).to_bytes(1, "little")}, Decimal("0.000000001")),
+    ("STRING", "string", "naïve 🙂", "naïve 🙂"),
+    ("STRING", "enum", 1, "RED"),
+    ("STRING", G + "StringValue", {"value": ""}, ""),
+    ("TIMESTAMP", "int64", NOON_MICROS, NOON),
+    ("TIMESTAMP", "int32", 1, datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+    ("TIMESTAMP", "uint32", 1, datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+    ("TIMESTAMP", G + "Timestamp", {"seconds": NOON_MICROS // 1_000_000, "nanos": 123_456_789}, NOON),
+]
+
+UNLISTED = [
+    ("BOOL", "string"),
+    ("BYTES", "int64"),
+    ("DATE", "string"),
+    ("FLOAT64", "int64"),
+    ("INT64", "double"),
+    ("INT64", "uint64"),
+    ("INT64", "string"),
+    ("JSON", "bytes"),
+    ("NUMERIC", "bool"),
+    ("STRING", "bytes"),
+    ("STRING", "int64"),
+    ("TIMESTAMP", "string"),
+    ("TIMESTAMP", "double"),
+]
+
+EDGES = [
+    ("DATE", "int32", [-719_162, 2_932_896], [date(1, 1, 1), date(9999, 12, 31)]),
+    (
+        "TIMESTAMP",
+        "int64",
+        [-62_135_596_800_000_000, 253_402_300_799_999_999],
+        [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)],
+    ),
+]
+
+MISFITS = [
+    ("DATE", "int32", -719_163),
+    ("DATE", "int64", 2_932_897),
+    ("TIMESTAMP", "int64", -62_135_596_800_000_001),
+    ("TIMESTAMP", "int64", 253_402_300_800_000_000),
+    ("NUMERIC", "string", "0.0000000001"),
+    ("NUMERIC", "string", "100000000000000000000000000000"),
+    ("NUMERIC", "string", "NaN"),
+    ("NUMERIC", "string", ""),
+    ("NUMERIC", "double", math.nan),
+    ("JSON", "string", "{"),
+    ("JSON", "string", ""),
+    ("JSON", "string", "NaN"),
+]
+
+
+@pytest.fixture
+def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
+    return StandIn(bigquery_stand_in)
+
+
+def make(stand_in: StandIn, column_type: str) -> None:
+    stand_in.run(f"CREATE TABLE t (k INT64, v {column_type}, PRIMARY KEY (k) NOT ENFORCED)")
+
+
+@pytest.mark.parametrize(("column_type", "proto_type", "sent", "read"), LISTED)
+def test_a_listed_pair_is_taken_and_the_value_comes_back(
+    stand_in: StandIn, column_type: str, proto_type: str, sent: Any, read: Any
+) -> None:
+    make(stand_in, column_type)
+
+    rows = [change("UPSERT", "1", k=1, v=sent), change("UPSERT", "1", k=2)]
+    answer = stand_in.append("t", {"k": "int64", "v": proto_type, **CHANGE}, rows)
+
+    assert not answer.HasField("error"), answer
+    assert stand_in.run("SELECT v FROM t ORDER BY k") == [(read,), (None,)]
+
+
+@pytest.mark.parametrize(("column_type", "proto_type"), UNLISTED)
+def test_a_pair_that_is_not_listed_is_refused(stand_in: StandIn, column_type: str, proto_type: str) -> None:
+    make(stand_in, column_type)
+
+    answer = stand_in.append("t", {"k": "int64", "v": proto_type, **CHANGE}, [change("UPSERT", "1", k=1)])
+
+    assert answer.error.code == 3
+    assert "mismatched" in answer.error.message
+    assert stand_in.run("SELECT * FROM t") == []
+
+
+@pytest.mark.parametrize(("column_type", "proto_type", "sent", "read"), EDGES)
+def test_the_first_and_the_last_value_fit(
+    stand_in: StandIn, column_type: str, proto_type: str, sent: list[Any], read: list[Any]
+) -> None:
+    make(stand_in, column_type)
+    rows = [change("UPSERT", "1", k=key, v=value) for key, value in enumerate(sent)]
+
+    assert not stand_in.append("t", {"k": "int64", "v": proto_type, **CHANGE}, rows).HasField("error")
+    assert stand_in.run("SELECT v FROM t ORDER BY k") == [(value,) for value in read]
+
+
+@pytest.mark.parametrize(("column_type", "proto_type", "sent"), MISFITS)
+def test_a_value_that_does_not_fit_is_its_rows_error(
+    stand_in: StandIn, column_type: str, proto_type: str, sent: Any
+) -> None:
+    make(stand_in, column_type)
+    rows = [change("UPSERT", "1", k=1), change("UPSERT", "1", k=2, v=sent)]
+
+    answer = stand_in.append("t", {"k": "int64", "v": proto_type, **CHANGE}, rows)
+
+    assert [error.index for error in answer.row_errors] == [1]
+    assert "Field v" in answer.row_errors[0].message
+    assert stand_in.run("SELECT * FROM t") == []
+
+
+def test_nan_is_a_value(stand_in: StandIn) -> None:
+    make(stand_in, "FLOAT64")
+    stand_in.append("t", {"k": "int64", "v": "double", **CHANGE}, [change("UPSERT", "1", k=1, v=math.nan)])
+
+    [(value,)] = stand_in.run("SELECT v FROM t")
+    assert math.isnan(value)
+
+
+def test_the_official_client_makes_a_table_of_every_type_and_reads_a_row_of_it(stand_in: StandIn) -> None:
+    row = {
+        "b": (True, "bool", True),
+        "i": (-5, "int64", -5),
+        "f": (0.25, "double", 0.25),
+        "n": ("12345678901234567890.123456789", "string", Decimal("12345678901234567890.123456789")),
+        "s": ("text", "string", "text"),
+        "y": (b"\x00\x01\xfe", "bytes", b"\x00\x01\xfe"),
+        "d": (DAY, "int32", date(2024, 4, 30)),
+        "t": (NOON_MICROS, "int64", NOON),
+        "j": ("[1, 2]", "string", [1, 2]),
+    }
+    types = dict(
+        zip(row, ["BOOL", "INT64", "FLOAT64", "NUMERIC", "STRING", "BYTES", "DATE", "TIMESTAMP", "JSON"], strict=True)
+    )
+    table = bigquery.Table(
+        f"{stand_in.client.project}.{stand_in.dataset}.every",
+        schema=[bigquery.SchemaField(name, column_type) for name, column_type in types.items()],
+    )
+    table.table_constraints = bigquery.table.TableConstraints(bigquery.table.PrimaryKey(columns=["i"]), None)
+    made = stand_in.client.create_table(table)
+    fields = {name: proto_type for name, (_, proto_type, _) in row.items()} | CHANGE
+    sent = {name: value for name, (value, _, _) in row.items()}
+
+    assert not stand_in.append("every", fields, [change("UPSERT", "1", **sent)]).HasField("error")
+
+    expected = tuple(read for _, _, read in row.values())
+    assert stand_in.run("SELECT * FROM every") == [expected]
+    assert [tuple(found.values()) for found in stand_in.client.list_rows(made)] == [expected]
+    job = stand_in.client.query(
+        f"SELECT * FROM {stand_in.dataset}.every WHERE t = @t",
+        job_config=bigquery.QueryJobConfig(query_parameters=[bigquery.ScalarQueryParameter("t", "TIMESTAMP", NOON)]),
+    )
+    assert [tuple(found.values()) for found in job.result()] == [expected]
