@@ -1,0 +1,73 @@
+"""A pipeline for each test: a fresh database, its own topics and dataset, on the session's emulators."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.processes import Processes
+from deploy.local.services import Pipeline, child_environment
+from deploy.local.source import SpannerDatabase, SpannerInstance
+from tests.conftest import PROJECT
+from tests.e2e.rig import SCHEMA, Rig, pubsub_channel
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test below this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("e2e")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Return the processes of one test; what it starts gets nothing of the shell's settings."""
+    with Processes(tmp_path / "processes", child_environment(os.environ)) as processes:
+        yield processes
+
+
+@pytest.fixture
+def new_rig(
+    processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]
+) -> Iterator[Callable[[SpannerInstance], Rig]]:
+    """Return a function that makes a pipeline on a Spanner instance."""
+    rest, write_api = bigquery_stand_in
+    made: list[tuple[Rig, SpannerDatabase]] = []
+    channel = pubsub_channel(pubsub_emulator)
+
+    def make(instance: SpannerInstance) -> Rig:
+        database = instance.create_database(SCHEMA)
+        partitions = instance.create_database([])
+        pipeline = Pipeline(
+            spanner=instance.address,
+            pubsub=pubsub_emulator,
+            bigquery_rest=rest,
+            bigquery_grpc=write_api,
+            project=PROJECT,
+            instance=instance.instance,
+            database=database.name,
+            partition_database=partitions.name,
+            change_stream="everything",
+            name=f"e2e-{next(_numbers)}",
+        )
+        rig = Rig(pipeline, database, processes, channel)
+        made.append((rig, partitions))
+        return rig
+
+    yield make
+    processes.end_all()
+    for rig, partitions in made:
+        rig.close()
+        rig.database.drop()
+        partitions.drop()
+    channel.close()
+
+
+@pytest.fixture
+def rig(new_rig: Callable[[SpannerInstance], Rig], spanner_instance: SpannerInstance) -> Rig:
+    """Return a pipeline on the session's Spanner emulator, whose partitions stay as they are."""
+    return new_rig(spanner_instance)
