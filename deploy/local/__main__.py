@@ -57,9 +57,9 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
         case "up":
             read_settings(UpSettings, os.environ)
             _check_needs()
-            return platform.up(os.environ, stop, console.print)
+            return platform.up(os.environ, stop, _plain(console))
         case "down":
-            return platform.down(console.print)
+            return platform.down(_plain(console))
         case "serve":
             return platform.serve(read_settings(UpSettings, os.environ), environment, stop, _say(console))
         case "query":
@@ -131,6 +131,10 @@ def _emptied(directory: Path) -> Iterator[Path]:
             raise MisconfiguredError(f"another run is using {directory}: wait for it to end") from None
         shutil.rmtree(directory, ignore_errors=True)
         yield directory
+
+
+def _plain(console: Console) -> Say:
+    return lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
 def _say(console: Console) -> Say:
