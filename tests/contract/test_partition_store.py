@@ -1,0 +1,280 @@
+"""What a PartitionStore promises, on the fake and on the partition table in the Spanner emulator."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pytest
+
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.core.partitions import NewPartition, Partition, State
+from services.spanner_reader.core.records import ROOT, PartitionToken
+from services.spanner_reader.ports import PartitionStore, Progress
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.fakes.spanner_reader import FakePartitionStore, Table
+
+LEASE: Final = timedelta(seconds=3)
+START: Final = parse_timestamp("2026-11-21T09:00:00.123456789Z")  # nanoseconds are kept
+A, B, C = PartitionToken("a"), PartitionToken("b"), PartitionToken("c")
+
+
+@dataclass
+class Stores:
+    """Two readers' views of one partition table, and a way to let their leases end."""
+
+    one: PartitionStore
+    two: PartitionStore
+    let_leases_end: Callable[[], Awaitable[None]]
+
+
+class PartitionStoreContract:
+    """The promises. A subclass opens the stores."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Stores]:
+        raise NotImplementedError
+        yield
+
+    def run(self, promise: Callable[[Stores], Awaitable[None]]) -> None:
+        async def scenario() -> None:
+            async with self.open() as stores:
+                await promise(stores)
+
+        asyncio.run(scenario())
+
+    def test_the_first_query_is_remembered_once(self) -> None:
+        async def promise(stores: Stores) -> None:
+            assert await stores.one.add_root(START, None)
+            assert not await stores.two.add_root(later(60), None)
+            survey = await stores.one.survey()
+            assert [(p.token, p.start, p.watermark, p.state) for p in survey.unfinished] == [
+                (ROOT, START, START, State.CREATED)
+            ]
+            assert survey.finished == 0
+            assert survey.now > START
+
+        self.run(promise)
+
+    def test_a_claim_takes_what_is_free_and_raises_its_fencing_number(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            (claimed,) = await stores.one.claim([ROOT], None)
+            assert claimed.token == ROOT
+            assert claimed.watermark == START
+            assert claimed.state is State.SCHEDULED
+            assert await stores.two.claim([ROOT], None) == []  # another's, until its lease ends
+            (again,) = await stores.one.claim([ROOT], None)  # one's own, whose answer never arrived
+            assert again.fencing == claimed.fencing + 1
+
+        self.run(promise)
+
+    def test_an_expired_lease_is_taken_over_and_the_first_holder_can_write_nothing_more(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            (first,) = await stores.one.claim([ROOT], None)
+            await stores.let_leases_end()
+            (second,) = await stores.two.claim([ROOT], None)
+            assert second.fencing == first.fencing + 1
+
+            assert await stores.one.advance([Progress(first, later(60))]) == {ROOT}
+            assert await stores.one.advance([Progress(first, later(60))], release=True) == {ROOT}
+            assert await stores.one.finish(Progress(first, later(60)), [child(A)]) is None
+            (row,) = (await stores.two.survey()).unfinished
+            assert (row.watermark, row.owner, row.fencing) == (START, second.owner, second.fencing)
+            assert await stores.two.advance([Progress(second, later(1))]) == frozenset()
+
+        self.run(promise)
+
+    def test_a_renewed_lease_is_not_taken_over(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            (held,) = await stores.one.claim([ROOT], None)
+            await stores.let_leases_end()
+            assert await stores.one.advance([Progress(held, START)]) == frozenset()
+            assert await stores.two.claim([ROOT], None) == []
+
+        self.run(promise)
+
+    def test_a_watermark_never_moves_back(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            (held,) = await stores.one.claim([ROOT], None)
+            await stores.one.advance([Progress(held, later(60))])
+            assert await stores.one.advance([Progress(held, later(30))]) == frozenset()
+            (row,) = (await stores.one.survey()).unfinished
+            assert row.watermark == later(60)
+            assert row.state is State.RUNNING
+
+        self.run(promise)
+
+    def test_a_released_partition_is_free_at_once_and_goes_on_at_its_watermark(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            (held,) = await stores.one.claim([ROOT], None)
+            assert await stores.one.advance([Progress(held, later(60))], release=True) == frozenset()
+            (taken,) = await stores.two.claim([ROOT], None)
+            assert taken.watermark == later(60)
+
+        self.run(promise)
+
+    def test_finishing_stores_the_children_and_a_known_child_is_left_as_it_is(self) -> None:
+        async def promise(stores: Stores) -> None:
+            parents = await first_partitions(stores.one, A, B)
+            merged = NewPartition(C, frozenset({A, B}), later(60))
+            assert await stores.one.finish(Progress(parents[0], later(50)), [merged]) == {C}
+            assert await stores.one.finish(Progress(parents[0], later(50)), [merged]) == frozenset()  # again: nothing
+            assert await stores.one.claim([C], None) == []  # one parent of two
+            (row,) = [p for p in (await stores.one.survey()).unfinished if p.token == C]
+            assert row.finished_parents == {A}
+
+            assert await stores.one.finish(Progress(parents[1], later(55)), [merged]) == frozenset()
+            (claimed,) = await stores.one.claim([C], None)
+            assert (claimed.start, claimed.watermark, claimed.parents) == (later(60), later(60), {A, B})
+            survey = await stores.one.survey()
+            assert [p.token for p in survey.unfinished] == [C]
+            assert survey.finished == 3
+
+        self.run(promise)
+
+    def test_a_child_waits_for_a_parent_that_nobody_has_named_yet(self) -> None:
+        async def promise(stores: Stores) -> None:
+            (parent,) = await first_partitions(stores.one, A)
+            await stores.one.finish(Progress(parent, later(50)), [NewPartition(C, frozenset({A, B}), later(60))])
+            assert await stores.one.claim([C], None) == []
+
+        self.run(promise)
+
+    def test_nothing_is_due_beyond_the_end(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            assert await stores.one.claim([ROOT], Nanoseconds(START - 1)) == []
+            assert len(await stores.one.claim([ROOT], START)) == 1
+
+        self.run(promise)
+
+    def test_leases_and_watermarks_of_many_partitions_are_saved_together(self) -> None:
+        async def promise(stores: Stores) -> None:
+            held = await first_partitions(stores.one, A, B, C)
+            assert await stores.one.advance([Progress(p, later(n)) for n, p in enumerate(held)]) == frozenset()
+            found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
+            assert found == {A: START, B: later(1), C: later(2)}
+            assert await stores.one.advance([]) == frozenset()
+            assert await stores.one.claim([], None) == []
+
+        self.run(promise)
+
+
+class TestFakePartitionStore(PartitionStoreContract):
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Stores]:
+        table = Table()
+        table.clock.time = later(3_600)
+
+        async def let_leases_end() -> None:
+            table.clock.step(LEASE * 2)
+
+        yield Stores(FakePartitionStore(table, "one", LEASE), FakePartitionStore(table, "two", LEASE), let_leases_end)
+
+
+class TestSpannerPartitionStore(PartitionStoreContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, database: Callable[..., SpannerDatabase]) -> None:
+        self.database = database()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Stores]:
+        channels = Channels(self.database.instance.address)
+
+        def store(owner: str) -> SpannerPartitionStore:
+            return SpannerPartitionStore(
+                Database(self.database.path, channels),
+                "millrace_partitions",
+                change_stream="s",
+                owner=owner,
+                lease=LEASE,
+            )
+
+        async def let_leases_end() -> None:
+            await asyncio.sleep(LEASE.total_seconds() + 0.1)
+
+        try:
+            one, two = store("one"), store("two")
+            await one.create_table()
+            await two.create_table()  # the second of two readers that start at once
+            yield Stores(one, two, let_leases_end)
+        finally:
+            await channels.close()
+
+    def test_a_table_that_belongs_to_another_change_stream_is_refused(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            channels = Channels(self.database.instance.address)
+            database = Database(self.database.path, channels)
+            other = SpannerPartitionStore(
+                database, "millrace_partitions", change_stream="other", owner="three", lease=LEASE
+            )
+            with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
+                await other.add_root(START, None)
+            with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
+                await other.is_empty()
+            await channels.close()
+
+        self.run(promise)
+
+    def test_what_happened_to_a_partition_is_stamped_with_commit_timestamps(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            (held,) = await stores.one.claim([ROOT], None)
+            await stores.one.advance([Progress(held, START)])
+            await stores.one.finish(Progress(held, START), [child(A)])
+
+        self.run(promise)
+        stamps = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
+        rows = self.database.query(f"SELECT {stamps} AS ordered FROM millrace_partitions WHERE token = ''")
+        assert rows == [{"ordered": True}]
+
+    def test_two_writers_at_once_end_one_after_the_other(self) -> None:
+        async def promise(stores: Stores) -> None:
+            held = await first_partitions(stores.one, A, B)
+            await stores.one.advance([Progress(held[1], START)], release=True)
+            (other,) = await stores.two.claim([B], None)
+
+            async def advance(store: PartitionStore, partition: Partition, seconds: int) -> None:
+                while True:
+                    try:
+                        await store.advance([Progress(partition, later(seconds))])
+                        return
+                    except Exception as error:
+                        assert type(error).__name__ == "TransientError"  # aborted by the other's transaction
+                        await asyncio.sleep(0.01)
+
+            writes = [advance(stores.one, held[0], n) for n in range(1, 6)]
+            writes += [advance(stores.two, other, n) for n in range(1, 6)]
+            await asyncio.wait_for(asyncio.gather(*writes), 20)
+            found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
+            assert found == {A: later(5), B: later(5)}
+
+        self.run(promise)
+
+
+def later(seconds: int) -> Nanoseconds:
+    return Nanoseconds(START + seconds * 1_000_000_000)
+
+
+def child(token: PartitionToken) -> NewPartition:
+    return NewPartition(token, frozenset(), START)
+
+
+async def first_partitions(store: PartitionStore, *tokens: PartitionToken) -> Sequence[Partition]:
+    """Finish the first query with these children, and claim them."""
+    await store.add_root(START, None)
+    (root,) = await store.claim([ROOT], None)
+    assert await store.finish(Progress(root, START), [child(token) for token in tokens]) == set(tokens)
+    claimed = {partition.token: partition for partition in await store.claim(tokens, None)}
+    return [claimed[token] for token in tokens]
