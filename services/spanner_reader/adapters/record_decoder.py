@@ -36,8 +36,8 @@ class RecordDecoder:
     def __init__(self, row_type: Any) -> None:
         # Column -> array of struct of three arrays of structs.
         (column,) = row_type.fields
-        self._records = _fields(column.type, "change record")
-        kinds = {field.name: field.type for field in column.type.array_element_type.struct_type.fields}
+        self._records = _fields(column.type_, "change record")
+        kinds = {field.name: field.type_ for field in column.type_.array_element_type.struct_type.fields}
         missing = {_DATA, _HEARTBEAT, _CHILDREN} - kinds.keys()
         if missing:
             raise MisconfiguredError(
@@ -130,7 +130,7 @@ class RecordDecoder:
 
 
 def _field_type(array: Any, name: str) -> Any:
-    return next(field.type for field in array.array_element_type.struct_type.fields if field.name == name)
+    return next(field.type_ for field in array.array_element_type.struct_type.fields if field.name == name)
 
 
 _REQUIRED: Final[Mapping[str, Sequence[str]]] = {
