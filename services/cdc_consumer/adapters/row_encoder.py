@@ -66,7 +66,7 @@ class RowEncoder:
         self.descriptor = row_descriptor(definition)
         self.schema: pa.Schema = row_schema(definition)
         resolved = resolve(self.descriptor)
-        self._ptars = _ptars_handler(resolved, self.schema)
+        self._ptars = ptars_handler(resolved, self.schema)
         self._message = message_factory.GetMessageClass(resolved)
 
     @property
@@ -117,7 +117,7 @@ def message_class(descriptor: DescriptorProto) -> type[Message]:
     return message_factory.GetMessageClass(resolve(descriptor))
 
 
-def _ptars_handler(descriptor: Descriptor, schema: pa.Schema) -> Any:
+def ptars_handler(descriptor: Descriptor, schema: pa.Schema) -> Any:
     """Return what encodes batches of ``schema``, or None where it would not be proven right."""
     proto = DescriptorProto()
     descriptor.CopyToProto(proto)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
 from services.cdc_consumer.core.poison import Poison, oldest_safe, poison_change
+from services.cdc_consumer.core.sequence_array import are_sequences
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
@@ -31,9 +32,6 @@ MESSAGE: Final = "_millrace_message"
 """Book-keeping column: the row of the message table that a change came in."""
 CHANGE: Final = "_millrace_change"
 """Book-keeping column: the change's index in its batch. No source column can be named so (the prefix is reserved)."""
-
-_SEQUENCE: Final = r"\A[0-9A-Fa-f]{1,16}(?:/[0-9A-Fa-f]{1,16}){0,3}\z"
-"""The grammar of `shared.contracts.change_sequence`, for RE2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,7 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[P
     refusals = _Refusals(dict(parsed.refused))
     _check_shape(refusals, op, parsed)
     refusals.refuse_where(
-        pc.invert(pc.match_substring_regex(sequence, _SEQUENCE)),
+        pc.invert(are_sequences(sequence)),
         Reason.BAD_SEQUENCE,
         "not 1 to 4 sections of 1 to 16 hexadecimal digits, joined by '/'",
     )

@@ -23,8 +23,10 @@ from services.cdc_consumer.core.types import BOOL, FLOAT64, INT64, NUMERIC, Colu
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 
+_BLOCK_CHANGES: Final = 4096
+"""Changes parsed at once: about what stays in a processor's cache, and what a bad one sends back to be halved."""
 _BLOCK_LIMIT: Final = 1 << 28
-"""Bytes parsed at once: pyarrow counts a block in 32 bits."""
+"""Bytes parsed at once, at most: pyarrow counts a block in 32 bits."""
 
 _NOT_A_NUMBER: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """FLOAT64 values that JSON has no numbers for; Spanner and BigQuery both write them as these texts."""
@@ -62,7 +64,9 @@ def parse_changes(
                 lines.append({"k": None, "r": None})
         return pa.Table.from_pylist(lines, schema=schema)
 
-    pieces = list(by_halves(0, len(keys), fast, exact)) if keys else [schema.empty_table()]
+    starts = range(0, len(keys), _BLOCK_CHANGES)
+    blocks = (by_halves(start, min(start + _BLOCK_CHANGES, len(keys)), fast, exact) for start in starts)
+    pieces = list(chain.from_iterable(blocks)) or [schema.empty_table()]
     table = pa.concat_tables(pieces)
     key_struct, row_struct = _one_array(table.column("k")), _one_array(table.column("r"))
     arrays = [*key_struct.flatten(), *row_struct.flatten()]

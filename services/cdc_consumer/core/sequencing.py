@@ -1,7 +1,6 @@
 """Which change of a row is newest. Only that one needs to be written; the older ones are superseded by it."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -9,23 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, TableChanges
+from services.cdc_consumer.core.sequence_array import sections_of
 from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER
-from shared.contracts.change_sequence import parse_sequence
-
-_SECTIONS: Final = 4
-_SECTION_WIDTH: Final = 17  # sixteen digits and a '/'
-_WIDTH: Final = _SECTIONS * _SECTION_WIDTH - 1
-"""The length of every sequence that Millrace writes: four sections of sixteen digits."""
-
-
-def _digit_values() -> npt.NDArray[np.uint8]:
-    values = np.zeros(256, np.uint8)
-    for digits in (b"0123456789ABCDEF", b"0123456789abcdef"):
-        values[np.frombuffer(digits, np.uint8)] = np.arange(16, dtype=np.uint8)
-    return values
-
-
-_DIGITS: Final = _digit_values()
 
 
 def newest_per_key(group: Sequence[TableChanges], excluded: Sequence[pa.Array | None]) -> Sequence[pa.Array]:
@@ -75,7 +59,7 @@ def _winners(rows: pa.Table, primary_key: Sequence[str]) -> npt.NDArray[np.bool_
     if len(rivals):
         compared = rows.take(pa.array(rivals))
         numbers = keys[rivals]
-        sections = _sections(_one_array(compared.column(CHANGE_SEQUENCE_NUMBER)))
+        sections = sections_of(_one_array(compared.column(CHANGE_SEQUENCE_NUMBER)))
         arrival = [compared.column(name).to_numpy() for name in (CHANGE, MESSAGE)]
         order = np.lexsort([*arrival, *sections[::-1], numbers])  # the last sorts first
         ordered = numbers[order]
@@ -96,32 +80,6 @@ def _key_numbers(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
 
 def _numbered(column: pa.Array) -> npt.NDArray[np.int64]:
     return np.asarray(pc.dictionary_encode(column).indices.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _sections(texts: pa.StringArray) -> Sequence[npt.NDArray[np.uint64]]:
-    """Return change sequence numbers as columns to sort by: four sections, and how many there were.
-
-    BigQuery's document leaves open how ``A`` compares with ``A/0``; as in our contract the shorter is older.
-    """
-    columns = [np.zeros(len(texts), np.uint64) for _ in range(_SECTIONS + 1)]
-    ours = pc.equal(pc.binary_length(texts), _WIDTH).to_numpy(zero_copy_only=False)
-    indices = np.flatnonzero(ours)
-    if len(indices):
-        text = texts.take(pa.array(indices)) if len(indices) < len(texts) else texts
-        _, offsets, data = text.buffers()
-        start = int(np.frombuffer(offsets, np.int32)[text.offset])
-        characters = np.frombuffer(data, np.uint8)[start : start + _WIDTH * len(text)].reshape(-1, _WIDTH)
-        for section in range(_SECTIONS):
-            digits = _DIGITS[characters[:, section * _SECTION_WIDTH : (section + 1) * _SECTION_WIDTH - 1]]
-            octets = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2])
-            columns[section][indices] = octets.view(">u8").reshape(-1)
-        columns[_SECTIONS][indices] = _SECTIONS
-    for index in np.flatnonzero(~ours).tolist():
-        numbers = parse_sequence(texts[index].as_py()).sections
-        for section, number in enumerate(numbers):
-            columns[section][index] = number
-        columns[_SECTIONS][index] = len(numbers)
-    return columns
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

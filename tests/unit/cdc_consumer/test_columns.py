@@ -12,6 +12,7 @@ from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, conform
 from services.cdc_consumer.core.poison import SAFE_AGE, Poison
 from services.cdc_consumer.core.tables import table_definition
 from shared.contracts.change_batch import Change, Header, Origin, decode_batch
+from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -338,7 +339,26 @@ def test_an_operation_that_does_not_fit_its_row_is_poison_alone() -> None:
 
 @pytest.mark.parametrize(
     "sequence",
-    ["", "/", "1/", "/1", "1//2", "1/2/3/4/5", "10000000000000000", "0x1", "-1", " 1", "1 ", "G", "1\n", "١"],
+    [
+        "",
+        "/",
+        "1/",
+        "/1",
+        "1//2",
+        "1/2/3/4/5",
+        "10000000000000000",
+        "0x1",
+        "-1",
+        " 1",
+        "1 ",
+        "G",
+        "1\n",
+        "١",
+        "G" * 67,
+        "0" * 67,
+        str(four_sections(1))[::-1].replace("1", "G"),
+        "/" * 67,
+    ],
 )
 def test_what_is_no_sequence_number_is_poison(sequence: str) -> None:
     text = json.dumps(sequence)

@@ -156,6 +156,28 @@ def test_what_is_not_proven_of_ptars_goes_the_plain_way(monkeypatch: pytest.Monk
     assert encoder.encode(table) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "label", "column"),
+    [
+        # An array's NULL becomes 0 or vanishes, and of another integer type the whole array does, without an error.
+        ("TYPE_INT64", "LABEL_REPEATED", pa.list_(pa.int64())),
+        ("TYPE_INT64", "LABEL_REPEATED", pa.int64()),
+        ("TYPE_INT64", "LABEL_OPTIONAL", pa.int32()),
+        ("TYPE_FLOAT", "LABEL_OPTIONAL", pa.float32()),
+        ("TYPE_STRING", "LABEL_OPTIONAL", pa.large_string()),
+    ],
+)
+def test_ptars_is_never_given_what_it_may_corrupt(kind: str, label: str, column: pa.DataType) -> None:
+    field = FieldDescriptorProto(
+        name="c",
+        number=1,
+        type=FieldDescriptorProto.Type.Value(kind),
+        label=FieldDescriptorProto.Label.Value(label),
+    )
+    resolved = row_encoder.resolve(DescriptorProto(name="Row", field=[field]))
+    assert row_encoder.ptars_handler(resolved, pa.schema([("c", column)])) is None
+
+
 def test_two_tables_of_one_name_and_different_columns_do_not_meet() -> None:
     one, other = (RowEncoder(table_definition(header_of({"id": "INT64", "v": kind}))) for kind in ("STRING", "BOOL"))
     assert one.encode(a_table(one.definition, [{"v": "x"}]))[0].as_py() == b"\x12\x01x"
