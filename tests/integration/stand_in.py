@@ -101,7 +101,7 @@ class Writing:
     ) -> None:
         self._stream = stream
         self._descriptor = descriptor
-        self._requests: queue.Queue[Any] = queue.Queue()
+        self.requests: queue.Queue[Any] = queue.Queue()
         self._first = True
         options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._channel = grpc.insecure_channel(address, options=options)
@@ -111,13 +111,13 @@ class Writing:
             response_deserializer=AppendRowsResponse.FromString,
         )
         metadata = (("x-goog-request-params", f"write_stream={stream}"),) if routing else ()
-        self._answers: Any = call(iter(self._requests.get, None), metadata=metadata, timeout=20)
+        self.answers: Any = call(iter(self.requests.get, None), metadata=metadata, timeout=20)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._requests.put(None)
+        self.requests.put(None)
         self._channel.close()
 
     def request(self, rows: Sequence[Mapping[str, Any]] = (), messages: Sequence[bytes] = ()) -> Any:
@@ -132,8 +132,8 @@ class Writing:
 
     def send(self, request: Any) -> Any:
         """Send a request and return its answer."""
-        self._requests.put(request)
-        return next(self._answers)
+        self.requests.put(request)
+        return next(self.answers)
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Append rows and return the answer."""
