@@ -16,7 +16,7 @@ install: .venv/.installed ## make .venv from requirements/development.txt
 .venv/.installed: requirements/development.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/development.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/development.txt
 	@touch $@
 
 run: install ## the whole pipeline on this machine, from start to proof (ROWS, SECONDS, RATE set its size)
