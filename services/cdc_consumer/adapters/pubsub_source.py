@@ -183,7 +183,8 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._refresh(held, deadline)
         plan = [MessagesPartition(index, options, options.limits(tasks), deadline) for index in range(tasks)]
         if held is not None:
-            plan[0] = replace(plan[0], held=held.response.SerializeToString())
+            left = replace(plan[0].limits, messages=plan[0].limits.messages - len(held.response.received_messages))
+            plan[0] = replace(plan[0], held=held.response.SerializeToString(), limits=left)
         return plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

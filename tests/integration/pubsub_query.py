@@ -1,0 +1,131 @@
+"""A small Spark query over the `pubsub` source, for its tests: a sink that acknowledges and keeps a journal.
+
+As a program it runs the query until it is ended, in a process that a test can kill.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
+from shared.pubsub.channels import open_channel
+from shared.runtime.stop import Stop
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class AcknowledgingSink(DataSource):
+    """Acknowledges what it is given, and writes down what it got and when."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "acknowledging"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "AcknowledgingWriter":  # noqa: N802
+        return AcknowledgingWriter(dict(self.options))
+
+
+class AcknowledgingWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = {name.lower(): value for name, value in options.items()}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        rows = [row for batch in iterator for row in batch.to_pylist()]
+        if rows:
+            self.note(event="taken", messages=[row["message_id"] for row in rows])
+            threading.Event().wait(float(self.options.get("hold", "0")))
+            with open_channel(self.options["emulatorhost"]) as channel:
+                leases = PubsubLeases(channel, self.options["subscription"], timedelta(seconds=10), Stop())
+                leases.ack([row["ack_id"] for row in rows])
+            self.note(event="acked", messages=[row["message_id"] for row in rows])
+        return WriterCommitMessage()
+
+    def note(self, **fields: Any) -> None:
+        with Path(self.options["journal"], f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps({"at": time.time(), **fields}) + "\n")
+
+
+def read_journal(directory: Path, event: str) -> list[dict[str, Any]]:
+    """Return the events of a kind that the sink wrote down, in order of time."""
+    lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return sorted((one for one in map(json.loads, lines) if one["event"] == event), key=lambda one: float(one["at"]))
+
+
+def messages_in(directory: Path, event: str) -> list[str]:
+    """Return the message ids of a kind of event, repeats included."""
+    return [identity for one in read_journal(directory, event) for identity in one["messages"]]
+
+
+def spark_session(directory: Path) -> SparkSession:
+    """Start Spark on this machine's two cores."""
+    # The workers import this package and the source's, from wherever the tests were started.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session: SparkSession = (
+        SparkSession.builder.master("local[2]")
+        .appName("pubsub source")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .getOrCreate()
+    )
+    session.dataSource.register(PubsubDataSource)
+    session.dataSource.register(AcknowledgingSink)
+    return session
+
+
+def start_query(
+    session: SparkSession,
+    directory: Path,
+    emulator: str,
+    subscription: str,
+    *,
+    hold: float = 0,
+    shuffled: bool = True,
+    trigger: Mapping[str, Any] | None = None,
+    **options: str,
+) -> StreamingQuery:
+    """Start the query: source, messages of a key together, acknowledging sink; the journal is in ``directory``."""
+    (directory / "journal").mkdir(exist_ok=True)
+    messages = (
+        session.readStream.format("pubsub")
+        .option("subscription", subscription)
+        .option("emulatorHost", emulator)
+        .options(**options)
+        .load()
+    )
+    writer = (
+        (messages.repartition(2, "ordering_key") if shuffled else messages)
+        .writeStream.format("acknowledging")
+        .option("subscription", subscription)
+        .option("emulatorHost", emulator)
+        .option("journal", str(directory / "journal"))
+        .option("hold", str(hold))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+    )
+    return writer.trigger(**trigger).start() if trigger else writer.start()
+
+
+def main(directory: str, emulator: str, subscription: str, hold: str) -> None:
+    session = spark_session(Path(directory))
+    start_query(session, Path(directory), emulator, subscription, hold=float(hold)).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

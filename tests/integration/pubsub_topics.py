@@ -1,0 +1,70 @@
+"""Topics and subscriptions of one test on the Pub/Sub emulator, and what a test does with them."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import grpc
+
+from shared.pubsub.stubs import (
+    AcknowledgeRequest,
+    PublishRequest,
+    PullRequest,
+    acknowledge_stub,
+    publish_stub,
+    pull_stub,
+)
+from shared.pubsub.topology import Topology, create_topology
+
+
+def a_topology(channel: grpc.Channel, ack_deadline: timedelta = timedelta(seconds=60)) -> Topology:
+    """Make topics and subscriptions of their own."""
+    name = f"test-{uuid.uuid4().hex}"
+    topology = Topology(
+        topic=f"projects/millrace-test/topics/{name}",
+        subscription=f"projects/millrace-test/subscriptions/{name}",
+        dead_letter_topic=f"projects/millrace-test/topics/{name}-dead",
+        dead_letter_subscription=f"projects/millrace-test/subscriptions/{name}-dead",
+        ack_deadline=ack_deadline,
+    )
+    create_topology(channel, topology)
+    return topology
+
+
+def publish(channel: grpc.Channel, topic: str, count: int, keys: int = 8) -> list[str]:
+    """Publish small messages, each request under one ordering key; return their ids."""
+    stub = publish_stub(channel)
+    identities: list[str] = []
+    for key in range(min(keys, count)):
+        share = range(key, count, keys)
+        messages = [{"data": f"message {number}".encode(), "ordering_key": f"planes/{key}"} for number in share]
+        identities += stub(PublishRequest(topic=topic, messages=messages), timeout=10).message_ids
+    return identities
+
+
+def pull(channel: grpc.Channel, subscription: str) -> list[Any]:
+    """Lease everything that can be leased now."""
+    stub = pull_stub(channel)
+    received: list[Any] = []
+    request = PullRequest(subscription=subscription, max_messages=1_000, return_immediately=True)
+    while messages := stub(request, timeout=10).received_messages:
+        received += messages
+    return received
+
+
+def pull_until(channel: grpc.Channel, subscription: str, count: int, timeout: timedelta) -> Sequence[str]:
+    """Lease and acknowledge until so many messages came; return their ids, those of repeats too."""
+    stub = pull_stub(channel)
+    identities: list[str] = []
+    ends = time.monotonic() + timeout.total_seconds()
+    while len(set(identities)) < count and time.monotonic() < ends:
+        request = PullRequest(subscription=subscription, max_messages=1_000)
+        received = stub(request, timeout=2).received_messages
+        if received:
+            acknowledge_stub(channel)(
+                AcknowledgeRequest(subscription=subscription, ack_ids=[one.ack_id for one in received]), timeout=10
+            )
+        identities += [one.message.message_id for one in received]
+    return identities

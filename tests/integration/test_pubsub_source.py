@@ -1,0 +1,208 @@
+"""The `pubsub` source in real Spark against the real emulator: what is published is leased, and acknowledged, once."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from deploy.local.processes import Processes, wait_until
+from services.cdc_consumer.core.messages import MESSAGE_DDL, MESSAGE_SCHEMA
+from shared.pubsub.channels import open_channel
+from tests.integration.pubsub_query import ROOT, messages_in, read_journal, spark_session, start_query
+from tests.integration.pubsub_topics import a_topology, publish, pull, pull_until
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = timedelta(seconds=90)
+Start = Callable[..., StreamingQuery]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+
+
+@pytest.fixture
+def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def start(session: SparkSession, pubsub_emulator: str, tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts the query on a subscription; it is stopped after the test, however that ended."""
+    started: list[StreamingQuery] = []
+
+    def start_one(subscription: str, **options: Any) -> StreamingQuery:
+        started.append(start_query(session, tmp_path, pubsub_emulator, subscription, **options))
+        return started[-1]
+
+    yield start_one
+    for query in started:
+        query.stop()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    wait_until(lambda: bool(condition()), what, timeout=PATIENCE)
+
+
+def wait_for_acks(journal: Path, count: int) -> None:
+    wait_for(lambda: len(messages_in(journal, "acked")) >= count, f"{count} messages to be acked")
+
+
+def test_arrow_and_spark_mean_the_same_message_rows(session: SparkSession) -> None:
+    declared = StructType.fromDDL(MESSAGE_DDL)
+    assert isinstance(declared, StructType)
+
+    assert to_arrow_schema(declared, timezone="UTC").equals(MESSAGE_SCHEMA)
+
+
+def test_over_many_micro_batches_published_is_leased_is_acked(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    query = start(topology.subscription, batchMessages="250")
+    published: list[str] = []
+    for count in (1, 700, 2, 250, 0, 1_100, 3):
+        published += publish(channel, topology.topic, count)
+        wait_for_acks(journal, len(published))
+    wait_for(lambda: sum(one["numInputRows"] for one in query.recentProgress) == len(published), "as many rows")
+
+    assert Counter(messages_in(journal, "taken")) == Counter(published)
+    assert Counter(messages_in(journal, "acked")) == Counter(published)
+    assert len(query.recentProgress) >= 8
+    assert pull(channel, topology.subscription) == []
+
+
+def test_no_message_waits_for_another_task_to_find_one(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    start(topology.subscription, idleWait="8s")
+    publish(channel, topology.topic, 1)
+    wait_for_acks(journal, 1)
+    took = []
+    for count in (1, 2, 1, 3, 1):
+        seen = len(messages_in(journal, "acked")) + count
+        began = time.monotonic()
+        publish(channel, topology.topic, count)
+        wait_for_acks(journal, seen)
+        took.append(time.monotonic() - began)
+
+    assert sorted(took)[2] < 4, took  # a wait of the source's own is 8 seconds
+
+
+def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path) -> None:
+    topology = a_topology(channel)
+    query = start(topology.subscription, idleWait="1s")
+    publish(channel, topology.topic, 1)
+    wait_for((tmp_path / "checkpoint/commits/0").exists, "the first micro-batch")
+
+    query.awaitTermination(4)  # four waits of the source
+
+    assert sorted(path.name for path in (tmp_path / "checkpoint/offsets").glob("[0-9]*")) == ["0"]
+
+
+def test_after_the_stop_file_nothing_is_leased_any_more(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    stop_file = tmp_path / "stop"
+    query = start(topology.subscription, stopFile=str(stop_file))
+    publish(channel, topology.topic, 1)
+    wait_for((tmp_path / "checkpoint/commits/0").exists, "the first micro-batch")
+
+    stop_file.touch()
+    late = publish(channel, topology.topic, 3)  # perhaps to a pull that was waiting: it gives them back
+    query.awaitTermination(3)
+    query.stop()
+
+    assert len(messages_in(journal, "taken")) == 1
+    assert sorted(one.message.message_id for one in pull(channel, topology.subscription)) == sorted(late)
+
+
+def test_available_now_drains_the_subscription_and_ends(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    published = publish(channel, topology.topic, 700)
+    query = start(
+        topology.subscription,
+        trigger={"availableNow": True},
+        shuffled=False,
+        batchMessages="200",
+        idleWait="1s",
+    )
+
+    assert query.awaitTermination(90)
+    assert Counter(messages_in(journal, "acked")) == Counter(published)
+    assert pull(channel, topology.subscription) == []
+
+
+def test_once_is_refused_with_what_to_use_instead(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    query = start(topology.subscription, trigger={"once": True})
+
+    with pytest.raises(StreamingQueryException, match=r"use trigger\(availableNow=True\)"):
+        query.awaitTermination(60)
+
+
+def test_a_subscription_that_is_not_there_ends_the_query_with_the_command_that_makes_it(start: Start) -> None:
+    query = start("projects/millrace-test/subscriptions/nobody")
+
+    with pytest.raises(StreamingQueryException, match=r"services\.cdc_consumer setup"):
+        query.awaitTermination(60)
+
+
+def test_a_restarted_query_does_its_interrupted_micro_batch_without_waiting(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    first = start(topology.subscription, hold=60)
+    publish(channel, topology.topic, 1)
+    wait_for(lambda: messages_in(journal, "taken"), "the first message to be leased")
+    first.stop()  # in the middle of its micro-batch; the offset is written, the commit is not
+    after = publish(channel, topology.topic, 5)
+
+    start(topology.subscription)
+    wait_for_acks(journal, 5)
+
+    assert set(after) <= set(messages_in(journal, "acked"))
+
+
+def test_killed_in_mid_batch_all_messages_come_back_after_the_ack_deadline(
+    channel: grpc.Channel, pubsub_emulator: str, new_processes: Processes, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel, ack_deadline=timedelta(seconds=10))
+    published = publish(channel, topology.topic, 300)
+    command = [sys.executable, "-m", "tests.integration.pubsub_query", str(tmp_path), pubsub_emulator]
+    query = new_processes.start("query", [*command, topology.subscription, "600"], {"PYTHONPATH": str(ROOT)})
+    wait_for(lambda: len(messages_in(journal, "taken")) >= 200, "leases taken by both tasks")
+
+    query.kill()  # the driver, its Java and its workers at once: nobody can give anything back
+    came_back = pull_until(channel, topology.subscription, len(published), timedelta(seconds=40))
+
+    assert read_journal(journal, "acked") == []
+    assert set(came_back) == set(published)
