@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -17,6 +17,8 @@ from services.spanner_reader.core.records import ROOT, PartitionToken
 from services.spanner_reader.ports import PartitionStore, Progress
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.retries import retrying_async
+from shared.runtime.stop import Stop
 from tests.fakes.spanner_reader import FakePartitionStore, Table
 
 LEASE: Final = timedelta(seconds=3)
@@ -36,10 +38,8 @@ class Stores:
 class PartitionStoreContract:
     """The promises. A subclass opens the stores."""
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Stores]:
+    def open(self) -> AbstractAsyncContextManager[Stores]:
         raise NotImplementedError
-        yield
 
     def run(self, promise: Callable[[Stores], Awaitable[None]]) -> None:
         async def scenario() -> None:
@@ -135,7 +135,7 @@ class PartitionStoreContract:
 
             assert await stores.one.finish(Progress(parents[1], later(55)), [merged]) == frozenset()
             (claimed,) = await stores.one.claim([C], None)
-            assert (claimed.start, claimed.watermark, claimed.parents) == (later(60), later(60), {A, B})
+            assert (claimed.start, claimed.watermark, claimed.parents) == (later(60), later(60), frozenset({A, B}))
             survey = await stores.one.survey()
             assert [p.token for p in survey.unfinished] == [C]
             assert survey.finished == 3
@@ -246,13 +246,9 @@ class TestSpannerPartitionStore(PartitionStoreContract):
             (other,) = await stores.two.claim([B], None)
 
             async def advance(store: PartitionStore, partition: Partition, seconds: int) -> None:
-                while True:
-                    try:
+                async for attempt in retrying_async(Stop()):  # aborted by the other's transaction: again
+                    with attempt:
                         await store.advance([Progress(partition, later(seconds))])
-                        return
-                    except Exception as error:
-                        assert type(error).__name__ == "TransientError"  # aborted by the other's transaction
-                        await asyncio.sleep(0.01)
 
             writes = [advance(stores.one, held[0], n) for n in range(1, 6)]
             writes += [advance(stores.two, other, n) for n in range(1, 6)]

@@ -75,7 +75,7 @@ class SpannerChangeStream:
                     timeout=None,  # the client's own is an hour, and a live partition may last longer
                     metadata=self._database.metadata,
                 )
-                rows = _Rows()
+                rows = StreamRows()
                 iterator = aiter(responses)
                 while True:
                     async with asyncio.timeout(patience):
@@ -119,7 +119,7 @@ _FOREIGN_PARTITION: Final = (
 )
 
 
-class _Rows:
+class StreamRows:
     """The rows of a result, from responses that may cut one anywhere."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ async def running(reader: Reader) -> AsyncIterator[None]:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something to come true."""
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  what it waits for are fakes, which have no event
             await asyncio.sleep(0)
 
 

@@ -1,0 +1,210 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from services.spanner_reader.core.changes import ChangeMaker, googlesql_type, spanner_sequence
+from services.spanner_reader.core.records import ColumnType, DataChangeRecord, Mod
+from shared.contracts.change_batch import Change
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.unit.spanner_reader.scripts import COLUMNS, a_record
+
+COMMIT = parse_timestamp("2022-09-27T12:30:00.123456Z")
+ACCOUNT_COLUMNS = (
+    ColumnType("AccountId", '{"code": "STRING"}', is_primary_key=True, ordinal_position=1),
+    ColumnType("LastUpdate", '{"code": "TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
+    ColumnType("Balance", '{"code": "INT"}', is_primary_key=False, ordinal_position=3),
+)
+
+
+def maker(**primary_keys: tuple[str, ...]) -> ChangeMaker:
+    return ChangeMaker("//spanner/s", 16, primary_keys)
+
+
+def only(record: DataChangeRecord, made_by: ChangeMaker | None = None) -> Change:
+    """Return the one change of a record."""
+    _header, ((_key, change),) = (made_by or maker()).changes(record)
+    return change
+
+
+def transfer(account: str, sequence: str, balance: int, old_balance: int) -> DataChangeRecord:
+    """Return one side of the documentation's transfer between two accounts."""
+    return DataChangeRecord(
+        commit_timestamp=COMMIT,
+        record_sequence=sequence,
+        server_transaction_id="6329047911",
+        is_last_record_in_transaction_in_partition=True,
+        table="AccountBalance",
+        column_types=ACCOUNT_COLUMNS,
+        mods=(
+            Mod(
+                f'{{"AccountId": "{account}"}}',
+                f'{{"LastUpdate": "2022-09-27T12:30:00.123456Z", "Balance": {balance}}}',
+                f'{{"LastUpdate": "2022-09-26T11:28:00.189413Z", "Balance": {old_balance}}}',
+            ),
+        ),
+        mod_type="UPDATE",
+        value_capture_type="OLD_AND_NEW_VALUES",
+        number_of_records_in_transaction=2,
+        number_of_partitions_in_transaction=2,
+    )
+
+
+def test_the_worked_example_of_a_transfer_between_two_accounts() -> None:
+    make = maker()
+    header, ((_, first),) = make.changes(transfer("Id1", "00000000", 1000, 1500))
+    _header, ((_, second),) = make.changes(transfer("Id2", "00000001", 2000, 1500))
+
+    assert header.primary_key == ("AccountId",)
+    assert [(c.name, c.type) for c in header.columns] == [
+        ("AccountId", "STRING"),
+        ("LastUpdate", "TIMESTAMP"),
+        ("Balance", "INT64"),
+    ]
+    # The row image is keys and new values together: these hold the columns outside the key only.
+    for change, account, balance in ((first, "Id1", 1000), (second, "Id2", 2000)):
+        assert json.loads(change.key) | json.loads(change.row or "") == {
+            "AccountId": account,
+            "LastUpdate": "2022-09-27T12:30:00.123456Z",
+            "Balance": balance,
+        }
+        assert json.loads(change.old or "")["Balance"] == 1500
+    assert first.sequence == "0005E9A7CD80A440/0000000000000000/0000000000000000/0000000000000000"
+    assert second.sequence == "0005E9A7CD80A440/0000000000000001/0000000000000000/0000000000000000"
+    assert first.commit_timestamp == "2022-09-27T12:30:00.123456Z"
+
+
+def test_transactions_of_one_commit_timestamp_are_told_apart_and_known_to_be_whole() -> None:
+    make = maker()
+    records = [
+        replace(
+            a_record(COMMIT, key, transaction=transaction),
+            record_sequence=f"{number:08d}",
+            number_of_records_in_transaction=2,
+            number_of_partitions_in_transaction=2,
+        )
+        for transaction, number, key in [("X", 0, 1), ("Y", 0, 2), ("Y", 1, 3), ("X", 1, 4)]
+    ]
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for record in records:
+        place = json.loads(only(record, make).place)
+        groups.setdefault(place["server_transaction_id"], []).append(
+            (place["number_of_records_in_transaction"], place["record_sequence"])
+        )
+    assert groups == {"X": [(2, "00000000"), (2, "00000001")], "Y": [(2, "00000000"), (2, "00000001")]}
+    assert len({only(record, make).key for record in records}) == 4
+
+
+@pytest.mark.parametrize(
+    ("mod_type", "op", "row"),
+    [("INSERT", "UPSERT", '{"Name":"n"}'), ("UPDATE", "UPSERT", '{"Name":"n"}'), ("DELETE", "DELETE", None)],
+)
+def test_an_insert_may_hit_a_row_that_is_there_so_insert_and_update_are_the_same(
+    mod_type: str, op: str, row: str | None
+) -> None:
+    change = only(replace(a_record(COMMIT), mod_type=mod_type))
+    assert (change.op, change.mod_type, change.row) == (op, mod_type, row)
+
+
+def test_the_text_of_keys_and_values_is_passed_on_as_it_came() -> None:
+    mod = Mod('{ "Id" : "007" }', '{"Name":"é\\u00e9 ","x":1.10}', '{ "Name":null}')
+    change = only(replace(a_record(COMMIT), mods=(mod,)))
+    assert (change.key, change.row, change.old) == (mod.keys, mod.new_values, mod.old_values)
+
+
+@pytest.mark.parametrize("values", ["{}", None, ""])
+def test_a_table_of_key_columns_only_has_an_empty_row_and_no_old_values(values: str | None) -> None:
+    change = only(replace(a_record(COMMIT), mods=(Mod('{"Id":"1"}', values, values),)))
+    assert (change.row, change.old) == ("{}", None)
+
+
+def test_every_mod_of_a_record_has_its_own_sequence_place_and_ordering_key() -> None:
+    header, changes = maker().changes(a_record(COMMIT, 1, mods=3))
+    assert [parse_sequence(change.sequence).sections[2] for _, change in changes] == [0, 1, 2]
+    assert [json.loads(change.place)["mod_index"] for _, change in changes] == [0, 1, 2]
+    expected = [ordering_key("Singers", bucket_of(b"Singers\0[%d]" % key, 16)) for key in (1, 2, 3)]
+    assert [key for key, _ in changes] == expected
+    assert canonical_key("Singers", header.key_types(), {"Id": "1"}) == b"Singers\0[1]"
+
+
+def test_a_place_says_all_that_puts_a_transaction_together_again() -> None:
+    record = replace(a_record(COMMIT, mods=2), transaction_tag='say "hi"', is_system_transaction=True)
+    _header, changes = maker().changes(record)
+    assert json.loads(changes[1][1].place) == {
+        "mod_index": 1,
+        "mod_count": 2,
+        "record_sequence": "00000000",
+        "server_transaction_id": "t",
+        "is_last_record_in_transaction_in_partition": True,
+        "number_of_records_in_transaction": 1,
+        "number_of_partitions_in_transaction": 1,
+        "transaction_tag": 'say "hi"',
+        "is_system_transaction": True,
+    }
+
+
+def test_a_record_sequence_is_read_as_hexadecimal_and_keeps_its_order() -> None:
+    assert str(spanner_sequence(1_700_000_000_000_000, "00000002", 0)) == (
+        "00060A24181E4000/0000000000000002/0000000000000000/0000000000000000"
+    )
+    decimal = [spanner_sequence(1, f"{n:08d}", 0) for n in (0, 9, 10, 99, 100, 1000012389)]
+    hexadecimal = [spanner_sequence(1, f"{n:08x}", 0) for n in (0, 9, 10, 255, 256)]
+    for numbers in (decimal, hexadecimal):
+        assert numbers == sorted(numbers)
+        assert [str(n) for n in numbers] == sorted(map(str, numbers))
+
+
+def test_an_update_of_a_later_commit_is_newer_whatever_its_record_and_mod() -> None:
+    earlier = parse_sequence(only(replace(a_record(COMMIT), record_sequence="ffffffff")).sequence)
+    later = parse_sequence(only(a_record(Nanoseconds(COMMIT + 1_000))).sequence)
+    assert earlier < later
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"code":"INT64"}', "INT64"),
+        ('{"code":"INT"}', "INT64"),
+        ('{"code":"ARRAY","array_element_type":{"code":"INT64"}}', "ARRAY<INT64>"),
+        ('{"code": "JSON"}', "JSON"),
+        ('{"code":"UUID"}', "UUID"),
+        ('{"type":"?"}', "TYPE_CODE_UNSPECIFIED"),
+    ],
+)
+def test_a_type_has_its_googlesql_name(text: str, name: str) -> None:
+    assert googlesql_type(text) == name
+
+
+def test_the_schema_orders_key_columns_and_ordinals_only_where_it_cannot() -> None:
+    columns = (
+        ColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
+        ColumnType("Name", '{"code":"STRING"}', is_primary_key=False, ordinal_position=3),
+        ColumnType("Base", '{"code":"STRING"}', is_primary_key=True, ordinal_position=2),
+    )
+    record = replace(a_record(COMMIT), column_types=columns, mods=(Mod('{"Id":"1","Base":"b"}', "{}", None),))
+    assert maker(Singers=("Base", "Id")).changes(record)[0].primary_key == ("Base", "Id")
+    assert maker().changes(record)[0].primary_key == ("Id", "Base")
+    assert maker(Singers=("Other",)).changes(record)[0].primary_key == ("Id", "Base")  # made anew with another key
+    assert [c.name for c in maker().changes(record)[0].columns] == ["Id", "Base", "Name"]  # the table's order
+
+
+def test_a_header_is_made_once_for_each_column_list_and_anew_when_the_schema_is_learned() -> None:
+    make = maker()
+    first, _ = make.changes(a_record(COMMIT))
+    again, _ = make.changes(replace(a_record(COMMIT), column_types=tuple(replace(c) for c in COLUMNS)))
+    assert again is first
+    more = (*COLUMNS, ColumnType("New", '{"code":"BOOL"}', is_primary_key=False, ordinal_position=3))
+    wider, _ = make.changes(replace(a_record(COMMIT), column_types=more))
+    assert [c.name for c in wider.columns] == ["Id", "Name", "New"]
+    assert not make.knows("Singers")
+    make.learn({"Singers": ("Id",)})
+    assert make.knows("Singers")
+
+
+@pytest.mark.parametrize("keys", ['{"Id":"not a number"}', '{"Other":"1"}', "[]"])
+def test_a_key_that_contradicts_its_type_is_published_all_the_same(keys: str) -> None:
+    _header, ((ordering, change),) = maker().changes(replace(a_record(COMMIT), mods=(Mod(keys, "{}", None),)))
+    assert change.key == keys
+    assert ordering.startswith("Singers/")

@@ -1,0 +1,121 @@
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from google.api_core import exceptions
+
+from services.spanner_reader.adapters.errors import spanner_errors
+from services.spanner_reader.adapters.schema import (
+    StreamDefinition,
+    check_partition_table,
+    check_stream,
+    check_tables,
+    check_times,
+    type_json,
+)
+from services.spanner_reader.core.changes import googlesql_type
+from services.spanner_reader.ports import WatchedTable
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.unit.spanner_reader.scripts import COLUMNS
+
+GOOD = StreamDefinition(
+    watches_everything=False,
+    value_capture_type="NEW_ROW",
+    partition_mode="IMMUTABLE_KEY_RANGE",
+    retention=timedelta(days=1),
+)
+SINGERS = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
+NOW = parse_timestamp("2026-11-21T12:00:00Z")
+
+
+@pytest.mark.parametrize("capture", ["NEW_ROW", "NEW_ROW_AND_OLD_VALUES"])
+def test_streams_that_carry_whole_rows_are_read(capture: str) -> None:
+    check_stream("s", replace(GOOD, value_capture_type=capture))
+
+
+@pytest.mark.parametrize("capture", ["OLD_AND_NEW_VALUES", "NEW_VALUES"])
+def test_streams_that_carry_parts_of_rows_are_refused_with_the_statement_that_mends_them(capture: str) -> None:
+    with pytest.raises(MisconfiguredError) as error:
+        check_stream("Orders", replace(GOOD, value_capture_type=capture))
+    assert "ALTER CHANGE STREAM Orders SET OPTIONS (value_capture_type = 'NEW_ROW')" in str(error.value)
+
+
+def test_streams_whose_partitions_change_their_range_are_refused() -> None:
+    with pytest.raises(MisconfiguredError, match="MUTABLE_KEY_RANGE"):
+        check_stream("s", replace(GOOD, partition_mode="MUTABLE_KEY_RANGE"))
+
+
+def test_tables_without_a_key_are_named() -> None:
+    check_tables("s", [SINGERS])
+    with pytest.raises(MisconfiguredError, match="Nameless"):
+        check_tables("s", [SINGERS, replace(SINGERS, name="Nameless", primary_key=())])
+
+
+@pytest.mark.parametrize("definition", [replace(GOOD, watches_everything=True), GOOD])
+def test_a_stream_that_watches_the_partition_table_is_refused(definition: StreamDefinition) -> None:
+    tables = [SINGERS, replace(SINGERS, name="partitions")]
+    with pytest.raises(MisconfiguredError, match="PARTITION_DATABASE"):
+        check_partition_table("s", tables, definition, table="partitions", same_database=True)
+    check_partition_table("s", tables, definition, table="partitions", same_database=False)
+    check_partition_table("s", [SINGERS], GOOD, table="partitions", same_database=True)
+
+
+def test_a_start_older_than_the_retention_is_refused_with_the_range_that_is_allowed() -> None:
+    with pytest.raises(MisconfiguredError, match=r"between 2026-11-20T12:00:00Z .* and 2026-11-21T12:00:00Z"):
+        check_times(GOOD, start=parse_timestamp("2026-11-20T11:59:59Z"), end=None, now=NOW)
+    check_times(GOOD, start=parse_timestamp("2026-11-20T12:00:01Z"), end=None, now=NOW)
+
+
+def test_a_start_to_come_and_an_end_before_the_start_are_refused() -> None:
+    with pytest.raises(MisconfiguredError, match="still to come"):
+        check_times(GOOD, start=Nanoseconds(NOW + 1), end=None, now=NOW)
+    with pytest.raises(MisconfiguredError, match="before the start"):
+        check_times(GOOD, start=NOW, end=Nanoseconds(NOW - 1), now=NOW)
+    check_times(GOOD, start=NOW, end=NOW, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("spanner_type", "name"),
+    [
+        ("STRING(64)", "STRING"),
+        ("BYTES(MAX)", "BYTES"),
+        ("INT64", "INT64"),
+        ("ARRAY<STRING(MAX)>", "ARRAY<STRING>"),
+        ("ARRAY<FLOAT32>(vector_length=>3)", "ARRAY<FLOAT32>"),
+    ],
+)
+def test_a_column_of_the_schema_has_the_type_that_its_records_have(spanner_type: str, name: str) -> None:
+    assert googlesql_type(type_json(spanner_type)) == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (exceptions.ServiceUnavailable, ""),
+        (exceptions.Cancelled, ""),
+        (exceptions.DeadlineExceeded, ""),
+        (exceptions.InternalServerError, ""),
+        (exceptions.Aborted, ""),
+        (exceptions.NotFound, "Session not found: projects/p"),
+    ],
+)
+def test_what_may_work_again_is_transient(kind: Callable[[str], Exception], message: str) -> None:
+    with pytest.raises(TransientError, match="read"), spanner_errors("read"):
+        raise kind(message)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [exceptions.OutOfRange, exceptions.InvalidArgument, exceptions.NotFound, exceptions.PermissionDenied],
+)
+def test_what_only_a_person_can_mend_is_misconfigured(kind: Callable[[str], Exception]) -> None:
+    with pytest.raises(MisconfiguredError, match="read"), spanner_errors("read"):
+        raise kind("database not found")
+
+
+def test_what_nobody_knows_passes_through() -> None:
+    unknown: Callable[[str], Exception] = exceptions.Unknown
+    with pytest.raises(exceptions.Unknown), spanner_errors("read"):
+        raise unknown("x")
