@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_FEW: Final = 16
+_FEW: Final = 32
 """From so few rows on, the exact way one by one costs no more than another round of halving."""
 
 

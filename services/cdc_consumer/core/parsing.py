@@ -94,6 +94,14 @@ def _fast(schema: pa.Schema, keys: Sequence[msgspec.Raw], rows: Sequence[msgspec
     text = b"".join(chain.from_iterable(parts))
     if len(text) > _BLOCK_LIMIT and len(keys) > 1:
         return None
+    table = _read(schema, text)
+    if table is None:
+        numbers = _with_bare_constants(text)
+        table = _read(schema, numbers) if numbers != text else None
+    return table if table is not None and table.num_rows == len(keys) else None
+
+
+def _read(schema: pa.Schema, text: bytes) -> pa.Table | None:
     try:
         table = pyarrow.json.read_json(
             pa.BufferReader(text),
@@ -103,7 +111,18 @@ def _fast(schema: pa.Schema, keys: Sequence[msgspec.Raw], rows: Sequence[msgspec
         )
     except pa.ArrowException:
         return None
-    return table if table.num_rows == len(keys) and table.schema == schema else None
+    return table if table.schema == schema else None
+
+
+def _with_bare_constants(text: bytes) -> bytes:
+    """Return the text with ``"NaN"``, ``"Infinity"``, ``"-Infinity"`` as the bare words that pyarrow takes for numbers.
+
+    In valid JSON a colon and then one of these in quotes can only be a member's whole value: inside a string its
+    quotes would be escaped. A text column that holds such a word makes the block fail again, and goes the exact way.
+    """
+    for word in _NOT_A_NUMBER:
+        text = text.replace(f':"{word}"'.encode(), f":{word}".encode())
+    return text
 
 
 @dataclass(frozen=True, slots=True)

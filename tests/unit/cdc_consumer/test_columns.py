@@ -298,6 +298,24 @@ def test_nan_among_numbers_is_nan() -> None:
     assert [str(row["c"]) for row in rows(decoded)] == ["1.5", "nan", "-0.0"] * 20
 
 
+def test_the_words_for_what_is_no_number_stay_words_in_a_text() -> None:
+    texts = ["NaN", ':"NaN"', '"c":"NaN"', "Infinity", 'x:"-Infinity",', ":", '\\:"NaN"']
+    header = header_of({"id": "INT64", "c": "FLOAT64", "note": "STRING", "doc": "JSON"})
+    changes = [upsert(n, {"c": "NaN", "note": text, "doc": json.dumps({"c": text})}) for n, text in enumerate(texts)]
+    for each in (changes, changes[1:2], changes * 20):
+        decoded = decode(batch_of(each, header).replace(b": ", b":"))
+        assert not decoded.poison
+        assert [(str(row["c"]), row["note"], json.loads(str(row["doc"]))["c"]) for row in rows(decoded)] == [
+            ("nan", texts[int(str(row["id"]))], texts[int(str(row["id"]))]) for row in rows(decoded)
+        ]
+        assert len(rows(decoded)) == len(each)
+
+
+def test_a_word_for_what_is_no_number_fits_no_other_type() -> None:
+    for kind in ("BOOL", "INT64", "NUMERIC", "DATE", "TIMESTAMP"):
+        assert poison_of_value(kind, '"Infinity"').reason is Reason.VALUE_DOES_NOT_FIT
+
+
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
