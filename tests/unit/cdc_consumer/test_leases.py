@@ -1,0 +1,155 @@
+"""Leases on stubs: requests within Pub/Sub's limits, sent again one by one, and a keeper that nothing stops early."""
+
+import threading
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from services.cdc_consumer.adapters.leases import PubsubLeases
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+SHORT = timedelta(milliseconds=30)
+PATIENCE = 10.0
+
+
+class PubsubInMemory:
+    """Answers, fails as told, and says when the next extension has arrived."""
+
+    def __init__(self) -> None:
+        self.failures: list[grpc.StatusCode] = []
+        self.extensions = threading.Semaphore(0)
+        self.channel = FakeChannel(self.answer)
+
+    def answer(self, name: str, request: Any) -> Any:
+        if name == "ModifyAckDeadline" and request.ack_deadline_seconds:
+            self.extensions.release()
+        if self.failures:
+            raise FakeRpcError(self.failures.pop(0))
+        return None
+
+    def leases(self, ack_deadline: timedelta = SHORT, stop: Stop | None = None) -> PubsubLeases:
+        channel: Any = self.channel
+        return PubsubLeases(channel, "projects/p/subscriptions/s", ack_deadline, stop or Stop())
+
+    def wait_for_extensions(self, count: int) -> None:
+        for _ in range(count):
+            assert self.extensions.acquire(timeout=PATIENCE)
+
+    def called(self, name: str) -> list[Any]:
+        return [request for called, request in list(self.channel.calls) if called == name]
+
+
+@pytest.fixture
+def pubsub() -> PubsubInMemory:
+    return PubsubInMemory()
+
+
+def test_many_long_ack_ids_are_cut_into_requests_that_pubsub_takes(pubsub: PubsubInMemory) -> None:
+    ack_ids = [f"{number:0200d}" for number in range(10_000)]
+    pubsub.leases().ack(ack_ids)
+
+    requests = pubsub.called("Acknowledge")
+
+    assert [one for request in requests for one in request.ack_ids] == ack_ids
+    assert max(request.ByteSize() for request in requests) <= 512 * 1024
+    assert len(requests) == 5
+
+
+def test_only_what_failed_is_sent_again(pubsub: PubsubInMemory) -> None:
+    pubsub.failures = [UNAVAILABLE]
+    leases = pubsub.leases()
+    leases.ack([f"{number:0200d}" for number in range(5_000)])
+
+    sent = Counter(request.ack_ids[0] for request in pubsub.called("Acknowledge"))
+
+    assert sorted(sent.values()) == [1, 1, 2]
+    assert leases.acked == 5_000
+
+
+def test_a_refusal_is_raised_and_nothing_counted(pubsub: PubsubInMemory) -> None:
+    pubsub.failures = [grpc.StatusCode.NOT_FOUND]
+    leases = pubsub.leases()
+
+    with pytest.raises(MisconfiguredError, match="projects/p/subscriptions/s"):
+        leases.ack(["a"])
+    assert leases.acked == 0
+
+
+def test_a_stop_ends_the_retries(pubsub: PubsubInMemory) -> None:
+    stop = Stop()
+    stop.request()
+    pubsub.failures = [UNAVAILABLE] * 100
+
+    with pytest.raises(TransientError):
+        pubsub.leases(stop=stop).give_back(["a"])
+    assert len(pubsub.called("ModifyAckDeadline")) == 1
+
+
+def test_putting_off_asks_for_no_more_than_pubsub_takes(pubsub: PubsubInMemory) -> None:
+    leases = pubsub.leases()
+    leases.put_off(["a"], timedelta(hours=2))
+    leases.give_back(["b", "c"])
+
+    assert [request.ack_deadline_seconds for request in pubsub.called("ModifyAckDeadline")] == [600, 0]
+    assert (leases.put_off_count, leases.given_back) == (1, 2)
+
+
+def test_the_first_extension_goes_out_before_the_block_begins(pubsub: PubsubInMemory) -> None:
+    with pubsub.leases(timedelta(seconds=60)).keeping(["a", "b"]):
+        (request,) = pubsub.called("ModifyAckDeadline")
+
+    assert (list(request.ack_ids), request.ack_deadline_seconds) == (["a", "b"], 60)
+
+
+def test_the_keeper_goes_on_whatever_happens_to_single_extensions(pubsub: PubsubInMemory) -> None:
+    pubsub.failures = [UNAVAILABLE, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DATA_LOSS, UNAVAILABLE]
+    leases = pubsub.leases()
+    with leases.keeping(["a"]):
+        pubsub.wait_for_extensions(8)
+
+    assert leases.extended >= 3
+
+
+def test_the_keeper_has_ended_when_the_block_has(pubsub: PubsubInMemory) -> None:
+    def fail_meanwhile() -> None:
+        with pubsub.leases().keeping(["a"]):
+            pubsub.wait_for_extensions(2)
+            raise ValueError("the work failed")
+
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="the work failed"):
+        fail_meanwhile()
+    calls = len(pubsub.channel.calls)
+
+    assert threading.active_count() == before
+    assert len(pubsub.channel.calls) == calls
+
+
+def test_what_is_acked_given_back_or_put_off_is_extended_no_more(pubsub: PubsubInMemory) -> None:
+    leases = pubsub.leases()
+    with leases.keeping(["acked", "back", "later", "kept"]):
+        leases.ack(["acked"])
+        leases.give_back(["back"])
+        leases.put_off(["later"], timedelta(seconds=60))
+        settled = len(pubsub.channel.calls)
+        pubsub.wait_for_extensions(4)
+    extended = [list(request.ack_ids) for name, request in pubsub.channel.calls[settled:]]
+
+    assert extended[1:]
+    assert all(ids == ["kept"] for ids in extended[1:])  # the ack does not wait for an extension under way
+
+
+def test_a_keeper_of_leases_that_are_taken_one_by_one_keeps_them_all(pubsub: PubsubInMemory) -> None:
+    with pubsub.leases().keeper() as keeper:
+        keeper.add(["a"])
+        pubsub.wait_for_extensions(1)
+        keeper.add(["b"])
+        pubsub.wait_for_extensions(2)
+
+    assert list(pubsub.called("ModifyAckDeadline")[-1].ack_ids) == ["a", "b"]

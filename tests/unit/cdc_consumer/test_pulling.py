@@ -1,0 +1,207 @@
+"""Pulling: short when quiet, long when behind, and every lease taken is handed on or given back."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.pulling import IN_FLIGHT, Puller, PullLimits, ack_ids, to_record_batch
+from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.stubs import PullResponse
+from shared.runtime.stop import Stop
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
+
+LINGER = timedelta(milliseconds=50)
+LONGEST = timedelta(seconds=2)
+
+
+class Backlog:
+    """A subscription with a backlog, on a clock that a pull and a wait move."""
+
+    def __init__(self, messages: int, per_pull: int = 100, size: int = 10) -> None:
+        self.messages = messages
+        self.per_pull = per_pull
+        self.size = size
+        self.failures: list[grpc.StatusCode | None] = []
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.arriving: list[int] = []
+        self.leased: list[str] = []
+        self.given_back: list[str] = []
+        self.channel = FakeChannel(self.answer)
+        channel: Any = self.channel
+        leases = PubsubLeases(channel, "s", timedelta(seconds=60), Stop())
+        self.puller = Puller(channel, "s", leases, clock=lambda: self.now, wait=self.wait)
+
+    def answer(self, name: str, request: Any) -> Any:
+        if name != "Pull":
+            assert request.ack_deadline_seconds == 0
+            self.given_back += request.ack_ids
+            return None
+        self.now += 0.003
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise FakeRpcError(failure)
+        count = min(self.messages, self.per_pull, request.max_messages)
+        self.messages -= count
+        ids = [f"a{len(self.leased) + number}" for number in range(count)]
+        self.leased += ids
+        return PullResponse(received_messages=[{"ack_id": one, "message": {"data": b"x" * self.size}} for one in ids])
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+        if self.arriving:
+            self.messages += self.arriving.pop(0)
+
+    def collect(self, messages: int = 2_000, size: int = 64_000_000) -> Iterator[Any]:
+        return self.puller.collect(PullLimits(messages=messages, bytes=size, linger=LINGER, longest=LONGEST))
+
+    def pulls(self) -> int:
+        return sum(name == "Pull" for name, _request in self.channel.calls)
+
+
+def taken(responses: Iterator[Any]) -> list[str]:
+    return [ack_id for response in responses for ack_id in ack_ids(response)]
+
+
+def test_when_quiet_it_pulls_at_once_and_once_more_after_the_linger() -> None:
+    backlog = Backlog(messages=1)
+    backlog.arriving = [2]
+
+    assert len(taken(backlog.collect())) == 3
+    assert backlog.waits == [pytest.approx(LINGER.total_seconds(), abs=0.01)]
+    assert backlog.pulls() == 2
+
+
+def test_when_behind_several_pulls_are_in_flight_and_nothing_waits() -> None:
+    backlog = Backlog(messages=10_000)
+
+    assert len(taken(backlog.collect())) == 2_000
+    assert backlog.waits == []
+    assert backlog.messages == 8_000
+
+
+def test_the_limit_of_messages_is_kept_whatever_is_in_flight() -> None:
+    for limit in (1, 7, 99, 101, 1_234):
+        backlog = Backlog(messages=10_000)
+
+        assert len(taken(backlog.collect(messages=limit))) == limit
+        assert len(backlog.leased) == limit
+
+
+def test_no_room_is_no_pull() -> None:
+    backlog = Backlog(messages=10)
+
+    assert taken(backlog.collect(messages=0)) == []
+    assert backlog.pulls() == 0
+
+
+def test_the_limit_of_bytes_is_passed_by_what_is_in_flight_only() -> None:
+    backlog = Backlog(messages=10_000, size=1_000)
+    got = taken(backlog.collect(messages=10_000, size=500_000))
+
+    assert 500 <= len(got) <= 500 + 100 * IN_FLIGHT
+    assert got == backlog.leased
+
+
+def test_reading_ends_while_there_is_still_more() -> None:
+    backlog = Backlog(messages=10_000_000, per_pull=10)
+    got = taken(backlog.collect(messages=10_000_000))
+
+    assert got == backlog.leased
+    assert backlog.now < LONGEST.total_seconds() + 0.1
+
+
+def test_a_trickle_does_not_hold_the_first_message_up() -> None:
+    backlog = Backlog(messages=1_000, per_pull=1)
+    got = taken(backlog.collect())
+
+    assert got == backlog.leased
+    assert backlog.now < 3 * LINGER.total_seconds()
+
+
+def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_given_back() -> None:
+    backlog = Backlog(messages=10_000)
+    reading = backlog.collect()
+    handed_on = [one for _ in range(4) for one in ack_ids(next(reading))]
+    reading.close()  # type: ignore[attr-defined]
+
+    assert all(call.awaited for call in backlog.channel.in_flight)
+    assert len(backlog.leased) > len(handed_on)
+    assert sorted(handed_on + backlog.given_back) == sorted(backlog.leased)
+
+
+def test_if_pubsub_goes_away_what_was_read_is_handed_on() -> None:
+    backlog = Backlog(messages=10_000)
+    backlog.failures = [None, None, grpc.StatusCode.UNAVAILABLE]
+    got = taken(backlog.collect())
+
+    assert got == backlog.leased
+    assert len(got) >= 200
+    assert backlog.given_back == []
+
+
+def test_a_refusal_is_raised_and_gives_back_what_is_in_flight() -> None:
+    backlog = Backlog(messages=10_000)
+    backlog.failures = [None, None, grpc.StatusCode.NOT_FOUND]
+    got: list[str] = []
+
+    def read() -> None:
+        for response in backlog.collect():
+            got.extend(ack_ids(response))
+
+    with pytest.raises(MisconfiguredError):
+        read()
+    assert sorted(got + backlog.given_back) == sorted(backlog.leased)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [(grpc.StatusCode.UNAVAILABLE, TransientError), (grpc.StatusCode.NOT_FOUND, MisconfiguredError)],
+)
+def test_waiting_for_the_first_message_says_what_went_wrong(failure: grpc.StatusCode, error: type[Exception]) -> None:
+    backlog = Backlog(messages=0)
+    backlog.failures = [failure]
+
+    with pytest.raises(error):
+        backlog.puller.first(timedelta(seconds=8), 2)
+
+
+def test_a_wait_that_ran_out_found_nothing() -> None:
+    backlog = Backlog(messages=0)
+    backlog.failures = [grpc.StatusCode.DEADLINE_EXCEEDED]
+
+    assert backlog.puller.first(timedelta(seconds=8), 2) is None
+    assert backlog.puller.first(timedelta(seconds=8), 2) is None
+    assert backlog.puller.now(2) is None
+
+
+def test_a_row_is_the_message_with_its_lease() -> None:
+    response = PullResponse(
+        received_messages=[
+            {
+                "ack_id": "lease",
+                "delivery_attempt": 3,
+                "message": {
+                    "data": b"\x00\xff",
+                    "attributes": {"table": "planes"},
+                    "message_id": "42",
+                    "ordering_key": "planes/3",
+                    "publish_time": {"seconds": 1_795_262_857, "nanos": 758_123_999},
+                },
+            },
+            {"ack_id": "bare", "message": {}},
+        ]
+    )
+    batch = to_record_batch(response)
+    full, bare = batch.to_pylist()
+
+    assert batch.schema.equals(MESSAGE_SCHEMA)
+    assert full["publish_time"].isoformat() == "2026-11-21T12:07:37.758123+00:00"
+    assert (full["ack_id"], full["message_id"], full["ordering_key"]) == ("lease", "42", "planes/3")
+    assert (full["data"], full["attributes"], full["delivery_attempt"]) == (b"\x00\xff", [("table", "planes")], 3)
+    assert (bare["ack_id"], bare["data"], bare["attributes"]) == ("bare", b"", [])

@@ -1,0 +1,106 @@
+"""Dead letters on the wire: what was kept can be read back as it came, whatever Pub/Sub's limits say."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from shared.contracts.dead_letter import DeadLetter, from_message
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.letters import DeadLetterPublisher, letter_message
+from shared.pubsub.stubs import PublishResponse
+from shared.runtime.stop import Stop
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
+
+TOPIC = "projects/p/topics/dead"
+
+
+def a_letter(data: bytes = b"{garbage", **fields: Any) -> DeadLetter:
+    given: dict[str, Any] = {"attributes": {"table": "planes"}, "ordering_key": "planes/3", "detail": "line 1"} | fields
+    return DeadLetter(
+        data=data,
+        reason=Reason.UNDECODABLE,
+        failed_at=Nanoseconds(1_700_000_000_000_000_000),
+        failed_in="a test",
+        **given,
+    )
+
+
+def accepting(_name: str, request: Any) -> Any:
+    return PublishResponse(message_ids=["1"] * len(request.messages))
+
+
+def publisher(channel: Any, stop: Stop | None = None) -> DeadLetterPublisher:
+    return DeadLetterPublisher(channel, TOPIC, stop or Stop())
+
+
+def test_a_letter_comes_back_as_it_was() -> None:
+    message = letter_message(a_letter())
+
+    assert from_message(message.data, dict(message.attributes)) == a_letter()
+    assert message.ordering_key == ""
+
+
+def test_letters_share_requests_within_the_limits() -> None:
+    channel = FakeChannel(accepting)
+    publisher(channel).keep([a_letter(b"x" * 3_000_000)] * 4 + [a_letter()] * 1_500)
+
+    requests = [request for _name, request in channel.calls]
+
+    assert sum(len(request.messages) for request in requests) == 1_504
+    assert max(request.ByteSize() for request in requests) < 10_000_000
+    assert max(len(request.messages) for request in requests) <= 1_000
+
+
+def test_no_letters_are_no_request() -> None:
+    channel = FakeChannel(accepting)
+    publisher(channel).keep([])
+
+    assert channel.calls == []
+
+
+def test_a_message_at_pubsubs_own_limit_is_kept_flagged_with_its_size() -> None:
+    message = letter_message(a_letter(b"x" * 10_000_000))
+    letter = from_message(message.data, dict(message.attributes))
+
+    assert (letter.data, letter.payload_bytes) == (b"", 10_000_000)
+    assert letter.identity == a_letter(b"x" * 10_000_000).identity
+
+
+def test_a_message_with_as_many_attributes_as_pubsub_takes_is_kept() -> None:
+    letter = a_letter(attributes={f"name{number}": "value" for number in range(100)})
+    message = letter_message(letter)
+
+    assert len(message.attributes) == 100
+    assert from_message(message.data, dict(message.attributes)).identity == letter.identity
+
+
+def test_keeping_goes_on_until_pubsub_is_back() -> None:
+    failures = [grpc.StatusCode.UNAVAILABLE]
+
+    def answer(name: str, request: Any) -> Any:
+        if failures:
+            raise FakeRpcError(failures.pop())
+        return accepting(name, request)
+
+    channel = FakeChannel(answer)
+    publisher(channel).keep([a_letter()])
+
+    assert [request for _name, request in channel.calls] == [channel.calls[0][1]] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(grpc.StatusCode.NOT_FOUND, MisconfiguredError), (grpc.StatusCode.UNAVAILABLE, TransientError)],
+)
+def test_what_is_not_kept_raises(code: grpc.StatusCode, error: type[Exception]) -> None:
+    def answer(_name: str, _request: Any) -> Any:
+        raise FakeRpcError(code)
+
+    stop = Stop()
+    stop.request()
+
+    with pytest.raises(error, match=TOPIC):
+        publisher(FakeChannel(answer), stop).keep([a_letter()])

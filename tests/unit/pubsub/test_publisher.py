@@ -1,0 +1,233 @@
+"""The publisher: a future says what became of its changes, and nothing of a key overtakes what failed before it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from msgspec.structs import replace
+
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.dead_letter import from_message
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.runtime.stop import Stop
+from tests.builders import a_change, a_header
+from tests.fakes.pubsub_channel import FakeAsyncChannel
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+class World:
+    """A publisher on a Pub/Sub in memory."""
+
+    def __init__(self, **options: Any) -> None:
+        self.stop = Stop()
+        self.channel = FakeAsyncChannel()
+        self.letters = FakeAsyncChannel()
+        letters: Any = self.letters  # duck-typed: a stub is all that is asked of a channel
+        channel: Any = self.channel
+        keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop)
+        self.publisher = BatchPublisher(
+            channel, "projects/p/topics/t", keeper, self.stop, failed_in="a test", **options
+        )
+
+    def confirmed(self) -> list[tuple[str, str]]:
+        """Return ordering key and key of every change that Pub/Sub has, in order."""
+        return [
+            (message.ordering_key, bytes(key).decode())
+            for request in self.channel.confirmed
+            for message in request.messages
+            for key in decode_batch(message.data).keys
+        ]
+
+
+def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 10))
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@in_a_loop
+async def test_a_future_resolves_when_all_its_changes_are_confirmed_and_not_before() -> None:
+    world = World()
+    world.channel.open.clear()
+    async with world.publisher as publisher:
+        future = await publisher.publish(a_header(), [("planes/0", a_change(1)), ("planes/1", a_change(2))])
+        await turns()
+        assert len(world.channel.requests) == 2
+        assert not future.done()
+        world.channel.open.set()
+        await future
+        assert publisher.outstanding_bytes == 0
+        assert (publisher.published_messages, publisher.published_changes) == (2, 2)
+
+
+@in_a_loop
+async def test_a_message_says_in_its_attributes_what_it_holds() -> None:
+    world = World()
+    async with world.publisher as publisher:
+        await (await publisher.publish(a_header(), [("planes/0", a_change(1))]))
+    (message,) = world.channel.confirmed[0].messages
+    attributes = dict(message.attributes)
+
+    assert attributes.pop("traceparent").startswith("00-")
+    assert attributes == {
+        "source": a_header().source,
+        "table": "planes",
+        "change_count": "1",
+        "format": "1",
+        "first_commit_timestamp": a_change().commit_timestamp,
+        "last_commit_timestamp": a_change().commit_timestamp,
+    }
+    assert message.ordering_key == "planes/0"
+
+
+@in_a_loop
+async def test_first_and_last_commit_are_by_time_whatever_their_number_of_digits() -> None:
+    world = World()
+    times = [
+        "2026-01-01T00:00:01.5Z",
+        "2026-01-01T00:00:01Z",
+        "2026-01-01T00:00:01.49999Z",
+        "2026-01-01T02:00:01.6+02:00",
+    ]
+    changes = [("k", replace(a_change(number), commit_timestamp=time)) for number, time in enumerate(times)]
+    async with world.publisher as publisher:
+        await (await publisher.publish(a_header(), changes))
+    attributes = world.channel.confirmed[0].messages[0].attributes
+
+    assert attributes["first_commit_timestamp"] == times[1]
+    assert attributes["last_commit_timestamp"] == times[3]
+
+
+@in_a_loop
+async def test_an_announcement_is_a_batch_without_changes() -> None:
+    world = World()
+    async with world.publisher as publisher:
+        await (await publisher.publish(a_header(), []))
+    (message,) = world.channel.confirmed[0].messages
+
+    assert len(decode_batch(message.data)) == 0
+    assert message.attributes["change_count"] == "0"
+
+
+@in_a_loop
+async def test_what_failed_transiently_goes_again_before_anything_later_of_its_key() -> None:
+    world = World(limits=Limits(changes_per_message=1, messages_per_request=1))
+    world.channel.failures = [UNAVAILABLE, UNAVAILABLE]
+    async with world.publisher as publisher:
+        futures = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in range(5)]
+        await asyncio.gather(*futures)
+
+    assert world.channel.requests[0] == world.channel.requests[1] == world.channel.requests[2]
+    assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(5)]
+
+
+@in_a_loop
+async def test_publishing_waits_for_room_and_goes_on_in_the_order_in_which_it_was_asked() -> None:
+    world = World(outstanding_bytes=1)
+    world.channel.open.clear()
+    async with world.publisher as publisher:
+        tasks = [asyncio.create_task(publisher.publish(a_header(), [("k", a_change(number))])) for number in range(4)]
+        await turns()
+        assert [task.done() for task in tasks] == [True, False, False, False]
+        world.channel.open.set()
+        await asyncio.gather(*[await task for task in tasks])
+
+    assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(4)]
+
+
+@in_a_loop
+async def test_misconfigured_fails_everything_that_waits_and_everything_later() -> None:
+    world = World(outstanding_bytes=1)
+    world.channel.open.clear()
+    world.channel.failures = [grpc.StatusCode.NOT_FOUND] * 3
+    async with world.publisher as publisher:
+        first = await publisher.publish(a_header(), [("k", a_change(1)), ("other", a_change(2))])
+        waiting = asyncio.create_task(publisher.publish(a_header(), [("k", a_change(3))]))
+        await turns()
+        world.channel.open.set()
+        for failing in (first, waiting, publisher.publish(a_header(), [])):
+            with pytest.raises(MisconfiguredError, match="setup"):
+                await failing
+
+
+@in_a_loop
+async def test_a_stop_lets_what_is_under_way_be_confirmed() -> None:
+    world = World()
+    world.channel.open.clear()
+    async with world.publisher as publisher:
+        future = await publisher.publish(a_header(), [("k", a_change(1))])
+        await turns()
+        world.stop.request()
+        world.channel.open.set()
+    await future
+
+
+@in_a_loop
+async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
+    world = World()
+    world.channel.failures = [UNAVAILABLE] * 1_000
+    async with world.publisher as publisher:
+        futures = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in range(3)]
+        await turns()
+        world.stop.request()
+    for future in futures:
+        with pytest.raises(TransientError):
+            await future
+    assert world.channel.confirmed == []
+
+
+@in_a_loop
+async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
+    world = World()
+    future = await world.publisher.publish(a_header(), [("k", a_change(number)) for number in range(1_200)])
+    await world.publisher.close()
+
+    assert future.done()
+    assert len(world.confirmed()) == 1_200
+    with pytest.raises(RuntimeError, match="closed"):
+        await world.publisher.publish(a_header(), [])
+
+
+@in_a_loop
+async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_future_resolves() -> None:
+    world = World()
+    world.letters.open.clear()
+    large = a_change(7, sequence=9, name="x" * 9_100_000)
+    async with world.publisher as publisher:
+        future = await publisher.publish(a_header(), [("planes/3", a_change(1)), ("planes/3", large)])
+        await turns()
+        assert len(world.confirmed()) == 1
+        assert not future.done()
+        world.letters.open.set()
+        await future
+    (message,) = world.letters.confirmed[0].messages
+    letter = from_message(message.data, dict(message.attributes))
+
+    assert (letter.data, letter.reason, letter.payload_bytes) == (b"", Reason.TOO_LARGE, large.size())
+    assert (letter.table, letter.key, letter.sequence) == ("planes", "[7]", large.sequence)
+    assert (letter.ordering_key, letter.commit_timestamp) == ("planes/3", large.commit_timestamp)
+    assert letter.attributes["table"] == "planes"
+
+
+@in_a_loop
+async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:
+    world = World()
+    world.letters.failures = [grpc.StatusCode.NOT_FOUND]
+    async with world.publisher as publisher:
+        future = await publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
+        with pytest.raises(MisconfiguredError):
+            await future
