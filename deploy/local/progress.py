@@ -54,7 +54,7 @@ class Progress:
             while not self._over.wait(_REFRESH.total_seconds()):
                 rounds += 1
                 if rounds % _PLAIN_EVERY == 0:
-                    self._console.print(", ".join(f"{value} {name}" for name, value in self._figures()))
+                    self._console.print(", ".join(f"{name} {value}" for name, value in self._figures()), soft_wrap=True)
             return
         with Live(self._table(), console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(_REFRESH.total_seconds()):
@@ -64,11 +64,11 @@ class Progress:
         reader, committed = self._reader.metrics(), self._committed()
         lag = reader.get("millrace_reader_lag_seconds")
         return [
-            ("seconds", f"{time.monotonic() - self._began:.0f}"),
+            ("after", f"{time.monotonic() - self._began:.0f} s"),
             ("committed", f"{committed:,}"),
             ("published", f"{reader.get('millrace_published_changes_total', 0):,.0f}"),
             ("applied", f"{self.applied:,}"),
-            ("s of lag in the reader", "-" if lag is None else f"{lag:.1f}"),
+            ("reader lag", "-" if lag is None else f"{lag:.1f} s"),
         ]
 
     def _table(self) -> Table:

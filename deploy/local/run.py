@@ -47,6 +47,9 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
         with Progress(console, stack.reader, stack.consumer, lambda: sum(changes.values())) as progress:
             say(f"loading {settings.rows:,} flights, with all planes, airlines and airports")
             changes.update(load(stack.database, workload, stop))
+            loaded = sum(changes.values())
+            say(f"loaded {loaded:,} rows; waiting until they are applied")
+            _until_applied(progress, loaded, settings.patience, stop)  # so that latencies are not those of the load
             say(f"changing rows: {settings.rate} changes a second for {settings.seconds} s")
             latencies = _change(settings, stack, workload, changes, stop)
             if stop.requested:
@@ -76,13 +79,19 @@ def _change(settings: RunSettings, stack: Stack, workload: Workload, changes: di
         return probe.finish(settings.patience)
 
 
+def _until_applied(progress: Progress, committed: int, patience: timedelta, stop: Stop) -> None:
+    """Wait until the consumer has counted as many changes as were committed, or until patience ends."""
+    deadline = time.monotonic() + patience.total_seconds()
+    while time.monotonic() < deadline and progress.applied < committed and not stop.wait(_LOOK_AGAIN):
+        pass
+
+
 def _until_equal(
     settings: RunSettings, stack: Stack, progress: Progress, committed: int, stop: Stop
 ) -> list[TableComparison]:
     """Compare as soon as everything is said to be applied, and again until equal or out of patience."""
     deadline = time.monotonic() + settings.patience.total_seconds()
-    while time.monotonic() < deadline and progress.applied < committed and not stop.wait(_LOOK_AGAIN):
-        pass
+    _until_applied(progress, committed, settings.patience, stop)
     while True:
         comparisons = compare_tables(stack.database, stack.dataset, TABLES)
         if all(one.equal for one in comparisons) or time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
@@ -102,7 +111,7 @@ def _print_report(
         numbers = (f"{changes.get(one.table, 0):,}", f"{written.get(one.table, 0):,}")
         table.add_row(one.table, f"{one.rows:,}", f"{one.differing:,}" if one.differing else "none", *numbers)
     console.print(table)
-    console.print(f"commit to queryable: {latencies}")
+    console.print(f"commit to queryable: {latencies}", soft_wrap=True)
     console.print(
         f"partitions: {metrics.get('millrace_partitions_split_total', 0):.0f} split, "
         f"{metrics.get('millrace_partitions_merged_total', 0):.0f} merged"
