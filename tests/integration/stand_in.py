@@ -11,46 +11,15 @@ import grpc
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2
+
+from tests.row_messages import row_message, serialized
 
 AppendRowsRequest: Any = types.AppendRowsRequest.pb()
 AppendRowsResponse: Any = types.AppendRowsResponse.pb()
 StorageError: Any = types.StorageError.pb()
-CHANGE = {"_CHANGE_TYPE": "string", "_CHANGE_SEQUENCE_NUMBER": "string"}
 PROJECT = "millrace-test"
 _SERVICE = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
-_Field = descriptor_pb2.FieldDescriptorProto
-
-
-def row_message(fields: Mapping[str, str], *, repeated: Sequence[str] = ()) -> descriptor_pb2.DescriptorProto:
-    """Return the descriptor of a row message from names and protobuf types; an ``enum`` has BLUE = 0 and RED = 1."""
-    message = descriptor_pb2.DescriptorProto(name="Row")
-    for number, (name, proto_type) in enumerate(fields.items(), 1):
-        label = _Field.LABEL_REPEATED if name in repeated else _Field.LABEL_OPTIONAL
-        field = message.field.add(name=name, number=number, label=label)
-        if proto_type == "enum":
-            field.type, field.type_name = _Field.TYPE_ENUM, "Row.Colour"
-        elif "." in proto_type:
-            field.type, field.type_name = _Field.TYPE_MESSAGE, f".{proto_type}"
-        else:
-            field.type = _Field.Type.Value(f"TYPE_{proto_type.upper()}")
-    if "enum" in fields.values():
-        colour = message.enum_type.add(name="Colour")
-        colour.value.add(name="BLUE", number=0)
-        colour.value.add(name="RED", number=1)
-    return message
-
-
-def serialized(descriptor: descriptor_pb2.DescriptorProto, rows: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """Return rows as messages; a column that a row does not name is not set."""
-    file = descriptor_pb2.FileDescriptorProto(name="row.proto", syntax="proto2", message_type=[descriptor])
-    pool = descriptor_pool.DescriptorPool()
-    for known in (wrappers_pb2, timestamp_pb2):
-        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
-        file.dependency.append(known.DESCRIPTOR.name)
-    pool.AddSerializedFile(file.SerializeToString())
-    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("Row"))
-    return [message(**row).SerializeToString() for row in rows]
 
 
 class StandIn:
@@ -156,8 +125,3 @@ def storage_error(details: Sequence[Any]) -> Any:
     error = StorageError()
     assert details[0].Unpack(error)
     return error
-
-
-def change(change_type: str, sequence: str, **columns: Any) -> dict[str, Any]:
-    """Return a row that is a change."""
-    return {**columns, "_CHANGE_TYPE": change_type, "_CHANGE_SEQUENCE_NUMBER": sequence}

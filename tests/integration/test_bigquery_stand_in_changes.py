@@ -7,7 +7,8 @@ import pytest
 
 from deploy.local import emulators
 from deploy.local.processes import Processes
-from tests.integration.stand_in import CHANGE, StandIn, change
+from tests.integration.stand_in import StandIn
+from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 

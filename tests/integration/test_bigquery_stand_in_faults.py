@@ -16,7 +16,8 @@ import pytest
 
 from deploy.local import emulators
 from deploy.local.processes import Processes
-from tests.integration.stand_in import CHANGE, PROJECT, StandIn, change, row_message, serialized
+from tests.integration.stand_in import PROJECT, StandIn
+from tests.row_messages import CHANGE, change, row_message, serialized
 
 pytestmark = pytest.mark.integration
 

@@ -9,17 +9,14 @@ from google.cloud.bigquery_storage_v1 import types
 from google.rpc import status_pb2
 
 from tests.integration.stand_in import (
-    CHANGE,
     AppendRowsRequest,
     StandIn,
     StorageError,
     Writing,
-    change,
     get_write_stream,
-    row_message,
-    serialized,
     storage_error,
 )
+from tests.row_messages import CHANGE, change, row_message, serialized
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,8 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from tests.integration.stand_in import CHANGE, PROJECT, StandIn, change
+from tests.integration.stand_in import PROJECT, StandIn
+from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 

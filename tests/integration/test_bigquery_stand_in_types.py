@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from google.cloud import bigquery
 
-from tests.integration.stand_in import CHANGE, StandIn, change
+from tests.integration.stand_in import StandIn
+from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 

@@ -41,7 +41,7 @@ def result_schema(schema: pa.Schema) -> Sequence[Mapping[str, Any]]:
 def result_rows(rows: pa.Table, timestamps: TimestampFormat) -> Sequence[Mapping[str, Any]]:
     """Return rows as the API writes them."""
     columns = [[{"v": value} for value in _values(column, timestamps)] for column in rows.columns]
-    return [{"f": cells} for cells in zip(*columns, strict=True)]
+    return [{"f": list(cells)} for cells in zip(*columns, strict=True)]
 
 
 def _field(field: pa.Field) -> Mapping[str, Any]:

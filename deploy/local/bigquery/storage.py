@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -47,14 +46,13 @@ class Storage:
     ``_writing`` is held by whoever changes DuckDB, and is taken first where both are needed.
     """
 
-    def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._logs: dict[int, _Log] = {}
         self._logging = threading.Lock()
         self._writing = threading.RLock()
-        self._durable = directory is not None
         self._database = duckdb.connect(
-            str(directory / "bigquery.duckdb") if directory is not None else ":memory:",
+            ":memory:",
             # Nothing is ever downloaded; what is not built in does not exist.
             config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
         )
@@ -96,8 +94,6 @@ class Storage:
             log = self._logs.setdefault(table.number, _Log(since=now))
             log.parts.append(rows)
             log.rows += rows.columns.num_rows
-        if self._durable:
-            self.merge(table)
 
     def merge(self, table: Table) -> None:
         """Merge a table's log into its relation."""

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -26,9 +25,9 @@ from deploy.local.bigquery.storage import Storage, view
 class Warehouse:
     """All that the stand-in knows. ``now`` tells the time in microseconds since the epoch."""
 
-    def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
         self.now = now
-        self.storage = Storage(now, directory)
+        self.storage = Storage(now)
         self._lock = threading.RLock()
         self._datasets: dict[DatasetName, Dataset] = {}
         self._tables: dict[TableName, Table] = {}
