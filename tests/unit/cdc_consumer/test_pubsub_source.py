@@ -1,11 +1,20 @@
-"""The source's options: read once, every mistake named."""
+"""The source: its options, its offsets and plans, and that every lease it takes is a row or given back."""
 
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from services.cdc_consumer.adapters.pubsub_source import SourceOptions, read_options
+from services.cdc_consumer.adapters import pubsub_source
+from services.cdc_consumer.adapters.pubsub_source import PubsubStreamReader, SourceOptions, read_options
 from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.stubs import PullResponse, Subscription
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 
 NAME = "projects/p/subscriptions/s"
 
@@ -60,3 +69,161 @@ def test_options_are_read_whatever_their_case() -> None:
 def test_a_mistake_is_named(options: dict[str, str], named: str) -> None:
     with pytest.raises(MisconfiguredError, match=named):
         read_options(options)
+
+
+class Pubsub:
+    """A Pub/Sub in memory behind the source: the next pulls' answers, and what was given back."""
+
+    def __init__(self) -> None:
+        self.pulls: list[list[str] | grpc.StatusCode] = []
+        self.given_back: list[str] = []
+        self.channel = FakeChannel(self.answer)
+
+    def answer(self, name: str, request: Any) -> Any:
+        if name == "GetSubscription":
+            return Subscription(ack_deadline_seconds=60)
+        if name == "ModifyAckDeadline":
+            self.given_back += request.ack_ids
+            return None
+        found = self.pulls.pop(0) if self.pulls else []
+        if isinstance(found, grpc.StatusCode):
+            raise FakeRpcError(found)
+        return PullResponse(received_messages=[{"ack_id": one, "message": {"data": b"x"}} for one in found])
+
+
+@pytest.fixture
+def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pubsub]:
+    pubsub = Pubsub()
+    monkeypatch.setattr(pubsub_source, "open_channel", lambda _host: pubsub.channel)
+    monkeypatch.setattr(pubsub_source, "_PAUSE", 0.0)
+    forget_clients()
+    yield pubsub
+    forget_clients()
+
+
+def forget_clients() -> None:
+    pubsub_source._channel.cache_clear()
+    pubsub_source._clients.cache_clear()
+
+
+@pytest.fixture
+def reader(pubsub: Pubsub) -> PubsubStreamReader:
+    return PubsubStreamReader(SourceOptions(subscription=NAME, tasks=3, linger=timedelta(0)))
+
+
+LIMIT = ReadMaxRows(100)
+BEGIN, FIRST, SECOND = {"batch": 0}, {"batch": 1}, {"batch": 2}
+
+
+def rows(reader: PubsubStreamReader, partition: InputPartition) -> list[str]:
+    return [row["ack_id"] for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def test_nothing_there_is_no_new_offset(reader: PubsubStreamReader) -> None:
+    assert reader.latestOffset(BEGIN, LIMIT) == BEGIN
+    assert reader.partitions(BEGIN, BEGIN) == []
+
+
+def test_one_message_is_read_by_one_task_and_travels_in_the_plan(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a"]]
+
+    assert reader.latestOffset(BEGIN, LIMIT) == FIRST
+    (partition,) = reader.partitions(BEGIN, FIRST)
+    pubsub.pulls = [["b"]]
+    assert rows(reader, partition) == ["a", "b"]
+
+
+def test_a_backlog_is_read_by_all_tasks_each_message_once(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a", "b"]]
+    reader.latestOffset(BEGIN, LIMIT)
+    partitions = reader.partitions(BEGIN, FIRST)
+    pubsub.pulls = [["c"], ["d"], ["e"]]
+
+    assert [rows(reader, partition) for partition in partitions] == [["a", "b", "c"], ["d"], ["e"]]
+
+
+def test_the_next_micro_batch_has_messages_of_its_own(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a"], ["b"]]
+    reader.latestOffset(BEGIN, LIMIT)
+    reader.partitions(BEGIN, FIRST)
+
+    assert reader.latestOffset(FIRST, LIMIT) == SECOND
+    (partition,) = reader.partitions(FIRST, SECOND)
+    assert rows(reader, partition) == ["b"]
+
+
+def test_asked_again_for_the_same_offset_it_leases_nothing_more(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a"], ["b"]]
+
+    assert reader.latestOffset(BEGIN, LIMIT) == reader.latestOffset(BEGIN, LIMIT) == FIRST
+    assert pubsub.pulls == [["b"]]
+
+
+def test_after_a_restart_the_interrupted_micro_batch_takes_what_is_there(
+    reader: PubsubStreamReader, pubsub: Pubsub
+) -> None:
+    partitions = reader.partitions(BEGIN, FIRST)
+    pubsub.pulls = [["a"], ["b"]]
+
+    assert [rows(reader, partition) for partition in partitions] == [["a"], ["b"], []]
+
+
+def test_stopped_before_the_plan_what_is_held_is_given_back(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a", "b"]]
+    reader.latestOffset(BEGIN, LIMIT)
+    reader.stop()
+
+    assert pubsub.given_back == ["a", "b"]
+
+
+def test_stopped_after_the_plan_what_is_held_is_the_tasks_own(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a", "b"]]
+    reader.latestOffset(BEGIN, LIMIT)
+    reader.partitions(BEGIN, FIRST)
+    reader.stop()
+
+    assert pubsub.given_back == []
+
+
+def test_what_a_wait_brings_after_the_stop_file_is_given_back(pubsub: Pubsub, tmp_path: Path) -> None:
+    stop_file = tmp_path / "stop"
+    answer = pubsub.channel.answer
+
+    def stop_meanwhile(name: str, request: Any) -> Any:
+        stop_file.touch()
+        return answer(name, request)
+
+    pubsub.channel.answer = stop_meanwhile
+    pubsub.pulls = [["a"]]
+    deadline = timedelta(seconds=60)  # given, so that the first call is the pull
+    reader = PubsubStreamReader(SourceOptions(subscription=NAME, stop_file=str(stop_file), ack_deadline=deadline))
+
+    assert reader.latestOffset(BEGIN, LIMIT) == BEGIN
+    assert pubsub.given_back == ["a"]
+    assert reader.latestOffset(BEGIN, LIMIT) == BEGIN
+    assert sum(name == "Pull" for name, _request in pubsub.channel.calls) == 1
+
+
+def test_a_read_that_fails_gives_back_all_that_it_took(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    pubsub.pulls = [["a"]]
+    reader.latestOffset(BEGIN, LIMIT)
+    (partition,) = reader.partitions(BEGIN, FIRST)
+    pubsub.pulls = [[f"m{number}" for number in range(10)], grpc.StatusCode.NOT_FOUND]
+
+    with pytest.raises(MisconfiguredError):
+        rows(reader, partition)
+    assert sorted(pubsub.given_back) == sorted(["a"] + [f"m{number}" for number in range(10)])
+
+
+def test_available_now_ends_only_when_pubsub_says_that_nothing_is_left(
+    reader: PubsubStreamReader, pubsub: Pubsub
+) -> None:
+    reader.prepareForTriggerAvailableNow()
+    pubsub.pulls = [grpc.StatusCode.DEADLINE_EXCEEDED, ["a"]]  # no answer is not an empty answer
+
+    assert reader.latestOffset(BEGIN, LIMIT) == FIRST
+    reader.partitions(BEGIN, FIRST)
+    assert reader.latestOffset(FIRST, LIMIT) == FIRST
+    pubsub.pulls = [["later"]]
+    assert reader.latestOffset(FIRST, LIMIT) == FIRST
+    assert pubsub.pulls == [["later"]]

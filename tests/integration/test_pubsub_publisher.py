@@ -1,0 +1,151 @@
+"""The publisher against the emulator: confirmed is there, in each key's order, with a pause of Pub/Sub in between."""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+
+import grpc
+import msgspec
+import pytest
+import structlog
+
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.dead_letter import from_message
+from shared.contracts.reasons import Reason
+from shared.pubsub.channels import open_async_channel, open_channel
+from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.topology import Topology
+from shared.runtime.stop import Stop
+from tests.builders import a_change, a_header
+from tests.integration.pubsub_topics import a_topology, pull
+
+pytestmark = pytest.mark.integration
+
+CHANGES = 3_000
+
+
+@pytest.fixture
+def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+async def publish_all(emulator: str, topology: Topology, limits: Limits) -> int:
+    """Publish the test's changes and one that is too large; return how many messages carried them."""
+    stop = Stop()
+    async with open_async_channel(emulator) as channel:
+        letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
+        async with BatchPublisher(
+            channel, topology.topic, letters, stop, failed_in="a test", limits=limits, outstanding_bytes=200_000
+        ) as publisher:
+            futures = [
+                await publisher.publish(
+                    a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(start, start + 50)]
+                )
+                for start in range(0, CHANGES, 50)
+            ]
+            large = a_change(1_000_000, name="x" * 9_200_000)
+            futures.append(await publisher.publish(a_header(), [("planes/0", large)]))
+            futures.append(await publisher.publish(a_header("empty"), []))
+            await asyncio.gather(*futures)
+            assert publisher.outstanding_bytes == 0
+            return publisher.published_messages
+
+
+@pytest.mark.parametrize("changes_per_message", [1, 500])
+def test_what_is_confirmed_is_there_once_and_in_the_order_of_its_key(
+    channel: grpc.Channel, pubsub_emulator: str, changes_per_message: int
+) -> None:
+    topology = a_topology(channel)
+    limits = Limits(changes_per_message=changes_per_message)
+    messages = asyncio.run(publish_all(pubsub_emulator, topology, limits))
+
+    received = pull(channel, topology.subscription)
+    received.sort(key=lambda one: int(one.message.message_id))  # the emulator numbers them as it takes them
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for one in received:
+        batch = decode_batch(one.message.data)
+        assert len(batch) == int(one.message.attributes["change_count"]) <= changes_per_message
+        numbers[one.message.ordering_key] += [int(msgspec.json.decode(key)["id"]) for key in batch.keys]
+    assert len(received) == messages
+    assert {key: found for key, found in numbers.items() if found} == {
+        f"planes/{key}": list(range(key, CHANGES, 7)) for key in range(7)
+    }
+    (dead,) = pull(channel, topology.dead_letter_subscription)
+    letter = from_message(dead.message.data, dict(dead.message.attributes))
+    assert (letter.reason, letter.data, letter.key) == (Reason.TOO_LARGE, b"", "[1000000]")
+
+
+class Wire:
+    """A way to the emulator that can be cut: connections break in mid-call, and no new ones are made."""
+
+    def __init__(self, emulator: str) -> None:
+        self.host, _, self.port = emulator.partition(":")
+        self.cut = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.break_connections()
+
+    def break_connections(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.cut:
+            writer.transport.abort()
+            return
+        there_reader, there_writer = await asyncio.open_connection(self.host, int(self.port))
+        self._writers |= {writer, there_writer}
+        await asyncio.gather(self._forward(reader, there_writer), self._forward(there_reader, writer))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def publish_over_a_cut_wire(emulator: str, topology: Topology) -> int:
+    """Publish with two interruptions in mid-stream; return how many messages were confirmed."""
+    wire = Wire(emulator)
+    publishing = asyncio.create_task(publish_all(await wire.open(), topology, Limits(changes_per_message=5)))
+    for _ in range(2):
+        await asyncio.sleep(0.15)
+        wire.cut = True
+        wire.break_connections()
+        await asyncio.sleep(0.4)
+        wire.cut = False
+    messages = await publishing
+    await wire.close()
+    return messages
+
+
+def test_over_a_broken_wire_nothing_is_lost_and_nothing_overtakes(channel: grpc.Channel, pubsub_emulator: str) -> None:
+    topology = a_topology(channel)
+    with structlog.testing.capture_logs() as logs:
+        messages = asyncio.run(publish_over_a_cut_wire(pubsub_emulator, topology))
+    assert any(event["event"] == "call_retried" for event in logs), "the wire was cut too late to matter"
+
+    received = pull(channel, topology.subscription)
+    received.sort(key=lambda one: int(one.message.message_id))
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for one in received:
+        keys = decode_batch(one.message.data).keys
+        numbers[one.message.ordering_key] += [int(msgspec.json.decode(key)["id"]) for key in keys]
+    assert len(received) >= messages  # what was taken and not confirmed is sent again: twice, never not at all
+    for bucket in range(7):
+        first_arrivals = list(dict.fromkeys(numbers[f"planes/{bucket}"]))
+        assert first_arrivals == list(range(bucket, CHANGES, 7))

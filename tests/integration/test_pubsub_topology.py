@@ -1,0 +1,145 @@
+"""Topics and subscriptions on the emulator: set-up makes them, and what would lose messages is refused by name."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.topology import Topology, check_subscription, check_topic, create_topology
+from tests.integration.pubsub_topics import a_topology
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def topology(channel: grpc.Channel) -> Topology:
+    return a_topology(channel)
+
+
+def subscribe(channel: grpc.Channel, topology: Topology, **settings: Any) -> str:
+    """Make one more subscription that is as it should be but for these settings; return its name."""
+    name = f"{topology.subscription}-more"
+    policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 100}
+    request = {"name": name, "topic": topology.topic, "expiration_policy": {}, "dead_letter_policy": policy} | settings
+    request = {field: value for field, value in request.items() if value is not None}
+    SubscriberClient(transport=SubscriberGrpcTransport(channel=channel)).create_subscription(request=request)
+    return name
+
+
+def check(channel: grpc.Channel, topology: Topology, subscription: str) -> None:
+    check_subscription(channel, subscription, topic=topology.topic, dead_letter_topic=topology.dead_letter_topic)
+
+
+def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
+    channel: grpc.Channel, topology: Topology
+) -> None:
+    create_topology(channel, topology)
+
+    check_topic(channel, topology.topic)
+    check_topic(channel, topology.dead_letter_topic)
+    check(channel, topology, topology.subscription)
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    made = client.get_subscription(request={"subscription": topology.subscription})
+    assert made.ack_deadline_seconds == 60
+    assert made.message_retention_duration == timedelta(days=7)
+    assert made.dead_letter_policy.max_delivery_attempts == 100
+    assert not made.enable_message_ordering
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"expiration_policy": None}, "--expiration-period=never"),
+        ({"expiration_policy": {"ttl": timedelta(days=400)}}, "expires after 400 days"),
+        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=604800s"),
+        ({"enable_message_ordering": True}, "it is ordered"),
+        ({"filter": 'attributes.table = "x"'}, "it has a filter"),
+        ({"push_config": {"push_endpoint": "https://example.com"}}, "pushed"),
+        ({"dead_letter_policy": None}, "--dead-letter-topic=projects/"),
+        ({"dead_letter_policy": "few"}, "--max-delivery-attempts=100"),
+    ],
+)
+def test_a_subscription_that_the_consumer_cannot_rely_on_is_refused_with_what_mends_it(
+    channel: grpc.Channel, topology: Topology, settings: dict[str, Any], named: str
+) -> None:
+    if settings == {"dead_letter_policy": "few"}:
+        policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 5}
+        settings = {"dead_letter_policy": policy}
+    name = subscribe(channel, topology, **settings)
+
+    with pytest.raises(MisconfiguredError, match=named):
+        check(channel, topology, name)
+
+
+def test_every_mistake_is_in_one_error(channel: grpc.Channel, topology: Topology) -> None:
+    name = subscribe(channel, topology, expiration_policy=None, enable_message_ordering=True, dead_letter_policy=None)
+
+    with pytest.raises(MisconfiguredError, match=r"(?s)expires after 31 days.*not set.*ordered"):
+        check(channel, topology, name)
+
+
+def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topology: Topology) -> None:
+    other = a_topology(channel)
+
+    with pytest.raises(MisconfiguredError, match="belongs to topic"):
+        check_subscription(channel, other.subscription, topic=topology.topic, dead_letter_topic=other.dead_letter_topic)
+
+
+def test_a_subscription_that_is_not_there_is_refused_with_the_command_that_makes_it(
+    channel: grpc.Channel, topology: Topology
+) -> None:
+    with pytest.raises(MisconfiguredError, match=r"python -m services\.cdc_consumer setup"):
+        check(channel, topology, f"{topology.subscription}-nobody")
+
+
+def test_a_topic_that_is_not_there_is_refused(channel: grpc.Channel) -> None:
+    with pytest.raises(MisconfiguredError, match=r"Make one with `python -m services\.cdc_consumer setup`"):
+        check_topic(channel, "projects/millrace-test/topics/nobody")
+
+
+def test_a_topic_that_nobody_keeps_is_refused(channel: grpc.Channel, topology: Topology) -> None:
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    client.delete_subscription(request={"subscription": topology.subscription})
+
+    with pytest.raises(MisconfiguredError, match="it has no subscription"):
+        check_topic(channel, topology.topic)
+
+    subscribe(channel, topology, expiration_policy=None)
+    with pytest.raises(MisconfiguredError, match=r"(?s)expires after 31 days.*--expiration-period=never"):
+        check_topic(channel, topology.topic)
+
+
+def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel, topology: Topology) -> None:
+    subscribe(channel, topology, expiration_policy=None)
+
+    check_topic(channel, topology.topic)
+    with pytest.raises(MisconfiguredError, match="keeps messages for 604800s, not 691200s"):
+        check_topic(channel, topology.topic, keep_messages_for=timedelta(days=8))
+
+
+def test_the_consumer_needs_a_dead_letter_topic_that_somebody_keeps(channel: grpc.Channel, topology: Topology) -> None:
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    client.delete_subscription(request={"subscription": topology.dead_letter_subscription})
+
+    with pytest.raises(MisconfiguredError, match=topology.dead_letter_topic):
+        check(channel, topology, topology.subscription)
+
+
+def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel, topology: Topology) -> None:
+    name = subscribe(channel, topology, enable_message_ordering=True)
+
+    with pytest.raises(MisconfiguredError, match="it is ordered"):
+        create_topology(channel, replace(topology, subscription=name))
