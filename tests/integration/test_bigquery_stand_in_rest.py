@@ -25,6 +25,9 @@ EMPLOYEES = """CREATE TABLE employees (
     max_staleness = INTERVAL 10 MINUTE);"""
 
 
+KEY = bigquery.SchemaField("k", "INT64")
+
+
 @pytest.fixture
 def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
     return StandIn(bigquery_stand_in)
@@ -243,6 +246,18 @@ class TestQueries:
         job = stand_in.client.query("SELECT n FROM UNNEST(GENERATE_ARRAY(1, 45000)) AS n ORDER BY n")
 
         assert [row["n"] for row in job.result(page_size=7_000)] == list(range(1, 45_001))
+
+    def test_the_pages_of_a_listing_are_of_one_moment(self, stand_in: StandIn) -> None:
+        stand_in.run("CREATE TABLE t (k INT64, PRIMARY KEY (k) NOT ENFORCED)")
+        fields = {"k": "int64", **CHANGE}
+        stand_in.append("t", fields, [change("UPSERT", "1", k=key) for key in range(10)])
+
+        pages = stand_in.client.list_rows(f"{PROJECT}.{stand_in.dataset}.t", page_size=3, selected_fields=[KEY]).pages
+        listed = [row["k"] for row in next(pages)]
+        stand_in.append("t", fields, [change("DELETE", "2", k=key) for key in range(5)])
+        listed += [row["k"] for page in pages for row in page]
+
+        assert sorted(listed) == list(range(10))
 
     def test_keys_are_found_in_the_information_schema(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (a INT64, b NUMERIC NOT NULL, PRIMARY KEY (b, a) NOT ENFORCED) CLUSTER BY b")

@@ -127,12 +127,18 @@ class _Api:
         return table_resource(altered)
 
     def list_rows(self, call: Call) -> Mapping[str, Any]:
-        name = self._warehouse.table(call.table).name
-        columns = call.parameters.get("selectedFields")
-        chosen = ", ".join(f"`{column}`" for column in columns.split(",")) if columns else "*"
-        text = f"SELECT {chosen} FROM `{name.project}.{name.dataset}.{name.table}`"
-        result = dict(self._jobs.query(name.project, {"query": text, "maxResults": 0}))
-        page = self._jobs.results(name.project, result["jobReference"]["jobId"], call.parameters)
+        # The pages of one listing are pages of one query's result, so that rows written meanwhile do not shift them.
+        project = call.path["project"]
+        job, _, start = call.parameters.get("pageToken", "").partition(":")
+        if not job:
+            name = self._warehouse.table(call.table).name
+            columns = call.parameters.get("selectedFields")
+            chosen = ", ".join(f"`{column}`" for column in columns.split(",")) if columns else "*"
+            text = f"SELECT {chosen} FROM `{name.project}.{name.dataset}.{name.table}`"
+            job = self._jobs.query(project, {"query": text, "maxResults": 0})["jobReference"]["jobId"]
+        page = dict(self._jobs.results(project, job, {**call.parameters, "pageToken": start}))
+        if "pageToken" in page:
+            page["pageToken"] = f"{job}:{page['pageToken']}"
         return {"kind": "bigquery#tableDataList", **_only(page, ("totalRows", "rows", "pageToken"))}
 
     def query_results(self, call: Call) -> Mapping[str, Any]:
