@@ -10,17 +10,19 @@ import os
 import re
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 from prometheus_client import CollectorRegistry
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -47,7 +49,7 @@ FAILED: Final = 1
 MISCONFIGURED: Final = 2
 
 _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
-_FINISH_WITHIN: Final = timedelta(seconds=7)  # of the ten that a stop may take: Spark's own end needs the rest
+_FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may take: Spark's own end needs the rest
 _LOOK: Final = timedelta(milliseconds=200)
 _LIVENESS: Final = timedelta(minutes=15)
 """How long a micro-batch may take. While BigQuery is away it waits, leases extended, and a restart would not help."""
@@ -126,7 +128,10 @@ def serve(settings: Settings, stop: Stop) -> None:
         ack_deadline = check_start(settings, stop)
         exchange = Path(directory)
         with receiving_reports(exchange / "reports", take), spark(settings) as session:
-            query = start_query(session, settings, ack_deadline, exchange)
+            try:
+                query = start_query(session, settings, ack_deadline, exchange)
+            except PySparkException as error:
+                _raise_in_its_own_words(error)
             log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
             health.ready = True
             watch(query, health, stop, exchange / "stop")
@@ -154,7 +159,7 @@ def check_start(settings: Settings, stop: Stop) -> timedelta:
 @contextmanager
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """Start Spark for the block."""
-    session = open_session(settings.spark_master, settings.driver_memory, settings.tasks)
+    session = open_session(os.environ, settings.spark_master, settings.driver_memory, settings.tasks)
     try:
         yield session
     finally:
@@ -210,24 +215,29 @@ def watch(query: StreamingQuery, health: Health, stop: Stop, stop_file: Path) ->
 
 def _wait_until_idle(query: StreamingQuery) -> None:
     """Wait until no micro-batch runs and no pull is under way: a pull cut off would lease messages to nobody."""
-    pause = Stop()
-    for _ in range(int(_FINISH_WITHIN / timedelta(milliseconds=50))):
+    pause, deadline = threading.Event(), time.monotonic() + _FINISH_WITHIN.total_seconds()
+    while time.monotonic() < deadline:
         if not query.isActive or query.status["message"].startswith("Waiting for data"):
             return
-        pause.wait(timedelta(milliseconds=50))
+        pause.wait(0.05)
     structlog.get_logger().warning("stopping_in_mid_batch", status=query.status["message"])
 
 
 def _raise_what_ended(query: StreamingQuery) -> None:
-    """Raise what ended a query, in the words of the error itself, if anything but us has."""
+    """Raise what ended a query, if anything but us has."""
     if query.isActive:
         return
     try:
-        failure: StreamingQueryException | None = query.exception()
+        failure: PySparkException | None = query.exception()
     except Py4JError as error:
         raise QueryFailedError(f"Spark has died: {error}") from error
     if failure is None:
         raise QueryFailedError("the query ended without an error")
+    _raise_in_its_own_words(failure)
+
+
+def _raise_in_its_own_words(failure: PySparkException) -> NoReturn:
+    """Raise what a Python process of Spark's has raised: Spark hands on its traceback as text."""
     words = str(failure)
     misconfigured = _MISCONFIGURED.search(words)
     if misconfigured is not None:

@@ -3,7 +3,8 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +29,11 @@ def check_java(environ: Mapping[str, str]) -> None:
         raise MisconfiguredError(f"{how}; {java} is {version[1] if version else 'not usable'}")
 
 
-def open_session(master: str, driver_memory: str, tasks: int) -> SparkSession:
-    """Start Spark, or connect to where it runs."""
+def open_session(environ: MutableMapping[str, str], master: str, driver_memory: str, tasks: int) -> SparkSession:
+    """Start Spark, or connect to where it runs. ``environ`` is what Spark's processes are to inherit."""
     local = master.startswith("local")
+    if local:  # workers run what we run, not whatever `python3` is on PATH
+        environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.master": master,
         "spark.app.name": "millrace-cdc-consumer",

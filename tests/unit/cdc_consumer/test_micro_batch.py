@@ -24,6 +24,7 @@ from tests.unit.cdc_consumer.fake_leases import FakeLeases
 NOW = parse_timestamp("2026-11-21T12:00:05Z")
 WIDER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
 AIRPORTS = a_header("airports")
+NEWER = a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=2))
 AT_ONCE = timedelta(0)
 
 
@@ -271,9 +272,8 @@ def test_half_of_the_messages_or_few_of_them_are_bad_records(world: World, bad: 
 
 
 def test_a_newer_wire_format_settles_nothing(world: World) -> None:
-    newer = b'{"header":{"format":2}}'
     with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
-        world.apply(a_message(a_change(1)), a_message(data=newer), a_message(data=b"garbage"))
+        world.apply(a_message(a_change(1)), NEWER, a_message(data=b"garbage"))
 
     assert world.leases.given_back == ["a0", "a1", "a2"]
     assert (world.leases.acked, world.letters.kept, world.names()) == ([], {}, {})
@@ -304,7 +304,7 @@ def test_what_was_acked_is_not_given_back_when_something_fails_later(world: Worl
 def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:
     world.leases.away = 1
     with pytest.raises(MisconfiguredError):
-        world.apply(a_message(data=b'{"header":{"format":2}}'))
+        world.apply(NEWER)
 
 
 def eventful() -> list[Mapping[str, object]]:

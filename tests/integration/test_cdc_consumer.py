@@ -1,0 +1,225 @@
+"""The consumer as a process: Pub/Sub emulator -> Spark -> BigQuery stand-in, with hand-made change batches."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from deploy.local.processes import Process, Processes, wait_until
+from deploy.local.services import Pipeline, Service, start_consumer, wait_until_ready
+from deploy.local.target import BigQueryDataset
+from shared.contracts.dead_letter import DeadLetter, from_message
+from shared.contracts.reasons import Reason
+from shared.pubsub.channels import open_channel
+from shared.pubsub.stubs import (
+    AcknowledgeRequest,
+    PublishRequest,
+    PubsubMessage,
+    PullRequest,
+    acknowledge_stub,
+    publish_stub,
+    pull_stub,
+)
+from shared.pubsub.topology import create_topology
+from tests.builders import a_change, a_header, a_message
+from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ACK_DEADLINE = timedelta(seconds=15)
+STOP_WITHIN = 10.0
+PATIENCE = timedelta(seconds=60)
+
+
+class World:
+    """A pipeline without a reader: the test publishes, and a consumer applies."""
+
+    def __init__(self, pipeline: Pipeline, processes: Processes, stand_in: StandIn) -> None:
+        self.pipeline = pipeline
+        self.processes = processes
+        self.stand_in = stand_in
+        self.channel = open_channel(pipeline.pubsub)
+        self.topology = replace(pipeline.topology, ack_deadline=ACK_DEADLINE)
+        self.dataset = BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)
+        create_topology(self.channel, self.topology)
+        self.dataset.create()
+
+    def start(self, name: str = "cdc_consumer") -> Service:
+        consumer = start_consumer(self.processes, self.pipeline, name)
+        wait_until_ready(self.processes, consumer)
+        return consumer
+
+    def publish(self, *messages: Mapping[str, Any]) -> None:
+        for one in messages:
+            message = PubsubMessage(
+                data=one["data"], attributes=dict(one["attributes"]), ordering_key=one["ordering_key"]
+            )
+            request = PublishRequest(topic=self.topology.topic, messages=[message])
+            publish_stub(self.channel)(request, timeout=10)
+
+    def wait_for_rows(self, expected: Mapping[int, str], table: str = "planes") -> None:
+        def equal() -> bool:
+            return self.names(table) == expected
+
+        self.processes.wait_until(equal, f"{table} to be {expected}", PATIENCE)
+
+    def names(self, table: str = "planes") -> Mapping[int, str] | None:
+        rows = self.dataset.rows(table)
+        return None if rows is None else {row["id"]: row["name"] for row in rows}
+
+    def letters(self) -> Sequence[DeadLetter]:
+        request = PullRequest(
+            subscription=self.topology.dead_letter_subscription, max_messages=100, return_immediately=True
+        )
+        received = pull_stub(self.channel)(request, timeout=10).received_messages
+        if received:
+            acknowledgement = AcknowledgeRequest(
+                subscription=self.topology.dead_letter_subscription, ack_ids=[one.ack_id for one in received]
+            )
+            acknowledge_stub(self.channel)(acknowledgement, timeout=10)
+        return [from_message(one.message.data, one.message.attributes) for one in received]
+
+    def fault(self, **fault: Any) -> None:
+        self.stand_in.control("POST", "faults", **fault)
+
+    def mend(self) -> None:
+        self.stand_in.control("DELETE", "faults")
+
+
+@pytest.fixture
+def world(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], new_processes: Processes) -> Iterator[World]:
+    rest, grpc = bigquery_stand_in
+    pipeline = Pipeline(
+        spanner="",
+        pubsub=pubsub_emulator,
+        bigquery_rest=rest,
+        bigquery_grpc=grpc,
+        database="",
+        change_stream="",
+        project=PROJECT,
+        instance="",
+        name=f"consumer-{uuid.uuid4().hex[:8]}",
+    )
+    world = World(pipeline, new_processes, StandIn(bigquery_stand_in))
+    yield world
+    world.mend()
+    world.channel.close()
+
+
+def counter(consumer: Service, name: str) -> float:
+    return consumer.metrics().get(f"millrace_{name}_total", 0)
+
+
+def acks(consumer: Service, least: int) -> Callable[[], bool]:
+    """Tell whether so many messages are acked. More, where a slow start of Spark let a lease run out."""
+    return lambda: counter(consumer, "leases_acked") >= least
+
+
+def events(process: Process, name: str) -> Sequence[Mapping[str, Any]]:
+    """Return the log lines of an event; every line has to be JSON."""
+    lines = [json.loads(line) for line in process.output().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["message"] == name]
+
+
+def ends(consumer: Service) -> tuple[int | None, float]:
+    """Ask a consumer to end; return its exit code and how long that took."""
+    began = time.monotonic()
+    consumer.process.ask_to_end()
+    return consumer.process.wait(timedelta(seconds=30)), time.monotonic() - began
+
+
+def test_changes_arrive_poison_is_set_aside_and_an_outage_loses_nothing(world: World) -> None:
+    consumer = world.start()
+    world.publish(
+        a_message(header=a_header("airports")),
+        a_message(a_change(1), a_change(2), a_change(3, seats="many")),
+        a_message(data=b"garbage"),
+    )
+    world.wait_for_rows({1: "name 1", 2: "name 1"})
+    world.wait_for_rows({}, "airports")
+    world.publish(a_message(a_change(1, 2, op="DELETE"), a_change(2, 5)), a_message(a_change(2, 4), a_change(4)))
+    world.wait_for_rows({2: "name 5", 4: "name 1"})
+    world.processes.wait_until(acks(consumer, 5), "five acks", PATIENCE)
+    assert {letter.reason for letter in world.letters()} == {Reason.VALUE_DOES_NOT_FIT, Reason.UNDECODABLE}
+
+    # BigQuery goes away for longer than a lease lasts: the leases are extended, nothing is redelivered or set aside.
+    before = int(counter(consumer, "leases_acked"))
+    world.fault(action="close", status="UNAVAILABLE")
+    world.publish(a_message(a_change(5)), a_message(a_change(4, 2)))
+    time.sleep(1.5 * ACK_DEADLINE.total_seconds())
+    assert world.names() == {2: "name 5", 4: "name 1"}
+    world.mend()
+    world.wait_for_rows({2: "name 5", 4: "name 2", 5: "name 1"})
+    world.processes.wait_until(acks(consumer, before + 2), "two more acks", PATIENCE)
+    assert counter(consumer, "consumer_messages") == before + 2
+    assert world.letters() == []
+
+    code, seconds = ends(consumer)
+    assert code == 0, consumer.process.obituary()
+    assert seconds < STOP_WITHIN
+    assert len(events(consumer.process, "service_started")) == 1
+    tables = {event["table"] for event in events(consumer.process, "append_connection_opened")}
+    assert tables == {"planes"}
+
+
+def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: World) -> None:
+    first = world.start("first")
+    world.publish(a_message(a_change(1)))
+    world.wait_for_rows({1: "name 1"})
+    world.fault(action="stall", when="after")  # rows are taken, and the consumer never learns of it
+    world.publish(*[a_message(a_change(n, 2)) for n in range(1, 6)])
+    world.wait_for_rows(dict.fromkeys(range(1, 6), "name 2"))
+    first.process.kill()
+    world.mend()
+    world.publish(a_message(a_change(1, 3, op="DELETE")))
+
+    second = start_consumer(world.processes, world.pipeline, "second")
+    wait_until_ready(world.processes, second)
+    world.wait_for_rows(dict.fromkeys(range(2, 6), "name 2"))
+    world.processes.wait_until(acks(second, 6), "six acks", PATIENCE)
+    assert ends(second)[0] == 0
+    assert world.letters() == []
+
+
+def test_asked_to_stop_while_bigquery_is_away_it_gives_back_and_ends_in_time(world: World) -> None:
+    consumer = world.start()
+    world.fault(action="close", status="UNAVAILABLE")
+    world.publish(a_message(a_change(1)))
+    wait_until(lambda: bool(events(consumer.process, "call_retried")), "a retry", [consumer.process], PATIENCE)
+    code, seconds = ends(consumer)
+
+    assert code == 0, consumer.process.obituary()
+    assert seconds < STOP_WITHIN
+    world.mend()
+    request = PullRequest(subscription=world.topology.subscription, max_messages=10)
+    (received,) = pull_stub(world.channel)(request, timeout=5).received_messages  # at once, not after the deadline
+    assert received.delivery_attempt == 2
+
+
+def test_a_newer_wire_format_ends_it_with_the_way_out_and_nothing_is_acked(world: World) -> None:
+    consumer = world.start()
+    consumer.process.expected_to_end = True
+    world.publish(a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=2)))
+
+    assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
+    (event,) = events(consumer.process, "service_misconfigured")
+    assert event["error"].startswith("a change batch of wire format 2 arrived")
+    assert event["error"].endswith("(nothing was acked or set aside)")
+    request = PullRequest(subscription=world.topology.subscription, max_messages=10)
+    assert len(pull_stub(world.channel)(request, timeout=15).received_messages) == 1
+    assert world.letters() == []
+
+
+def test_without_its_dataset_it_does_not_start_and_names_the_command(world: World) -> None:
+    consumer = start_consumer(world.processes, world.pipeline, BIGQUERY_DATASET="nowhere")
+    consumer.process.expected_to_end = True
+
+    assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
+    (event,) = events(consumer.process, "service_misconfigured")
+    assert f"bq --project_id={PROJECT} mk --dataset nowhere" in event["error"]
