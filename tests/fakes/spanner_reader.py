@@ -241,6 +241,7 @@ class Topic:
 
     changes: list[Change] = field(default_factory=list)
     headers: list[Header] = field(default_factory=list)
+    batches: list[tuple[Header, Sequence[Change]]] = field(default_factory=list)
 
     def sequences(self) -> list[str]:
         """Return the change sequence numbers, in the order in which they were published."""
@@ -304,6 +305,7 @@ class FakePublisher:
 
     def _publish(self, header: Header, changes: Sequence[Change]) -> None:
         self.topic.headers.append(header)
+        self.topic.batches.append((header, changes))
         self.topic.changes.extend(changes)
 
     def _later(self, turns: int, call: Callable[[], None]) -> None:

@@ -1,0 +1,416 @@
+"""The reader's loop on the Spanner emulator: what is published, applied by sequence, equals the tables."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from deploy.local import emulators
+from deploy.local.processes import Processes
+from deploy.local.source import Operation, SpannerDatabase, SpannerInstance, Value, Write
+from services.spanner_reader.adapters.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.schema import SpannerCatalog, check_start
+from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.records import (
+    ROOT,
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    PartitionToken,
+    StreamQuery,
+    StreamRecord,
+)
+from services.spanner_reader.reader import Options, Reader
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import FakeMetrics, FakePublisher, Topic
+
+pytestmark = pytest.mark.integration
+
+TABLES = (
+    """CREATE TABLE Singers (Id INT64 NOT NULL, Base STRING(10) NOT NULL, Name STRING(64), Born DATE,
+         Next INT64 AS (Id + 1) STORED) PRIMARY KEY (Base, Id DESC)""",
+    """CREATE TABLE Albums (Base STRING(10) NOT NULL, Id INT64 NOT NULL, Album INT64 NOT NULL, Title STRING(MAX))
+         PRIMARY KEY (Base, Id DESC, Album), INTERLEAVE IN PARENT Singers ON DELETE CASCADE""",
+    "CREATE TABLE Tags (Tag STRING(20) NOT NULL, Id INT64 NOT NULL) PRIMARY KEY (Tag, Id)",
+    "CREATE CHANGE STREAM Everything FOR Singers, Albums, Tags OPTIONS (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')",
+)
+HEARTBEAT = timedelta(seconds=1)
+
+
+@dataclass
+class Source:
+    """A watched database, and the time at which it was empty."""
+
+    database: SpannerDatabase
+    started: Nanoseconds
+
+    def commit(self, *writes: tuple[Operation, str, Mapping[str, Value]]) -> Nanoseconds:
+        return self.database.commit([Write(operation, table, row) for operation, table, row in writes])
+
+    def read_all(self, stream: str = "Everything", end: Nanoseconds | None = None) -> Topic:
+        """Read from the time it was empty until now, with a reader of the real adapters and a fake publisher."""
+        topic = Topic()
+        asyncio.run(asyncio.wait_for(self._read(stream, topic, end or self.database.now()), 60))
+        return topic
+
+    async def _read(self, stream: str, topic: Topic, end: Nanoseconds) -> None:
+        channels = Channels(self.database.instance.address)
+        try:
+            database = Database(self.database.path, channels)
+            lease = timedelta(seconds=30)
+            store = SpannerPartitionStore(database, "Partitions", change_stream=stream, owner="test", lease=lease)
+            catalog = SpannerCatalog(database, stream)
+            tables = await catalog.watched_tables()
+            await store.create_table()
+            await store.add_root(self.started, end)
+            reader = Reader(
+                stream=SpannerChangeStream(database, stream),
+                store=store,
+                publisher=FakePublisher(topic),
+                catalog=catalog,
+                changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
+                metrics=FakeMetrics(),
+                health=Health(),
+                options=Options(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),
+            )
+            await reader.run(Stop())
+        finally:
+            await channels.close()
+
+
+@pytest.fixture
+def source(database: Callable[..., SpannerDatabase]) -> Source:
+    """Return a fresh database with interleaved tables, a table of key columns only, and a change stream."""
+    made = database(*TABLES)
+    return Source(made, made.now())
+
+
+def changes_of(topic: Topic, table: str) -> list[Change]:
+    return [change for header, changes in topic.batches if header.table == table for change in changes]
+
+
+def mirror(topic: Topic, table: str) -> list[dict[str, Any]]:
+    """Return a table as the newest change of each key leaves it."""
+    newest: dict[str, Change] = {}
+    for change in changes_of(topic, table):
+        before = newest.get(change.key)
+        if before is None or parse_sequence(before.sequence) < parse_sequence(change.sequence):
+            newest[change.key] = change
+    rows = [json.loads(c.key) | json.loads(c.row) for c in newest.values() if c.row is not None]
+    return sorted(rows, key=json.dumps)
+
+
+def rows_of(source: Source, table: str, *columns: str) -> list[dict[str, Any]]:
+    """Return the rows as they are, INT64 as text as a change stream has it."""
+    found = source.database.query(f"SELECT {', '.join(columns)} FROM {table}")
+    rows = [{name: str(v) if isinstance(v, int) else v for name, v in row.items()} for row in found]
+    return sorted(rows, key=json.dumps)
+
+
+def singer(number: int, name: str | None = "n") -> dict[str, Value]:
+    return {"Base": "b", "Id": number, "Name": name}
+
+
+def album(number: int, album: int, title: str = "t") -> dict[str, Value]:
+    return {"Base": "b", "Id": number, "Album": album, "Title": title}
+
+
+def check_equal(source: Source, topic: Topic) -> None:
+    def values(rows: Sequence[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
+        return sorted(({name: row[name] for name in columns} for row in rows), key=json.dumps)
+
+    for table, columns in {
+        "Singers": ("Base", "Id", "Name"),
+        "Albums": ("Base", "Id", "Album", "Title"),
+        "Tags": ("Tag", "Id"),
+    }.items():
+        assert values(mirror(topic, table), *columns) == values(rows_of(source, table, *columns), *columns)
+
+
+def test_interleaved_tables_in_one_transaction_and_a_delete_that_cascades(source: Source) -> None:
+    source.commit(
+        ("insert", "Singers", singer(1)),
+        ("insert", "Singers", singer(2)),
+        *(("insert", "Albums", album(1, n)) for n in range(3)),
+        ("insert", "Albums", album(2, 0)),
+        ("insert", "Tags", {"Tag": "x", "Id": 1}),
+    )
+    source.commit(("delete", "Singers", {"Base": "b", "Id": 1}))
+    topic = source.read_all()
+    check_equal(source, topic)
+    gone = [change for change in changes_of(topic, "Albums") if change.op == "DELETE"]
+    assert len(gone) == 3
+    assert all(change.row is None and change.old is not None for change in gone)
+    assert len({json.loads(c.place)["server_transaction_id"] for c in gone}) == 1
+
+
+def test_many_mods_of_one_record_each_have_their_place(source: Source) -> None:
+    source.commit(*(("insert", "Singers", singer(n)) for n in range(100)))
+    topic = source.read_all()
+    check_equal(source, topic)
+    changes = changes_of(topic, "Singers")
+    assert len({change.sequence for change in changes}) == 100
+    assert {json.loads(change.place)["mod_count"] for change in changes} == {100}
+
+
+def test_updates_inserts_again_and_a_replace_leave_the_last_row(source: Source) -> None:
+    source.commit(("insert", "Singers", singer(1, "first")), ("insert", "Albums", album(1, 1)))
+    source.commit(("update", "Singers", singer(1, "second")))
+    source.commit(("replace", "Singers", {"Base": "b", "Id": 1}))  # an INSERT of a row that is there, and a cascade
+    source.commit(("insert", "Singers", singer(2)))
+    source.commit(("delete", "Singers", {"Base": "b", "Id": 2}))
+    source.commit(("insert", "Singers", singer(2, "again")))
+    source.commit(("insert_or_update", "Singers", singer(2, "and again")))
+    topic = source.read_all()
+    check_equal(source, topic)
+    mod_types = [c.mod_type for c in changes_of(topic, "Singers") if json.loads(c.key)["Id"] == "1"]
+    assert sorted(mod_types) == ["INSERT", "INSERT", "UPDATE"]
+    (updated,) = [c for c in changes_of(topic, "Singers") if c.mod_type == "UPDATE" and '"second"' in (c.row or "")]
+    assert json.loads(updated.old or "")["Name"] == "first"
+
+
+def test_an_insert_and_delete_in_one_transaction_is_no_change(source: Source) -> None:
+    source.commit(("insert", "Singers", singer(1)), ("delete", "Singers", {"Base": "b", "Id": 1}))
+    source.commit(("insert", "Tags", {"Tag": "x", "Id": 1}))
+    topic = source.read_all()
+    check_equal(source, topic)
+    assert changes_of(topic, "Singers") == []
+
+
+def test_a_table_of_key_columns_only(source: Source) -> None:
+    source.commit(("insert", "Tags", {"Tag": 'é\\"', "Id": 1}), ("insert", "Tags", {"Tag": "y", "Id": 2}))
+    source.commit(("delete", "Tags", {"Tag": "y", "Id": 2}))
+    topic = source.read_all()
+    check_equal(source, topic)
+    assert {change.row for change in changes_of(topic, "Tags")} == {"{}", None}
+
+
+def test_tables_are_announced_with_the_very_header_of_their_changes(source: Source) -> None:
+    source.commit(("insert", "Singers", singer(1)), ("insert", "Albums", album(1, 1)))
+    source.commit(("insert", "Tags", {"Tag": "x", "Id": 1}))
+    topic = source.read_all()
+    announced: dict[str, Header] = {}
+    carried: dict[str, Header] = {}
+    for header, changes in topic.batches:
+        (carried if changes else announced)[header.table] = header
+    assert announced == carried
+    assert announced.keys() == {"Singers", "Albums", "Tags"}
+    assert announced["Singers"].primary_key == ("Base", "Id")  # the key's order, which is not the table's
+    names = [column.name for column in announced["Singers"].columns]
+    assert names == ["Id", "Base", "Name", "Born"]  # the table's order, without what Spanner generates
+
+
+def test_a_value_larger_than_a_response_is_put_together(source: Source) -> None:
+    title = "".join(chr(97 + n % 26) for n in range(2_500_000))
+    source.commit(("insert", "Singers", singer(1)), ("insert", "Albums", album(1, 1, title)))
+    topic = source.read_all()
+    (change,) = changes_of(topic, "Albums")
+    assert json.loads(change.row or "") == {"Title": title}
+
+
+def test_start_and_end_are_inclusive(source: Source) -> None:
+    times = [source.commit(("insert", "Singers", singer(n))) for n in range(4)]
+    source.started = times[1]
+    topic = source.read_all(end=times[2])
+    assert [json.loads(change.key)["Id"] for change in changes_of(topic, "Singers")] == ["1", "2"]
+
+
+def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        early = Nanoseconds(source.started - 3_600 * 1_000_000_000)
+        with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
+            await check_start(stream, StreamQuery(ROOT, early, None, 1_000))
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        query = StreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
+        with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
+            async with aclosing(stream.read(query)) as records:
+                await anext(records)
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until_it_is_left(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
+            found: list[StreamRecord] = [record async for record in records]
+        assert found
+        tokens: list[PartitionToken] = []
+        for record in found:
+            assert isinstance(record, ChildPartitionsRecord)
+            assert all(child.parents == frozenset() for child in record.children)
+            tokens += [child.token for child in record.children]
+        async with aclosing(stream.read(StreamQuery(tokens[0], source.started, None, 1_000))) as records:
+            first, second = await anext(records), await anext(records)
+        assert isinstance(first, HeartbeatRecord)
+        assert isinstance(second, HeartbeatRecord)
+        assert source.started <= first.timestamp < second.timestamp
+        await channels.close()  # at once: leaving the block has ended the query
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+@pytest.fixture
+def mortal_emulator(new_processes: Processes) -> Iterator[str]:
+    """Return ``host:port`` of an emulator that a test may kill."""
+    with emulators.spanner_emulator(new_processes, enable_change_stream_churning="false") as address:
+        yield address
+
+
+def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, new_processes: Processes) -> None:
+    made = SpannerInstance.create(mortal_emulator, "millrace-test", "mortal").create_database(TABLES)
+    source = Source(made, made.now())
+
+    async def scenario() -> None:
+        channels = Channels(mortal_emulator)
+        stream = SpannerChangeStream(Database(made.path, channels), "Everything")
+        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
+            children = [record async for record in records]
+        assert isinstance(children[0], ChildPartitionsRecord)
+        token = children[0].children[0].token
+        async with aclosing(stream.read(StreamQuery(token, source.started, None, 1_000))) as records:
+            await anext(records)
+            new_processes.end_all()
+            with pytest.raises(TransientError):
+                await asyncio.wait_for(_exhaust(records), 20)
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+async def _exhaust(records: Any) -> None:
+    async for _record in records:
+        pass
+
+
+def test_types_keys_and_values_arrive_as_spanner_writes_them(database: Callable[..., SpannerDatabase]) -> None:
+    made = database(
+        "CREATE TABLE Kinds (K INT64 NOT NULL, B BOOL, I INT64, F FLOAT64, N NUMERIC, S STRING(MAX), Y BYTES(MAX),"
+        " D DATE, T TIMESTAMP, J JSON, A ARRAY<STRING(MAX)>) PRIMARY KEY (K)",
+        "CREATE CHANGE STREAM Everything FOR Kinds OPTIONS (value_capture_type = 'NEW_ROW')",
+    )
+    source = Source(made, made.now())
+    source.database.execute(
+        "INSERT INTO Kinds (K, B, I, F, N, S, Y, D, T, J, A) VALUES (9007199254740993, TRUE, -1, 1.5, NUMERIC '1.10',"
+        " 'é', b'abc', DATE '2024-02-29', TIMESTAMP '2024-01-02T03:04:05Z', JSON '{\"a\": [1, 2.5]}', ['x', 'y'])"
+    )
+    source.commit(("insert", "Kinds", {"K": 1}))
+    topic = source.read_all()
+    header, _changes = topic.batches[0]
+    assert [(column.name, column.type) for column in header.columns] == [
+        ("K", "INT64"),
+        ("B", "BOOL"),
+        ("I", "INT64"),
+        ("F", "FLOAT64"),
+        ("N", "NUMERIC"),
+        ("S", "STRING"),
+        ("Y", "BYTES"),
+        ("D", "DATE"),
+        ("T", "TIMESTAMP"),
+        ("J", "JSON"),
+        ("A", "ARRAY<STRING>"),
+    ]
+    full, empty = (next(row for row in mirror(topic, "Kinds") if row["K"] == key) for key in ("9007199254740993", "1"))
+    assert {name: full[name] for name in "BIFNSYDTA"} == {
+        "B": True,
+        "I": "-1",
+        "F": 1.5,
+        "N": "1.1",
+        "S": "é",
+        "Y": "YWJj",
+        "D": "2024-02-29",
+        "T": "2024-01-02T03:04:05Z",
+        "A": ["x", "y"],
+    }
+    assert json.loads(full["J"]) == {"a": [1, 2.5]}
+    assert all(value is None for name, value in empty.items() if name != "K")
+
+
+def test_a_column_added_while_reading_shows_in_the_next_header(source: Source) -> None:
+    source.commit(("insert", "Singers", singer(1)))
+    source.database.alter("ALTER TABLE Singers ADD COLUMN Label STRING(10)")
+    source.commit(("insert", "Singers", singer(2) | {"Label": "l"}))
+    topic = source.read_all()
+    lists = [
+        [column.name for column in header.columns]
+        for header, changes in topic.batches
+        if header.table == "Singers" and changes
+    ]
+    assert lists == [["Id", "Base", "Name", "Born"], ["Id", "Base", "Name", "Born", "Label"]]
+
+
+def test_the_catalog_knows_which_columns_of_a_table_are_watched(database: Callable[..., SpannerDatabase]) -> None:
+    made = database(
+        *TABLES[:3], "CREATE CHANGE STREAM Names FOR Singers(Name), Tags() OPTIONS (value_capture_type = 'NEW_ROW')"
+    )
+    source = Source(made, made.now())
+    source.commit(("insert", "Singers", {**singer(1), "Born": None}), ("insert", "Tags", {"Tag": "x", "Id": 1}))
+    topic = source.read_all("Names")
+    announced = {h.table: [c.name for c in h.columns] for h, changes in topic.batches if not changes}
+    assert announced == {"Singers": ["Id", "Base", "Name"], "Tags": ["Tag", "Id"]}
+    carried = {h.table: [c.name for c in h.columns] for h, changes in topic.batches if changes}
+    assert carried == announced
+
+
+def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        catalog = SpannerCatalog(Database(source.database.path, channels), "Nothing")
+        with pytest.raises(MisconfiguredError, match="CREATE CHANGE STREAM Nothing"):
+            await catalog.definition()
+        elsewhere = SpannerCatalog(Database(source.database.path + "-not", channels), "Everything")
+        with pytest.raises(MisconfiguredError, match="Database not found"):
+            await elsewhere.definition()
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_record_says_when_it_was_committed_to_the_microsecond(source: Source) -> None:
+    committed = source.commit(("insert", "Singers", singer(1)))
+
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        query = StreamQuery(ROOT, source.started, None, 1_000)
+        tokens = [
+            child.token
+            async for record in stream.read(query)
+            if isinstance(record, ChildPartitionsRecord)
+            for child in record.children
+        ]
+        found = []
+        for token in tokens:
+            query = StreamQuery(token, committed, committed, 1_000)
+            found += [record async for record in stream.read(query) if isinstance(record, DataChangeRecord)]
+        assert [record.commit_timestamp for record in found] == [committed]
+        assert found[0].mods[0].keys == '{"Base":"b","Id":"1"}'
+        await channels.close()
+
+    asyncio.run(scenario())
+    (change,) = changes_of(source.read_all(), "Singers")
+    assert parse_timestamp(change.commit_timestamp) == committed

@@ -1,0 +1,293 @@
+"""The reader as a process, against both emulators: churn, kills, a second reader, refusals to start."""
+
+import json
+import signal
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.local import emulators
+from deploy.local.processes import Process, Processes
+from deploy.local.source import SpannerDatabase, SpannerInstance, Write
+from services.spanner_reader.__main__ import MISCONFIGURED
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import short_name
+from shared.pubsub.topology import Topology
+from tests.integration.pubsub_topics import a_topology, pull
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+DDL = (
+    "CREATE TABLE Planes (Id INT64 NOT NULL, Name STRING(MAX)) PRIMARY KEY (Id)",
+    "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')",
+)
+STARTS = timedelta(seconds=30)
+PATIENCE = timedelta(seconds=60)
+
+
+@dataclass
+class Pipeline:
+    """A watched database, a topic, and readers between them."""
+
+    database: SpannerDatabase
+    partitions: SpannerDatabase
+    pubsub: str
+    channel: grpc.Channel
+    topology: Topology
+    processes: Processes
+    readers: int = 0
+    committed: list[tuple[int, Nanoseconds]] = field(default_factory=list)
+    received: list[tuple[int, str]] = field(default_factory=list)
+    """Key and commit timestamp of every change that arrived, repeats too."""
+
+    def start(self, **variables: str) -> Process:
+        """Start a reader and wait until it is ready."""
+        reader = self.launch(**variables)
+        self.processes.wait_until(lambda: _ready(reader) or None, "the reader", STARTS)
+        return reader
+
+    def launch(self, **variables: str) -> Process:
+        """Start a reader."""
+        self.readers += 1
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "GOOGLE_CLOUD_PROJECT": self.database.instance.project,
+            "SPANNER_INSTANCE": self.database.instance.instance,
+            "SPANNER_DATABASE": self.database.name,
+            "PARTITION_DATABASE": self.partitions.name,
+            "CHANGE_STREAM": "Everything",
+            "TOPIC": short_name(self.topology.topic),
+            "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
+            "SPANNER_EMULATOR_HOST": self.database.instance.address,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "HEARTBEAT_INTERVAL": "1s",
+            "LEASE_DURATION": "6s",
+            "PORT": "0",
+        }
+        arguments = [sys.executable, "-m", "services.spanner_reader"]
+        return self.processes.start(f"reader_{self.readers}", arguments, environment | variables)
+
+    def write(self, name: str = "n", rows: int = 1) -> None:
+        """Commit new rows in one transaction."""
+        first = len(self.committed)
+        keys = range(first, first + rows)
+        time = self.database.commit([Write("insert", "Planes", {"Id": key, "Name": name}) for key in keys])
+        self.committed += [(key, time) for key in keys]
+
+    def pull(self) -> None:
+        """Take what is on the subscription now."""
+        for one in pull(self.channel, self.topology.subscription):
+            batch = decode_batch(one.message.data)
+            keys = [int(json.loads(bytes(key))["Id"]) for key in batch.keys]
+            self.received += zip(keys, batch.commit_timestamp, strict=True)
+
+    def wait_for_all(self) -> None:
+        """Wait until everything committed has arrived, with its own commit timestamp."""
+        wanted = {(key, format_timestamp(time)) for key, time in self.committed}
+
+        def arrived() -> bool | None:
+            self.pull()
+            return wanted <= set(self.received) or None
+
+        self.processes.wait_until(arrived, "all changes", PATIENCE)
+
+    def watermark(self) -> Nanoseconds:
+        """Return the watermark of the partition that got furthest: the emulator writes to one at a time."""
+        sql = "SELECT FORMAT_TIMESTAMP('%FT%H:%M:%E*SZ', MAX(watermark), 'UTC') AS high FROM millrace_partitions"
+        (row,) = self.partitions.query(sql)
+        return parse_timestamp(str(row["high"]))
+
+
+@pytest.fixture
+def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    """Return a channel to the Pub/Sub emulator."""
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def pipeline(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+) -> Pipeline:
+    """Return a pipeline on the session's emulators, whose partitions stay as they are."""
+    return Pipeline(
+        database(*DDL), database(), pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes
+    )
+
+
+def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_gives_the_leases_back(
+    pipeline: Pipeline,
+) -> None:
+    reader = pipeline.start()
+    pipeline.write(rows=50)
+    pipeline.write()
+    pipeline.wait_for_all()
+    metrics = _metrics(reader)
+    assert metrics["millrace_reader_changes_total"] == 51
+    assert metrics["millrace_published_changes_total"] == 51
+    assert metrics["millrace_partitions", "state", "FINISHED"] >= 1
+    assert metrics["millrace_reader_lag_seconds"] < 30
+    began = time.monotonic()
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    assert time.monotonic() - began < 10
+    assert pipeline.watermark() >= pipeline.committed[-1][1]
+    (row,) = pipeline.partitions.query("SELECT COUNT(*) AS held FROM millrace_partitions WHERE lease_until IS NOT NULL")
+    assert row == {"held": 0}
+
+    pipeline.write()  # committed while nobody reads
+    pipeline.start()
+    pipeline.wait_for_all()
+    repeated = len(pipeline.received) - len(set(pipeline.received))
+    assert repeated <= 1  # it went on at the watermark: the record that stood there, and nothing before it
+    started = [line for line in reader.output().splitlines() if '"service_started"' in line]
+    assert len(started) == 1
+    assert "Everything" in started[0]
+
+
+def test_killed_between_publish_and_watermark_it_goes_on_and_loses_nothing(pipeline: Pipeline) -> None:
+    attempts = 10
+    for _attempt in range(attempts):
+        reader = pipeline.start()
+        pipeline.write(rows=20)
+        pipeline.wait_for_all()
+        reader.kill()
+        if pipeline.watermark() < pipeline.committed[-1][1]:  # published, and not saved yet
+            break
+    else:
+        pytest.fail(f"the watermark was saved before the kill {attempts} times in a row")
+    pipeline.write()
+    before = pipeline.received.copy()
+    pipeline.start()  # takes over when the dead one's leases have ended
+    pipeline.wait_for_all()
+    assert set(pipeline.received[len(before) :]) & set(before)  # again, from the watermark: repeats, nothing lost
+
+
+def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipeline: Pipeline) -> None:
+    first = pipeline.start()
+    pipeline.write()
+    pipeline.wait_for_all()
+    second = pipeline.start()
+    first.signal(signal.SIGSTOP)  # as a long pause of its machine would
+    pipeline.write(rows=5)
+    pipeline.wait_for_all()  # by the second, when the leases have ended
+    assert '"partition_claimed"' in second.output()
+    published = _metrics(second)["millrace_published_changes_total"]
+    assert published >= 5
+    first.signal(signal.SIGCONT)
+    pipeline.processes.wait_until(lambda: '"lease_lost"' in first.output() or None, "the first to notice", PATIENCE)
+    before = _metrics(first)["millrace_published_changes_total"]
+    pipeline.write(rows=5)
+    pipeline.wait_for_all()
+    assert _metrics(first)["millrace_published_changes_total"] == before
+    assert _metrics(second)["millrace_published_changes_total"] == published + 5
+
+
+@pytest.fixture
+def churning(new_processes: Processes, pubsub_emulator: str, pubsub_channel: grpc.Channel) -> Iterator[Pipeline]:
+    """Return a pipeline on an emulator of its own, whose partitions live for a second."""
+    flags = {"override_change_stream_partition_token_alive_seconds": "1"}
+    with emulators.spanner_emulator(new_processes, **flags) as address:
+        instance = SpannerInstance.create(address, "millrace-test", "churning")
+        made = instance.create_database(DDL), instance.create_database([])
+        yield Pipeline(*made, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
+        new_processes.end_all()
+
+
+def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time(churning: Pipeline) -> None:
+    reader = churning.start()
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends:
+        churning.write()
+        time.sleep(0.05)
+    churning.wait_for_all()
+    metrics = _metrics(reader)
+    assert metrics["millrace_partitions_split_total"] >= 2
+    assert metrics["millrace_partitions_merged_total"] >= 2
+    assert metrics["millrace_partitions", "state", "FINISHED"] >= 10
+    assert metrics["millrace_reader_lag_seconds"] < 10  # it keeps up with their lives
+    assert len(churning.received) == len(churning.committed)  # undisturbed: each once
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+
+
+def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: Pipeline) -> None:
+    started = format_timestamp(pipeline.database.now())
+    pipeline.write(rows=3)
+    end = format_timestamp(pipeline.committed[-1][1])
+    pipeline.write(rows=3)
+    reader = pipeline.launch(START_TIMESTAMP=started, END_TIMESTAMP=end)
+    assert reader.wait(STARTS) == 0
+    reader.end()
+    pipeline.pull()
+    assert sorted(key for key, _time in pipeline.received) == [0, 1, 2]
+    pipeline.launch()  # and on, without an end
+    pipeline.wait_for_all()
+    assert len(pipeline.received) == 6
+
+
+def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: Pipeline) -> None:
+    pipeline.database.alter(
+        "CREATE CHANGE STREAM Parts FOR Planes",
+        "CREATE CHANGE STREAM Whole FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
+    )
+    early = format_timestamp(Nanoseconds(pipeline.database.now() - 3_600 * 1_000_000_000))
+    cases = {
+        "gcloud pubsub subscriptions": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
+        "ALTER CHANGE STREAM Parts SET OPTIONS (value_capture_type = 'NEW_ROW')": {"CHANGE_STREAM": "Parts"},
+        "CREATE CHANGE STREAM Nothing": {"CHANGE_STREAM": "Nothing"},
+        "PARTITION_DATABASE": {"CHANGE_STREAM": "Whole", "PARTITION_DATABASE": pipeline.database.name},
+        "START_TIMESTAMP within that range": {"START_TIMESTAMP": early},
+        "is still to come": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
+        "HEARTBEAT_INTERVAL": {"HEARTBEAT_INTERVAL": "999ms"},
+    }
+    refused = {wanted: pipeline.launch(**variables) for wanted, variables in cases.items()}
+    for wanted, reader in refused.items():
+        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+        assert wanted in reader.output()
+        reader.end()
+    reader = pipeline.start()  # nothing of a refused start was remembered
+    assert '"first_start"' in reader.output()
+
+
+def _ready(reader: Process) -> bool:
+    if reader.exit_code is not None:
+        raise AssertionError(reader.obituary())
+    return '"partition_claimed"' in reader.output() or '"resumed"' in reader.output()
+
+
+def _port(reader: Process) -> int:
+    (line,) = [line for line in reader.output().splitlines() if '"health_served"' in line]
+    return int(json.loads(line)["port"])
+
+
+class _Metrics(dict[object, float]):
+    pass
+
+
+def _metrics(reader: Process) -> _Metrics:
+    """Return the metrics by name, and by (name, label, value) where there is a label."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{_port(reader)}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    found = _Metrics()
+    for line in lines:
+        if not line.startswith("#"):
+            name, _space, value = line.rpartition(" ")
+            metric, _brace, labels = name.partition("{")
+            label, _equals, text = labels.rstrip("}").partition("=")
+            found[(metric, label, text.strip('"')) if label else metric] = float(value)
+    return found
