@@ -225,6 +225,31 @@ def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time(churnin
     assert reader.wait(timedelta(seconds=10)) == 0
 
 
+def test_a_stop_is_quick_though_pubsub_is_away_and_what_was_not_confirmed_is_published_later(
+    database: Callable[..., SpannerDatabase], new_processes: Processes
+) -> None:
+    with emulators.pubsub_emulator(new_processes) as address, open_channel(address) as channel:
+        made = database(*DDL), database()
+        pipeline = Pipeline(*made, address, channel, a_topology(channel), new_processes)
+        reader = pipeline.start()
+        pipeline.write()
+        pipeline.wait_for_all()
+        emulator, *_ = (process for process, _watcher in new_processes._running if "pubsub" in process.name)
+        emulator.signal(signal.SIGSTOP)
+        try:
+            pipeline.write(rows=10)
+            time.sleep(2)  # read, and waiting for a confirmation that does not come
+            began = time.monotonic()
+            reader.ask_to_end()
+            assert reader.wait(timedelta(seconds=12)) == 0, reader.obituary()
+            assert time.monotonic() - began < 10
+        finally:
+            emulator.signal(signal.SIGCONT)
+        pipeline.start()
+        pipeline.wait_for_all()
+        new_processes.end_all()
+
+
 def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: Pipeline) -> None:
     started = format_timestamp(pipeline.database.now())
     pipeline.write(rows=3)
