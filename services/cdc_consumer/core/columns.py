@@ -107,16 +107,10 @@ def _envelopes(data: Iterable[bytes | None]) -> tuple[dict[int, ChangeBatch], li
     batches: dict[int, ChangeBatch] = {}
     poison: list[Poison] = []
     for index, each in enumerate(data):
-        content = each or b""
         try:
-            # What stays JSON text in a decoded batch was not checked to be text at all.
-            content.isascii() or content.decode()
-            batches[index] = decode_batch(content)
+            batches[index] = decode_batch(each or b"")
         except PoisonRecordError as error:
             poison.append(Poison(index, None, error.reason, error.detail))
-        except UnicodeDecodeError as error:
-            detail = f"not UTF-8 from byte {error.start} ({len(content)} bytes)"
-            poison.append(Poison(index, None, Reason.UNDECODABLE, detail))
     return batches, poison
 
 

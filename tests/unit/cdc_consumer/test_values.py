@@ -141,6 +141,7 @@ def test_one_bad_value_among_many_is_found_alone_and_the_others_stay() -> None:
 def test_an_array_that_is_a_slice_of_another_is_decoded_from_its_own_start() -> None:
     texts = pa.array(["YQ==", None, "YWI=", "", "YWJj", "not"])
     assert wire_values(BYTES, texts.slice(1, 4))[0].to_pylist() == [None, b"ab", b"", b"abc"]
+    assert wire_values(BYTES, texts.slice(2, 3))[0].to_pylist() == [b"ab", b"", b"abc"]
 
 
 @pytest.mark.parametrize("kind", COLUMN_TYPES.values(), ids=COLUMN_TYPES)
