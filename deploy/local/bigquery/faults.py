@@ -50,6 +50,8 @@ class Faults:
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self.idle_seconds = IDLE_SECONDS
+        self.met = 0
+        """How many requests have met one since the faults were last cleared."""
 
     def add(self, fault: Fault) -> None:
         """Let something go wrong from now on."""
@@ -60,6 +62,7 @@ class Faults:
         """Let everything be right again, what is stalled included."""
         with self._lock:
             self._faults.clear()
+            self.met = 0
         self.idle_seconds = IDLE_SECONDS
 
     async def meet(self, when: When, table: str) -> None:
@@ -79,6 +82,7 @@ class Faults:
                 if fault.when == when and fault.table in ("", table) and fault.times != 0:
                     if fault.times is not None:
                         fault.times -= 1
+                    self.met += 1
                     return fault
         return None
 
