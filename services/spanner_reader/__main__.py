@@ -27,8 +27,9 @@ from services.spanner_reader.adapters.schema import (
 )
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.records import ROOT, StreamQuery
+from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
-from services.spanner_reader.reader import Options, Reader
+from services.spanner_reader.reader import Reader
 from services.spanner_reader.settings import Settings, owner_name
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp

@@ -10,7 +10,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar, assert_never
@@ -20,7 +19,6 @@ import structlog
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.partitions import (
     NewPartition,
-    Partition,
     State,
     Survey,
     claimable,
@@ -37,8 +35,8 @@ from services.spanner_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.core.watermark import ConfirmedPrefix
-from services.spanner_reader.ports import Catalog, ChangeStream, Metrics, PartitionStore, Progress, Publisher
+from services.spanner_reader.held import Held, Options
+from services.spanner_reader.ports import Catalog, ChangeStream, Metrics, PartitionStore, Publisher
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
@@ -47,50 +45,10 @@ from shared.runtime.stop import Stop
 
 T = TypeVar("T")
 
-_LONGEST_TICK: Final = timedelta(seconds=5)
 _FLUSH: Final = timedelta(seconds=5)
 _SAVE: Final = timedelta(seconds=3)
 _UNCONFIRMED: Final = 20_000
 """Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a reader reads."""
-
-    owner: str
-    lease: timedelta
-    heartbeat: timedelta
-    end: Nanoseconds | None = None
-    poll: timedelta = timedelta(seconds=1)
-
-    @property
-    def tick(self) -> timedelta:
-        """Return how often watermarks are saved and leases renewed: several times in the life of a lease."""
-        return min(self.lease / 6, _LONGEST_TICK)
-
-
-class Held:
-    """A partition that this reader has the lease of."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.prefix = ConfirmedPrefix(partition.watermark)
-        self.moved = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
-        self.lease_ends: asyncio.TimerHandle | None = None
-        self.over = False
-
-    @property
-    def progress(self) -> Progress:
-        """Return how far it has been read and confirmed."""
-        return Progress(self.partition, self.prefix.watermark)
-
-    async def confirmed(self, *, all_but: int = 0) -> None:
-        """Wait until no more than so many records of it wait for Pub/Sub."""
-        while self.prefix.outstanding > all_but:
-            self.moved.clear()
-            await self.moved.wait()
 
 
 class Reader:

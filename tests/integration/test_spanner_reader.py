@@ -27,7 +27,8 @@ from services.spanner_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.reader import Options, Reader
+from services.spanner_reader.held import Options
+from services.spanner_reader.reader import Reader
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError

@@ -13,8 +13,9 @@ from services.spanner_reader.core.records import (
     Mod,
     PartitionToken,
 )
+from services.spanner_reader.held import Options
 from services.spanner_reader.ports import WatchedTable
-from services.spanner_reader.reader import Options, Reader
+from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from tests.fakes.spanner_reader import (

@@ -1,0 +1,52 @@
+"""A partition that a reader holds the lease of, and how a reader reads."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from services.spanner_reader.core.partitions import Partition
+from services.spanner_reader.core.watermark import ConfirmedPrefix
+from services.spanner_reader.ports import Progress
+from shared.contracts.timestamps import Nanoseconds
+
+_LONGEST_TICK: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a reader reads."""
+
+    owner: str
+    lease: timedelta
+    heartbeat: timedelta
+    end: Nanoseconds | None = None
+    poll: timedelta = timedelta(seconds=1)
+
+    @property
+    def tick(self) -> timedelta:
+        """Return how often watermarks are saved and leases renewed: several times in the life of a lease."""
+        return min(self.lease / 6, _LONGEST_TICK)
+
+
+class Held:
+    """A partition that this reader has the lease of."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.prefix = ConfirmedPrefix(partition.watermark)
+        self.moved = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.lease_ends: asyncio.TimerHandle | None = None
+        self.over = False
+
+    @property
+    def progress(self) -> Progress:
+        """Return how far it has been read and confirmed."""
+        return Progress(self.partition, self.prefix.watermark)
+
+    async def confirmed(self, *, all_but: int = 0) -> None:
+        """Wait until no more than so many records of it wait for Pub/Sub."""
+        while self.prefix.outstanding > all_but:
+            self.moved.clear()
+            await self.moved.wait()
