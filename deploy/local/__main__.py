@@ -93,7 +93,9 @@ def _query(pipeline: Pipeline, statement: str, console: Console) -> int:
     with contextlib.closing(BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)) as dataset:
         rows = dataset.query(statement)
     if rows:
-        table = Table(*rows[0])
+        table = Table()
+        for name in rows[0]:
+            table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         console.print(table)

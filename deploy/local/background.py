@@ -32,6 +32,7 @@ from shared.runtime.stop import Stop
 
 _CHECK_EVERY: Final = timedelta(seconds=1)
 _START_PATIENCE: Final = timedelta(minutes=5)
+_APPLY_PATIENCE: Final = timedelta(minutes=2)
 _STOP_PATIENCE: Final = 5 * GRACE
 
 
@@ -127,7 +128,10 @@ class BackgroundPlatform:
             self._write(State(os.getpid(), [], None, ""))
             workload = Workload(read_flight_data(settings.rows), settings.rows)
             with Processes(self._directory, environment, stop) as processes, running_stack(processes, say) as stack:
-                load(stack.database, workload, stop)
+                say("loading, and waiting until it is in BigQuery")
+                loaded = sum(load(stack.database, workload, stop).values())
+                if not stack.wait_until_applied(loaded, _APPLY_PATIENCE, stop) and not stop.requested:
+                    raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
                 text = _how_to_use(stack, self._directory)
                 self._write(State(os.getpid(), processes.sessions(), stack.pipeline, text))
                 say(text)
@@ -168,7 +172,6 @@ class BackgroundPlatform:
 
 def _how_to_use(stack: Stack, directory: Path) -> str:
     pipeline = stack.pipeline
-    project, dataset = pipeline.project, pipeline.dataset
     return f"""up:
   Spanner emulator     {pipeline.spanner}   (SPANNER_EMULATOR_HOST; {stack.database.path})
   Pub/Sub emulator     {pipeline.pubsub}   (PUBSUB_EMULATOR_HOST; {pipeline.topology.topic})
@@ -179,9 +182,6 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
 change a row in Spanner, and see it in BigQuery:
   .venv/bin/python -m deploy.local sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
   .venv/bin/python -m deploy.local query "SELECT * FROM airlines WHERE carrier = 'UA'"
-or with Google's own tool:
-  bq --api http://{pipeline.bigquery_rest} --project_id {project} query --use_legacy_sql=false \\
-    'SELECT COUNT(*) FROM {dataset}.flights'
 end it: make down"""
 
 

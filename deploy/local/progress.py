@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from deploy.local.services import Service
+from deploy.local.stack import Stack
 
 _REFRESH: Final = timedelta(seconds=1)
 _PLAIN_EVERY: Final = 5
@@ -20,10 +20,9 @@ _PLAIN_EVERY: Final = 5
 class Progress:
     """Refreshed by a thread of its own: one live table on a terminal, a plain line now and then elsewhere."""
 
-    def __init__(self, console: Console, reader: Service, consumer: Service, committed: Callable[[], int]) -> None:
+    def __init__(self, console: Console, stack: Stack, committed: Callable[[], int]) -> None:
         self._console = console
-        self._reader = reader
-        self._consumer = consumer
+        self._stack = stack
         self._committed = committed
         self._began = time.monotonic()
         self._over = threading.Event()
@@ -39,15 +38,6 @@ class Progress:
         self._over.set()
         self._thread.join()
 
-    @property
-    def applied(self) -> int:
-        """Return how many changes BigQuery has, as itself or in a newer one of the same row."""
-        metrics = self._consumer.metrics()
-        return int(
-            metrics.get("millrace_consumer_rows_written_total", 0)
-            + metrics.get("millrace_consumer_superseded_total", 0)
-        )
-
     def _show(self) -> None:
         if not self._console.is_terminal:
             rounds = 0
@@ -61,13 +51,13 @@ class Progress:
                 live.update(self._table(), refresh=True)
 
     def _figures(self) -> list[tuple[str, str]]:
-        reader, committed = self._reader.metrics(), self._committed()
+        reader, committed = self._stack.reader.metrics(), self._committed()
         lag = reader.get("millrace_reader_lag_seconds")
         return [
             ("after", f"{time.monotonic() - self._began:.0f} s"),
             ("committed", f"{committed:,}"),
             ("published", f"{reader.get('millrace_published_changes_total', 0):,.0f}"),
-            ("applied", f"{self.applied:,}"),
+            ("applied", f"{self._stack.applied:,}"),
             ("reader lag", "-" if lag is None else f"{lag:.1f} s"),
         ]
 

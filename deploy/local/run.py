@@ -44,18 +44,18 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
     workload = Workload(data, settings.rows, settings.seed)
     with running_stack(processes, say) as stack:
         changes: dict[str, int] = {}
-        with Progress(console, stack.reader, stack.consumer, lambda: sum(changes.values())) as progress:
+        with Progress(console, stack, lambda: sum(changes.values())):
             say(f"loading {settings.rows:,} flights, with all planes, airlines and airports")
             changes.update(load(stack.database, workload, stop))
             loaded = sum(changes.values())
             say(f"loaded {loaded:,} rows; waiting until they are applied")
-            _until_applied(progress, loaded, settings.patience, stop)  # so that latencies are not those of the load
+            stack.wait_until_applied(loaded, settings.patience, stop)  # so that latencies are not those of the load
             say(f"changing rows: {settings.rate} changes a second for {settings.seconds} s")
             latencies = _change(settings, stack, workload, changes, stop)
             if stop.requested:
                 raise StopRequestedError("asked to stop")
             say("writes have stopped; waiting until BigQuery equals Spanner")
-            comparisons = _until_equal(settings, stack, progress, sum(changes.values()), stop)
+            comparisons = _until_equal(settings, stack, sum(changes.values()), stop)
         processes.check()
         written = stack.dataset.rows_written()
         metrics = stack.reader.metrics()
@@ -79,19 +79,10 @@ def _change(settings: RunSettings, stack: Stack, workload: Workload, changes: di
         return probe.finish(settings.patience)
 
 
-def _until_applied(progress: Progress, committed: int, patience: timedelta, stop: Stop) -> None:
-    """Wait until the consumer has counted as many changes as were committed, or until patience ends."""
-    deadline = time.monotonic() + patience.total_seconds()
-    while time.monotonic() < deadline and progress.applied < committed and not stop.wait(_LOOK_AGAIN):
-        pass
-
-
-def _until_equal(
-    settings: RunSettings, stack: Stack, progress: Progress, committed: int, stop: Stop
-) -> list[TableComparison]:
+def _until_equal(settings: RunSettings, stack: Stack, committed: int, stop: Stop) -> list[TableComparison]:
     """Compare as soon as everything is said to be applied, and again until equal or out of patience."""
     deadline = time.monotonic() + settings.patience.total_seconds()
-    _until_applied(progress, committed, settings.patience, stop)
+    stack.wait_until_applied(committed, settings.patience, stop)
     while True:
         comparisons = compare_tables(stack.database, stack.dataset, TABLES)
         if all(one.equal for one in comparisons) or time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):

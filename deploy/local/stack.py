@@ -1,8 +1,10 @@
 """The whole platform, started in order: emulators and stand-in, tables and topics, then the two services."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from deploy.local import emulators
@@ -22,6 +24,8 @@ PARTITION_DATABASE: Final = "millrace"
 
 Say = Callable[[str], None]
 
+_LOOK_AGAIN: Final = timedelta(milliseconds=500)
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -32,6 +36,20 @@ class Stack:
     dataset: BigQueryDataset
     reader: Service
     consumer: Service
+
+    @property
+    def applied(self) -> int:
+        """Return how many changes BigQuery has, as themselves or in a newer one of the same row."""
+        counted = self.consumer.metrics()
+        return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded")))
+
+    def wait_until_applied(self, committed: int, patience: timedelta, stop: Stop) -> bool:
+        """Wait until as many changes are applied as were committed; return whether that came within patience."""
+        deadline = time.monotonic() + patience.total_seconds()
+        while self.applied < committed:
+            if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
+                return False
+        return True
 
 
 @contextmanager
