@@ -153,3 +153,30 @@ def test_a_keeper_of_leases_that_are_taken_one_by_one_keeps_them_all(pubsub: Pub
         pubsub.wait_for_extensions(2)
 
     assert list(pubsub.called("ModifyAckDeadline")[-1].ack_ids) == ["a", "b"]
+
+
+def test_a_message_is_not_given_back_while_an_extension_of_it_is_under_way(pubsub: PubsubInMemory) -> None:
+    order: list[str] = []
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def answer(_name: str, request: Any) -> None:
+        if request.ack_deadline_seconds == 0:
+            order.append("given back")
+            return
+        under_way.set()
+        assert go_on.wait(PATIENCE)
+        order.append("extended")
+
+    pubsub.channel.answer = answer
+    leases = pubsub.leases()
+    with leases.keeper(["a"]):
+        assert under_way.wait(PATIENCE)
+        giving_back = threading.Thread(target=leases.give_back, args=(["a"],))
+        giving_back.start()
+        giving_back.join(0.05)
+        still_waiting = giving_back.is_alive()
+        go_on.set()
+        giving_back.join()
+
+    assert still_waiting
+    assert order == ["extended", "given back"]
