@@ -16,7 +16,7 @@ from typing import Final, TypeVar, assert_never
 
 import structlog
 
-from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.changes import ChangeMaker, require_whole_rows
 from services.spanner_reader.core.partitions import (
     NewPartition,
     State,
@@ -205,6 +205,7 @@ class Reader:
             self._log.warning("partition_restarted", partition_token=held.partition.token, error=str(error))
 
     async def _publish(self, held: Held, record: DataChangeRecord) -> None:
+        require_whole_rows(record)
         if not self._changes.knows(record.table):  # a table that the stream watches since a moment ago
             tables = await self._retry(self._catalog.watched_tables)
             self._changes.learn({record.table: ()} | {table.name: table.primary_key for table in tables})

@@ -15,6 +15,7 @@ _TRANSIENT: Final = (
     exceptions.DeadlineExceeded,
     exceptions.InternalServerError,  # a stream that was reset on the way; also what `Aborted` is not
     exceptions.Aborted,
+    exceptions.Unknown,  # "Stream removed": an ordinary break
     exceptions.ResourceExhausted,
     exceptions.RetryError,
     google.auth.exceptions.TransportError,

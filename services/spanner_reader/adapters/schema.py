@@ -15,12 +15,12 @@ import msgspec
 
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Database, Statement, string
+from services.spanner_reader.core.changes import WHOLE_ROW
 from services.spanner_reader.core.records import ROOT, ColumnType, StreamQuery
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
-_WHOLE_ROW: Final = ("NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 _DEFAULT_CAPTURE: Final = "OLD_AND_NEW_VALUES"
 _DEFAULT_RETENTION: Final = "1d"
 _RETENTION: Final = re.compile(r"(\d+)([smhd])", re.ASCII)
@@ -125,7 +125,7 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
             "their key ranges while they live, which this version does not read. The mode cannot be altered: create "
             f"another stream without that option, and name it in CHANGE_STREAM"
         )
-    if definition.value_capture_type not in _WHOLE_ROW:
+    if definition.value_capture_type not in WHOLE_ROW:
         raise MisconfiguredError(
             f"change stream {change_stream} has value_capture_type {definition.value_capture_type}: its updates carry "
             "only the columns that changed, and writing them would blank the rest. Mend it with\n"

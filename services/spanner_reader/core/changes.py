@@ -8,9 +8,12 @@ import msgspec
 from services.spanner_reader.core.records import ColumnType, DataChangeRecord, Mod
 from shared.contracts.change_batch import Change, Column, Header, Op
 from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
-from shared.contracts.errors import PoisonRecordError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
 from shared.contracts.timestamps import format_timestamp, microseconds
+
+WHOLE_ROW: Final = ("NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
+"""The value capture types with which every upsert carries its whole row."""
 
 _OPS: Final[Mapping[str, Op]] = {
     "INSERT": "UPSERT",  # a REPLACE is an INSERT of a row that was there: insert and update are told apart by nobody
@@ -19,6 +22,7 @@ _OPS: Final[Mapping[str, Op]] = {
 }
 _ALIASES: Final = {"INT": "INT64"}  # the public documentation of the records writes INT
 _EMPTY: Final = "{}"
+_NULL: Final = "null"
 
 _json: Final = msgspec.json.Encoder().encode
 _keys: Final = msgspec.json.Decoder(dict[str, object])
@@ -31,6 +35,20 @@ def spanner_sequence(commit_micros: int, record_sequence: str, mod: int) -> Chan
     The record sequence is read as hexadecimal whatever it is: that keeps the order of decimal and hexadecimal text.
     """
     return four_sections(commit_micros, int(record_sequence, 16), mod)
+
+
+def require_whole_rows(record: DataChangeRecord) -> None:
+    """Raise MisconfiguredError for an update that holds only what changed: written as an upsert it blanks the rest.
+
+    The start check looks at the stream as it is now; a record was captured by the stream as it was then.
+    """
+    if record.mod_type == "UPDATE" and record.value_capture_type not in WHOLE_ROW:
+        raise MisconfiguredError(
+            f"table {record.table}: an update of {format_timestamp(record.commit_timestamp)} was captured as "
+            f"{record.value_capture_type}, without the columns that did not change. Alter the stream to NEW_ROW, if it "
+            "is not yet, and start anew behind that: another PARTITION_TABLE, START_TIMESTAMP after the statement, and "
+            "copy again the rows that changed meanwhile"
+        )
 
 
 def googlesql_type(text: str) -> str:
@@ -93,6 +111,8 @@ class ChangeMaker:
         commit = format_timestamp(record.commit_timestamp)
         micros = microseconds(record.commit_timestamp)
         about = _about(record)
+        # A key alone has no values; of any other row, missing values are for the consumer to set aside, not to blank.
+        without_values = _EMPTY if all(column.is_primary_key for column in record.column_types) else _NULL
         changes = []
         for index, mod in enumerate(record.mods):
             change = Change(
@@ -102,7 +122,7 @@ class ChangeMaker:
                 commit_timestamp=commit,
                 place=f'{{"mod_index":{index},{about}',
                 key=mod.keys,
-                row=None if op == "DELETE" else mod.new_values or _EMPTY,
+                row=None if op == "DELETE" else mod.new_values or without_values,
                 old=mod.old_values if mod.old_values and mod.old_values != _EMPTY else None,
             )
             changes.append((self._ordering_key(record.table, key_types, mod), change))

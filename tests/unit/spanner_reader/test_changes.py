@@ -3,10 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from services.spanner_reader.core.changes import ChangeMaker, googlesql_type, spanner_sequence
+from services.spanner_reader.core.changes import ChangeMaker, googlesql_type, require_whole_rows, spanner_sequence
 from services.spanner_reader.core.records import ColumnType, DataChangeRecord, Mod
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.unit.spanner_reader.scripts import COLUMNS, a_record
@@ -116,8 +117,23 @@ def test_the_text_of_keys_and_values_is_passed_on_as_it_came() -> None:
 
 @pytest.mark.parametrize("values", ["{}", None, ""])
 def test_a_table_of_key_columns_only_has_an_empty_row_and_no_old_values(values: str | None) -> None:
-    change = only(replace(a_record(COMMIT), mods=(Mod('{"Id":"1"}', values, values),)))
+    key_alone = tuple(column for column in a_record(COMMIT).column_types if column.is_primary_key)
+    change = only(replace(a_record(COMMIT), column_types=key_alone, mods=(Mod('{"Id":"1"}', values, values),)))
     assert (change.row, change.old) == ("{}", None)
+
+
+@pytest.mark.parametrize("values", [None, ""])
+def test_an_upsert_whose_values_are_missing_does_not_become_an_empty_row(values: str | None) -> None:
+    assert only(replace(a_record(COMMIT), mods=(Mod('{"Id":"1"}', values, None),))).row == "null"
+
+
+@pytest.mark.parametrize("capture", ["OLD_AND_NEW_VALUES", "NEW_VALUES", ""])
+def test_an_update_that_holds_only_what_changed_is_refused(capture: str) -> None:
+    partial = replace(a_record(COMMIT), mod_type="UPDATE", value_capture_type=capture)
+    with pytest.raises(MisconfiguredError, match="START_TIMESTAMP"):
+        require_whole_rows(partial)
+    for whole in (replace(partial, mod_type="INSERT"), replace(partial, mod_type="DELETE"), a_record(COMMIT)):
+        require_whole_rows(whole)
 
 
 def test_every_mod_of_a_record_has_its_own_sequence_place_and_ordering_key() -> None:
