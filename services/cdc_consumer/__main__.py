@@ -54,7 +54,7 @@ _LOOK: Final = timedelta(milliseconds=200)
 _LIVENESS: Final = timedelta(minutes=15)
 """How long a micro-batch may take. While BigQuery is away it waits, leases extended, and a restart would not help."""
 _MISCONFIGURED: Final = re.compile(
-    r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=^\s*(?:at |\tat )|\Z)", re.MULTILINE | re.DOTALL
+    r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=\n\s*(?:\n|at |SQLSTATE|===)|\Z)", re.MULTILINE | re.DOTALL
 )
 _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
 

@@ -1,5 +1,7 @@
 """The Tables port in memory: table definitions by name."""
 
+from collections.abc import Sequence
+
 from services.cdc_consumer.core.tables import TableColumn, TableDefinition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
@@ -55,7 +57,11 @@ class FakeTables:
     @staticmethod
     def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         types = {column.name.upper(): column.type for column in seen.columns}
-        if set(seen.primary_key) != set(wanted.primary_key) or any(
+        if _upper(seen.primary_key) != _upper(wanted.primary_key) or any(
             types.get(column.name.upper(), column.type) != column.type for column in wanted.columns
         ):
             raise PoisonRecordError(Reason.SCHEMA_CONFLICT, f"table {wanted.name} has another key or type")
+
+
+def _upper(names: Sequence[str]) -> set[str]:
+    return {name.upper() for name in names}

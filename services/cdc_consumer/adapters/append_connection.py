@@ -67,7 +67,9 @@ class AppendConnection:
     """An open call that takes requests of one table and one descriptor."""
 
     def __init__(self, channel: grpc.Channel, stream: str, first: bytes, window: int, patience: timedelta) -> None:
-        self._first = first
+        self._opening = first
+        self._opened = False  # whether the next request goes without the opening
+        self._proven = False  # whether BigQuery has accepted anything on this connection
         self._window = window
         self._patience = patience
         self._changed = threading.Condition()
@@ -108,8 +110,8 @@ class AppendConnection:
                 return
             self._in_flight.append(request)
             self._bytes += len(request.data)
-            self._outgoing.put(self._first + request.data)
-            self._first = b""
+            self._outgoing.put(request.data if self._opened else self._opening + request.data)
+            self._opened = True
 
     def wait(self, request: Request, stop: Stop) -> None:
         """Wait until a request sent here has its answer. TransientError if asked to stop and none comes any more."""
@@ -158,6 +160,8 @@ class AppendConnection:
             request = self._in_flight.popleft()
             self._bytes -= len(request.data)
             request.answer = response
+            self._proven = self._proven or not response.HasField("error")
+            self._opened = self._opened and self._proven  # it may be the opening that was refused: not known by now
             self._changed.notify_all()
 
     def _end(self, status: Status) -> None:

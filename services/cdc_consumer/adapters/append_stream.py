@@ -149,6 +149,11 @@ class _Stream:
             self._connection = self._streams.connect(self)
         return self._connection
 
+    def give_up(self) -> None:
+        """Forget what BigQuery knows of the table: only a new connection sees what has changed in it."""
+        self.accepted = False
+        self.close()
+
     def close(self) -> None:
         """End the connection; the next use opens another."""
         if self._connection is not None:
@@ -198,7 +203,8 @@ class Appending:
     def _answered(self) -> Iterator[Request]:
         """Yield requests as their answers come, sending the others as room is made, until none is left."""
         while self._waiting or self._sent:
-            self.send_what_fits()
+            if not self._sent or self._sent[0].answer is None:  # else first hear what there is to say
+                self.send_what_fits()
             if not self._sent:
                 self._send()
             request = self._sent[0]
@@ -247,7 +253,7 @@ class Appending:
         if error is not None:
             self._waiting.appendleft(request)
             if isinstance(error, TableTroubleError):
-                self._stream.accepted = False
+                self._stream.give_up()
             return error
         self._fruitless += 1
         if len(request.rows) == 1:
@@ -271,7 +277,7 @@ class Appending:
         self._waiting.extend(self._unblamed)
         self._unblamed.clear()
         self._fruitless = 0
-        self._stream.accepted = False
+        self._stream.give_up()
         return TableTroubleError(f"table {self._table}: every append is refused: {status.message}")
 
     def _cut(self, encoded: pa.BinaryArray) -> Sequence[Request]:

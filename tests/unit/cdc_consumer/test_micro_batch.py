@@ -18,8 +18,8 @@ from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_messa
 from tests.fakes.cdc_writer import FakeCdcWriter
 from tests.fakes.dead_letters import FakeDeadLetters
 from tests.fakes.effects import CrashError, Effects
+from tests.fakes.leases import FakeLeases
 from tests.fakes.tables import FakeTables
-from tests.unit.cdc_consumer.fake_leases import FakeLeases
 
 NOW = parse_timestamp("2026-11-21T12:00:05Z")
 WIDER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
@@ -45,7 +45,7 @@ class World:
         self.tables = FakeTables(self.effects)
         self.writer = FakeCdcWriter(self.tables, self.effects)
         self.letters = FakeDeadLetters(self.effects)
-        self.leases = FakeLeases(self.effects)
+        self.leases = FakeLeases(self.effects, must_keep=True)
 
     def apply(self, *messages: Mapping[str, object]) -> Counts:
         ports = Ports(leases=self.leases, letters=self.letters, tables=self.tables, writer=self.writer)

@@ -116,6 +116,6 @@ def test_what_only_a_person_can_mend_is_misconfigured(kind: Callable[[str], Exce
 
 
 def test_what_nobody_knows_passes_through() -> None:
-    unknown: Callable[[str], Exception] = exceptions.Unknown
-    with pytest.raises(exceptions.Unknown), spanner_errors("read"):
+    unknown: Callable[[str], Exception] = exceptions.DataLoss
+    with pytest.raises(exceptions.DataLoss), spanner_errors("read"):
         raise unknown("x")

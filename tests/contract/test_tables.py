@@ -1,0 +1,184 @@
+"""What every Tables promises: the fake, and BigQuery's tables (on the stand-in)."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
+from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.ports import Tables
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
+from shared.contracts.reasons import Reason
+from tests.builders import PLANE_COLUMNS, a_header
+from tests.fakes.tables import FakeTables
+from tests.integration.stand_in import PROJECT, StandIn
+
+PLANES = table_definition(a_header())
+COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
+RANGE = table_definition(a_header(columns=(*PLANE_COLUMNS, ("range", "FLOAT64"))))
+EVERY_TYPE = table_definition(
+    a_header(
+        "every",
+        columns=[
+            *[(f"{kind.lower()}_key", kind) for kind in ("BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP")],
+            *[(kind.lower(), kind) for kind in ("FLOAT64", "BYTES", "JSON", "NUMERIC", "BOOL")],
+        ],
+        key=["bool_key", "int64_key", "numeric_key", "string_key", "date_key", "timestamp_key"],
+    )
+)
+
+
+@dataclass
+class Place:
+    """A Tables, another one for the same dataset (another process), and a way to do what a stranger could do."""
+
+    tables: Tables
+    others: Tables
+    drop: Callable[[str], None]
+    columns: Callable[[str], Sequence[str]]
+
+
+class TablesContract:
+    def test_a_table_is_made_as_it_was_asked_for(self, place: Place) -> None:
+        assert place.tables.ensure(EVERY_TYPE) == EVERY_TYPE
+        assert place.columns("every") == [column.name for column in EVERY_TYPE.columns]
+        assert place.others.ensure(EVERY_TYPE) == EVERY_TYPE
+
+    def test_new_columns_are_added_and_older_column_lists_still_fit(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        assert place.tables.ensure(COLOUR).columns == (*PLANES.columns, COLOUR.columns[3])
+        assert place.tables.ensure(PLANES).columns == (*PLANES.columns, COLOUR.columns[3])
+        assert place.columns("planes") == [*[column.name for column in PLANES.columns], "colour"]
+
+    def test_what_another_process_has_added_is_kept(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.others.ensure(COLOUR)
+        place.tables.ensure(RANGE)
+        place.others.ensure(RANGE)
+
+        assert place.columns("planes")[-2:] == ["colour", "range"]
+
+    def test_a_column_of_another_type_is_a_schema_conflict(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        other = table_definition(a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING"))))
+        for tables in (place.tables, place.others):
+            with pytest.raises(PoisonRecordError) as raised:
+                tables.ensure(other)
+            assert raised.value.reason is Reason.SCHEMA_CONFLICT
+        assert place.tables.ensure(PLANES).columns == PLANES.columns
+
+    def test_a_conflict_in_one_column_adds_no_other(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        columns = (("id", "INT64"), ("name", "STRING"), ("seats", "STRING"), ("colour", "STRING"))
+        with pytest.raises(PoisonRecordError):
+            place.others.ensure(table_definition(a_header(columns=columns)))
+
+        assert "colour" not in place.columns("planes")
+
+    def test_another_primary_key_is_a_schema_conflict(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        for key in (("name",), ("id", "name")):
+            with pytest.raises(PoisonRecordError) as raised:
+                place.tables.ensure(table_definition(a_header(key=key)))
+            assert raised.value.reason is Reason.SCHEMA_CONFLICT
+
+    def test_names_are_the_same_in_upper_and_lower_case(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        upper = table_definition(
+            a_header(columns=(("ID", "INT64"), ("NAME", "STRING"), ("Seats", "INT64")), key=["ID"])
+        )
+        place.others.ensure(upper)
+
+        assert place.columns("planes") == [column.name for column in PLANES.columns]
+
+    def test_a_table_that_was_dropped_is_made_again_once_forgotten(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.drop("planes")
+        place.tables.forget("planes")
+        place.tables.ensure(PLANES)
+
+        assert place.columns("planes")
+
+    def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
+        place.tables.forget("nothing")
+
+
+class TestFakeTables(TablesContract):
+    @pytest.fixture
+    def place(self) -> Place:
+        one, two = FakeTables(), FakeTables()
+        two.there = one.there
+
+        def drop(name: str) -> None:
+            del one.there[name]
+
+        return Place(one, two, drop, lambda name: [column.name for column in one.there[name].columns])
+
+
+@pytest.fixture
+def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
+    return StandIn(bigquery_stand_in)
+
+
+@pytest.fixture
+def rest(bigquery_stand_in: tuple[str, str]) -> str:
+    return bigquery_stand_in[0]
+
+
+class TestBigQueryTables(TablesContract):
+    @pytest.fixture
+    def place(self, stand_in: StandIn, rest: str) -> Place:
+        def columns(name: str) -> Sequence[str]:
+            return [field.name for field in stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").schema]
+
+        one, two = (BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset) for _ in range(2))
+        return Place(
+            one, two, lambda name: stand_in.client.delete_table(f"{PROJECT}.{stand_in.dataset}.{name}"), columns
+        )
+
+    def test_it_has_its_key_its_clustering_and_no_staleness(self, place: Place, stand_in: StandIn) -> None:
+        place.tables.ensure(EVERY_TYPE)
+        table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.every")
+
+        resource = table.to_api_repr()
+        assert resource["tableConstraints"] == {"primaryKey": {"columns": list(EVERY_TYPE.primary_key)}}
+        assert table.clustering_fields == list(EVERY_TYPE.primary_key[:4])
+        assert not resource.get("maxStaleness")
+        assert {field.mode for field in table.schema} == {"NULLABLE"}
+
+    def test_a_table_without_a_key_is_a_schema_conflict(self, place: Place, stand_in: StandIn) -> None:
+        columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
+        stand_in.run(f"CREATE TABLE planes ({columns})")
+        with pytest.raises(PoisonRecordError, match=r"primary key \(none\)"):
+            place.tables.ensure(PLANES)
+
+    def test_a_dataset_that_is_not_there_names_the_command(self, rest: str) -> None:
+        client, dataset = open_client(PROJECT, rest), f"none_{uuid.uuid4().hex[:8]}"
+        with pytest.raises(MisconfiguredError, match=f"mk --dataset {dataset}"):
+            BigQueryTables(client, PROJECT, dataset).ensure(PLANES)
+        with pytest.raises(MisconfiguredError, match=f"mk --dataset {dataset}"):
+            check_dataset(client, PROJECT, dataset)
+
+    def test_a_service_that_is_away_is_transient(self) -> None:
+        with pytest.raises(TransientError):
+            BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
+
+    def test_somebody_altering_the_table_at_the_same_moment_is_looked_at_again(
+        self, place: Place, stand_in: StandIn, rest: str
+    ) -> None:
+        place.tables.ensure(PLANES)
+
+        client = open_client(PROJECT, rest)
+        update = client.update_table
+
+        def overtaken(*arguments: Any, **more: Any) -> Any:
+            place.others.ensure(COLOUR)  # between our reading of the table and our altering it
+            return update(*arguments, **more)
+
+        client.update_table = overtaken  # type: ignore[method-assign]
+        BigQueryTables(client, PROJECT, stand_in.dataset).ensure(RANGE)
+
+        assert place.columns("planes")[-2:] == ["colour", "range"]

@@ -1,0 +1,109 @@
+"""What the BigQuery adapters make of tables and errors that no stand-in serves."""
+
+from typing from collections.abc import Callable
+import Any
+
+import grpc
+import pytest
+import requests
+from google.api_core import exceptions
+from google.auth import exceptions as auth_exceptions
+from google.cloud import bigquery
+from google.cloud.bigquery_storage_v1.types import StorageError
+from google.rpc.status_pb2 import Status
+
+from services.cdc_consumer.adapters.bigquery_errors import append_error, rest_errors
+from services.cdc_consumer.adapters.tables import BigQueryTables
+from services.cdc_consumer.core.tables import TableDefinition, table_definition
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
+from shared.contracts.reasons import Reason
+from tests.builders import a_header
+
+PLANES = table_definition(a_header())
+
+
+class OneTable:
+    """A client that knows one table."""
+
+    def __init__(self, **types: tuple[str, str]) -> None:
+        fields = [{"name": c.name, "type": c.type.bigquery, "mode": "NULLABLE"} for c in PLANES.columns]
+        for field in fields:
+            if field["name"] in types:
+                field["type"], field["mode"] = types[field["name"]]
+        self._resource = {
+            "tableReference": {"projectId": "p", "datasetId": "d", "tableId": "planes"},
+            "schema": {"fields": fields},
+            "tableConstraints": {"primaryKey": {"columns": ["id"]}},
+        }
+
+    def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
+        return bigquery.Table.from_api_repr(self._resource)
+
+
+def ensured(**types: tuple[str, str]) -> TableDefinition:
+    client: Any = OneTable(**types)
+    return BigQueryTables(client, "p", "d").ensure(PLANES)
+
+
+def test_the_service_calls_types_by_their_older_names() -> None:
+    assert ensured(id=("INTEGER", "REQUIRED"), seats=("INTEGER", "NULLABLE")) == PLANES
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"), [(("INTEGER", "REPEATED"), "ARRAY<INT64>"), (("GEOGRAPHY", "NULLABLE"), "GEOGRAPHY")]
+)
+def test_a_column_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, str], shown: str) -> None:
+    with pytest.raises(PoisonRecordError) as raised:
+        ensured(seats=found)
+
+    assert raised.value.reason is Reason.SCHEMA_CONFLICT
+    assert f"column seats is {shown}" in raised.value.detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (exceptions.ServiceUnavailable, TransientError),
+        (exceptions.InternalServerError, TransientError),
+        (exceptions.TooManyRequests, TransientError),
+        (requests.ConnectionError, TransientError),
+        (requests.ReadTimeout, TransientError),
+        (auth_exceptions.TransportError, TransientError),
+        (exceptions.Forbidden, TableTroubleError),
+        (exceptions.BadRequest, TableTroubleError),
+        (exceptions.Unauthorized, MisconfiguredError),
+        (auth_exceptions.RefreshError, MisconfiguredError),
+    ],
+)
+def test_each_error_of_the_client_says_what_to_do_next(kind: Callable[[str], Exception], expected: type[Exception]) -> None:
+    with pytest.raises(expected) as translated, rest_errors("table planes"):
+        raise kind("x")
+
+    assert type(translated.value) is expected
+    assert str(translated.value).startswith("table planes: x")
+
+
+def test_an_error_that_nobody_knows_is_left_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError), rest_errors("table planes"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("code", grpc.StatusCode)
+def test_every_status_of_an_append_means_something(code: grpc.StatusCode) -> None:
+    error = append_error("planes", Status(code=code.value[0], message="words"))
+
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        assert error is None
+    else:
+        assert isinstance(error, TransientError | MisconfiguredError)
+        assert f"table planes: append refused, {code.name}: words" in str(error)
+
+
+def test_a_storage_error_tells_more_than_the_status() -> None:
+    status = Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="words")
+    status.details.add().Pack(StorageError.pb()(code="SCHEMA_MISMATCH_EXTRA_FIELDS"))
+    error = append_error("planes", status)
+
+    assert type(error) is TableTroubleError
+    assert "SCHEMA_MISMATCH_EXTRA_FIELDS" in str(error)
