@@ -1,7 +1,7 @@
 """What the BigQuery adapters make of tables and errors that no stand-in serves."""
 
-from typing from collections.abc import Callable
-import Any
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -76,7 +76,9 @@ def test_a_column_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, 
         (auth_exceptions.RefreshError, MisconfiguredError),
     ],
 )
-def test_each_error_of_the_client_says_what_to_do_next(kind: Callable[[str], Exception], expected: type[Exception]) -> None:
+def test_each_error_of_the_client_says_what_to_do_next(
+    kind: Callable[[str], Exception], expected: type[Exception]
+) -> None:
     with pytest.raises(expected) as translated, rest_errors("table planes"):
         raise kind("x")
 
