@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import grpc
 import msgspec
@@ -80,64 +81,60 @@ def test_what_is_confirmed_is_there_once_and_in_the_order_of_its_key(
 
 
 class Wire:
-    """A way to the emulator that can be cut: connections break in mid-call, and no new ones are made."""
+    """A way to the emulator that breaks in mid-call after so many bytes, and is away for a while."""
 
-    def __init__(self, emulator: str) -> None:
+    def __init__(self, emulator: str, breaks_after: Sequence[int]) -> None:
         self.host, _, self.port = emulator.partition(":")
-        self.cut = False
+        self.breaks_after = list(breaks_after)
+        self._away_until = 0.0
+        self._sent = 0
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
 
-    async def open(self) -> str:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def close(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.break_connections()
-
-    def break_connections(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
+    async def open(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.cut:
+        if time.monotonic() < self._away_until:
             writer.transport.abort()
             return
         there_reader, there_writer = await asyncio.open_connection(self.host, int(self.port))
         self._writers |= {writer, there_writer}
-        await asyncio.gather(self._forward(reader, there_writer), self._forward(there_reader, writer))
+        await asyncio.gather(self._forward(reader, there_writer, counted=True), self._forward(there_reader, writer))
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counted: bool = False) -> None:
         with contextlib.suppress(ConnectionError, OSError):
             while data := await reader.read(65_536):
+                self._sent += len(data) if counted else 0
+                if self.breaks_after and self._sent > self.breaks_after[0]:
+                    self._break()  # with these bytes in hand: the call that they belong to fails
+                    return
                 writer.write(data)
                 await writer.drain()
         writer.close()
 
+    def _break(self) -> None:
+        self.breaks_after.pop(0)
+        self._away_until = time.monotonic() + 0.3
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
 
-async def publish_over_a_cut_wire(emulator: str, topology: Topology) -> int:
-    """Publish with two interruptions in mid-stream; return how many messages were confirmed."""
-    wire = Wire(emulator)
-    publishing = asyncio.create_task(publish_all(await wire.open(), topology, Limits(changes_per_message=5)))
-    for _ in range(2):
-        await asyncio.sleep(0.15)
-        wire.cut = True
-        wire.break_connections()
-        await asyncio.sleep(0.4)
-        wire.cut = False
-    messages = await publishing
-    await wire.close()
+
+async def publish_over_a_breaking_wire(emulator: str, topology: Topology) -> int:
+    """Publish with two interruptions in mid-call; return how many messages were confirmed."""
+    wire = Wire(emulator, breaks_after=(200_000, 600_000))
+    async with await wire.open() as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        messages = await publish_all(address, topology, Limits(changes_per_message=5))
+    assert wire.breaks_after == []
     return messages
 
 
 def test_over_a_broken_wire_nothing_is_lost_and_nothing_overtakes(channel: grpc.Channel, pubsub_emulator: str) -> None:
     topology = a_topology(channel)
     with structlog.testing.capture_logs() as logs:
-        messages = asyncio.run(publish_over_a_cut_wire(pubsub_emulator, topology))
-    assert any(event["event"] == "call_retried" for event in logs), "the wire was cut too late to matter"
+        messages = asyncio.run(publish_over_a_breaking_wire(pubsub_emulator, topology))
+    assert [event["event"] for event in logs].count("call_retried") >= 2
 
     received = pull(channel, topology.subscription)
     received.sort(key=lambda one: int(one.message.message_id))
