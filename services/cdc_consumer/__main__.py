@@ -7,7 +7,6 @@ acts; the log says what.
 
 import importlib.metadata
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -34,7 +33,7 @@ from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.micro_batch import Counts
 from services.cdc_consumer.reports import receiving_reports
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.spark_session import check_java, open_session
+from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, open_session
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
@@ -53,14 +52,6 @@ _FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may tak
 _LOOK: Final = timedelta(milliseconds=200)
 _LIVENESS: Final = timedelta(minutes=15)
 """How long a micro-batch may take. While BigQuery is away it waits, leases extended, and a restart would not help."""
-_MISCONFIGURED: Final = re.compile(
-    r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=\n\s*(?:\n|at |SQLSTATE|===)|\Z)", re.MULTILINE | re.DOTALL
-)
-_PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
-
-
-class QueryFailedError(Exception):
-    """The streaming query ended by itself."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,9 +70,9 @@ def main(arguments: Sequence[str]) -> int:
         except MisconfiguredError as error:
             log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
             return MISCONFIGURED
-        except (QueryFailedError, TransientError) as error:
+        except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
             if not stop.requested:
-                log.error("service_failed", error=str(error))  # noqa: TRY400  the message is the whole story
+                log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
                 return FAILED
             log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been given back
     log.info("service_stopped")
@@ -128,10 +119,12 @@ def serve(settings: Settings, stop: Stop) -> None:
         ack_deadline = check_start(settings, stop)
         exchange = Path(directory)
         with receiving_reports(exchange / "reports", take), spark(settings) as session:
+            if stop.requested:
+                return
             try:
                 query = start_query(session, settings, ack_deadline, exchange)
             except PySparkException as error:
-                _raise_in_its_own_words(error)
+                raise error_of(str(error)) from None
             log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
             health.ready = True
             watch(query, health, stop, exchange / "stop")
@@ -227,22 +220,10 @@ def _raise_what_ended(query: StreamingQuery) -> None:
     """Raise what ended a query, if anything but us has."""
     if query.isActive:
         return
-    try:
-        failure: PySparkException | None = query.exception()
-    except Py4JError as error:
-        raise QueryFailedError(f"Spark has died: {error}") from error
+    failure = query.exception()
     if failure is None:
         raise QueryFailedError("the query ended without an error")
-    _raise_in_its_own_words(failure)
-
-
-def _raise_in_its_own_words(failure: PySparkException) -> NoReturn:
-    """Raise what a Python process of Spark's has raised: Spark hands on its traceback as text."""
-    words = str(failure)
-    misconfigured = _MISCONFIGURED.search(words)
-    if misconfigured is not None:
-        raise MisconfiguredError(misconfigured[1].strip())
-    raise QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
+    raise error_of(str(failure))
 
 
 def _shown(value: object) -> object:

@@ -15,6 +15,23 @@ from shared.contracts.errors import MisconfiguredError
 _JAVA_NEEDED: Final = 17
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
+_MISCONFIGURED: Final = re.compile(
+    r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=\n\s*(?:\n|at |SQLSTATE|===)|\Z)", re.MULTILINE | re.DOTALL
+)
+_PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
+
+
+class QueryFailedError(Exception):
+    """The streaming query ended by itself."""
+
+
+def error_of(words: str) -> Exception:
+    """Return what a Python process of Spark's has raised, in its own words: Spark hands on its traceback as text."""
+    misconfigured = _MISCONFIGURED.search(words)
+    if misconfigured is not None:
+        return MisconfiguredError(misconfigured[1].strip())
+    return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
+
 
 def check_java(environ: Mapping[str, str]) -> None:
     """Raise MisconfiguredError, saying how to get it, unless there is a Java that Spark runs on."""

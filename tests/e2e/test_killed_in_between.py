@@ -50,9 +50,9 @@ def test_the_reader_killed_between_publish_and_watermark_publishes_again_and_los
         rig.wait(rig.published, "the changes to be published")
         reader.process.kill()
         saved = [
-            parse_timestamp(str(row["at"]))
+            parse_timestamp(str(row["saved"]))
             for row in partitions.query(
-                "SELECT FORMAT_TIMESTAMP('%Y-%m-%dT%H:%M:%E9SZ', watermark) AS at FROM millrace_partitions "
+                "SELECT FORMAT_TIMESTAMP('%Y-%m-%dT%H:%M:%E9SZ', watermark) AS saved FROM millrace_partitions "
                 "WHERE state != 'FINISHED'"
             )
         ]

@@ -1,6 +1,7 @@
 """The consumer as a process: Pub/Sub emulator -> Spark -> BigQuery stand-in, with hand-made change batches."""
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
+from deploy.local.emulators import ROOT
 from deploy.local.processes import Process, Processes, wait_until
 from deploy.local.services import Pipeline, Service, start_consumer, wait_until_ready
 from deploy.local.target import BigQueryDataset
@@ -26,7 +29,7 @@ from shared.pubsub.stubs import (
     publish_stub,
     pull_stub,
 )
-from shared.pubsub.topology import create_topology
+from shared.pubsub.topology import check_subscription, create_topology
 from tests.builders import a_change, a_header, a_message
 from tests.integration.stand_in import PROJECT, StandIn
 
@@ -44,6 +47,7 @@ class World:
         self.pipeline = pipeline
         self.processes = processes
         self.stand_in = stand_in
+        self.project = f"setup-{uuid.uuid4().hex[:8]}"
         self.channel = open_channel(pipeline.pubsub)
         self.topology = replace(pipeline.topology, ack_deadline=ACK_DEADLINE)
         self.dataset = BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)
@@ -148,14 +152,22 @@ def test_changes_arrive_poison_is_set_aside_and_an_outage_loses_nothing(world: W
     world.processes.wait_until(acks(consumer, 5), "five acks", PATIENCE)
     assert {letter.reason for letter in world.letters()} == {Reason.VALUE_DOES_NOT_FIT, Reason.UNDECODABLE}
 
+    for sequence in range(6, 12):
+        world.publish(a_message(a_change(2, sequence)))
+        world.wait_for_rows({2: f"name {sequence}", 4: "name 1"})
+    world.processes.wait_until(acks(consumer, 11), "eleven acks", PATIENCE)
+    batches = len(events(consumer.process, "micro_batch_applied"))
+    connections = len(events(consumer.process, "append_connection_opened"))
+    assert connections <= 4 < batches  # one for each worker process, of which Spark keeps a few, and not for each task
+
     # BigQuery goes away for longer than a lease lasts: the leases are extended, nothing is redelivered or set aside.
     before = int(counter(consumer, "leases_acked"))
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(5)), a_message(a_change(4, 2)))
     time.sleep(1.5 * ACK_DEADLINE.total_seconds())
-    assert world.names() == {2: "name 5", 4: "name 1"}
+    assert world.names() == {2: "name 11", 4: "name 1"}
     world.mend()
-    world.wait_for_rows({2: "name 5", 4: "name 2", 5: "name 1"})
+    world.wait_for_rows({2: "name 11", 4: "name 2", 5: "name 1"})
     world.processes.wait_until(acks(consumer, before + 2), "two more acks", PATIENCE)
     assert counter(consumer, "consumer_messages") == before + 2
     assert world.letters() == []
@@ -223,3 +235,50 @@ def test_without_its_dataset_it_does_not_start_and_names_the_command(world: Worl
     assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
     (event,) = events(consumer.process, "service_misconfigured")
     assert f"bq --project_id={PROJECT} mk --dataset nowhere" in event["error"]
+
+
+def test_when_spark_dies_it_ends_with_an_error_and_another_start_goes_on(world: World) -> None:
+    consumer = world.start("first")
+    consumer.process.expected_to_end = True
+    (java,) = [one for one in psutil.Process(consumer.process.pid).children(recursive=True) if one.name() == "java"]
+    java.kill()
+
+    assert consumer.process.wait(PATIENCE) == 1, consumer.process.obituary()
+    assert len(events(consumer.process, "service_failed")) == 1
+    world.publish(a_message(a_change(1)))
+    world.start("first")
+    world.wait_for_rows({1: "name 1"})
+
+
+def test_set_up_makes_what_the_consumer_needs_and_can_be_repeated(world: World) -> None:
+    names = {
+        "TOPIC": "changes",
+        "SUBSCRIPTION": "consumer",
+        "DEAD_LETTER_TOPIC": "dead",
+        "GOOGLE_CLOUD_PROJECT": world.project,
+    }
+    environment = {**names, "PUBSUB_EMULATOR_HOST": world.pipeline.pubsub, "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        process = world.processes.start("setup", [sys.executable, "-m", "services.cdc_consumer", "setup"], environment)
+        process.expected_to_end = True
+        assert process.wait(PATIENCE) == 0, process.obituary()
+        assert len(events(process, "topology_created")) == 1
+
+    def path(kind: str, name: str) -> str:
+        return f"projects/{world.project}/{kind}/{name}"
+
+    check_subscription(
+        world.channel,
+        path("subscriptions", "consumer"),
+        topic=path("topics", "changes"),
+        dead_letter_topic=path("topics", "dead"),
+    )
+
+
+def test_a_wrong_command_names_the_right_ones(world: World) -> None:
+    process = world.processes.start(
+        "usage", [sys.executable, "-m", "services.cdc_consumer", "run"], {"PYTHONPATH": str(ROOT)}
+    )
+    process.expected_to_end = True
+    assert process.wait(PATIENCE) == 2
+    assert "services.cdc_consumer [setup]" in process.output()

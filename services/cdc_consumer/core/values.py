@@ -15,6 +15,8 @@ from decimal import Decimal
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,16 +36,15 @@ _WHOLE_DIGITS: Final = 29  # NUMERIC: 38 digits, 9 of them after the point
 _SCALE: Final = 9
 
 # For RE2 (pyarrow) and for Python alike; \z and fullmatch: a line break at the end is no part of a value.
-_WHOLE_NUMBER: Final = r"-?[0-9]{1,40}"
+_WHOLE_NUMBER: Final = re.compile(r"(-?)0*([0-9]{1,19})", re.ASCII)
 _PLAIN_NUMERIC: Final = r"-?(?:0|[1-9][0-9]{0,28})(?:\.[0-9]{1,9})?"
 _NORMAL_NUMERIC: Final = r"(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9])"
 _ANY_NUMERIC: Final = re.compile(r"-?[0-9]{1,1000}(?:\.[0-9]{0,1000})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
-_INSTANT: Final = (
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
-)
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
 _LONGEST_IN_MICROSECONDS: Final = len("2024-01-02T03:04:05.123456Z")
+_SHORTEST_INSTANT: Final = len("2024-01-02T03:04:05Z")
+_BEFORE_SECONDS: Final = len("2024-01-02T03:04")
 
 _validate_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -99,9 +100,10 @@ def normal_numerics(numerics: pa.Array) -> pa.Array:
 
 def exact_whole_number(text: str) -> int:
     """Return what an INT64 text means; ValueError for signs, spaces, hexadecimal or more than 64 bits."""
-    if re.fullmatch(_WHOLE_NUMBER, text, re.ASCII) is None:
+    match = _WHOLE_NUMBER.fullmatch(text)
+    if match is None:
         raise ValueError("not a whole number")
-    number = int(text)
+    number = int(match[1] + match[2])
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError("beyond 64 bits")
     return number
@@ -156,8 +158,11 @@ def exact_json(text: str) -> str:
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array | None:
-    # `cast` alone would take "0x10" for 16.
-    return pc.cast(texts, pa.int64()) if _all_match(texts, _WHOLE_NUMBER) else None
+    # `cast` alone would take "0x10" for 16; of what has no letters it takes whole numbers of 64 bits only.
+    characters = _characters(texts)[1]
+    if characters.size and characters.max() > ord("9"):
+        return None
+    return pc.cast(texts, pa.int64())
 
 
 def _numerics(texts: pa.Array) -> pa.Array | None:
@@ -169,13 +174,18 @@ def _days(texts: pa.Array) -> pa.Array | None:
 
 
 def _instants(texts: pa.Array) -> pa.Array | None:
-    if not _all_match(texts, _INSTANT):
+    lengths = pc.min_max(pc.binary_length(texts)).as_py()
+    if lengths["min"] is None:
+        return texts.cast(pa.int64())
+    # `cast` takes RFC 3339 and, beside it, only times without minutes or seconds: those are seen by their length, or
+    # by what stands where the colon before the seconds should.
+    offsets, characters = _characters(texts.drop_null())
+    if lengths["min"] < _SHORTEST_INSTANT or (characters[offsets[:-1] + _BEFORE_SECONDS] != ord(":")).any():
         return None
-    longest = pc.max(pc.binary_length(texts)).as_py()
-    if longest is not None and longest > _LONGEST_IN_MICROSECONDS:
+    if lengths["max"] > _LONGEST_IN_MICROSECONDS:
         # Nanoseconds since the epoch cannot hold the years 0001 and 9999, so digits are cut from the text. A fraction
         # is always added to the second before it: cutting it is cutting towards minus infinity, before 1970 too.
-        texts = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]+", r"\1")
+        texts = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]{1,3}", r"\1")
     instants = pc.cast(texts, pa.timestamp("us", "UTC")).cast(pa.int64())
     return _within(instants, FIRST_MICROSECOND, LAST_MICROSECOND)
 
@@ -190,6 +200,15 @@ def _documents(texts: pa.Array) -> pa.Array | None:
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"), min_count=0).as_py())
+
+
+def _characters(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return the bytes of all texts, one after the other, and where in them each text starts (and the last ends)."""
+    _, offsets_buffer, data_buffer = texts.buffers()
+    if len(texts) == 0 or data_buffer is None:
+        return np.zeros(len(texts) + 1, np.int64), np.empty(0, np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    return offsets - offsets[0], np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
 
 
 def _within(values: pa.Array, least: int, most: int) -> pa.Array | None:

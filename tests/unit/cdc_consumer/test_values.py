@@ -109,6 +109,8 @@ def test_what_is_no_timestamp_of_the_years_1_to_9999_does_not_fit() -> None:
         "0000-12-31T23:59:59Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "2024-02-30T00:00:00Z",
         "2024-01-01T24:00:00Z", "2024-01-01T23:59:60Z", "2024-01-01T00:00:00", "2024-01-01T00:00Z", "2024-01-01",
         "2024-01-01T00:00:00.Z", "2024-01-01T00:00:00.1234567890Z", "", "2024-01-01T00:00:00Z\n", "1704067200",
+        "2024-01-01T00:00+00:00", "2024-01-01T00:00-0000", "2024-01-01T00+00:00",
+        "2024-01-01T00:00:00.1234567890+01:00",
     ]  # fmt: skip
     assert fitted(TIMESTAMP, *bad) == ["misfit"] * len(bad)
 
@@ -194,6 +196,20 @@ instants = st.builds(
     st.one_of(st.just(""), st.from_regex(r"\.[0-9]{1,9}", fullmatch=True)),
     st.one_of(st.just("Z"), st.from_regex(r"[+-](0[0-9]|1[0-9]|2[0-3])(:?[0-5][0-9])?", fullmatch=True)),
 )
+
+
+@st.composite
+def damaged(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> str:
+    """Return a text of a strategy with one character taken out, put in or replaced."""
+    text = draw(texts)
+    at = draw(st.integers(0, len(text)))
+    return (
+        text[:at]
+        + draw(st.sampled_from("0519-+:.TZ x,_e=")) * draw(st.integers(0, 1))
+        + text[at + draw(st.integers(0, 1)) :]
+    )
+
+
 LIKELY = {
     INT64: st.integers(-(2**65), 2**65).map(str),
     NUMERIC: st.decimals(allow_nan=False, allow_infinity=False).map(str),
@@ -215,7 +231,10 @@ def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_
 ) -> None:
     exact, alphabet = EXACT[kind]
     texts = data.draw(
-        st.lists(st.one_of(st.none(), LIKELY[kind], LIKELY[kind], st.text(alphabet, max_size=30)), max_size=40)
+        st.lists(
+            st.one_of(st.none(), LIKELY[kind], LIKELY[kind], damaged(LIKELY[kind]), st.text(alphabet, max_size=30)),
+            max_size=40,
+        )
     )
     expected: list[object] = []
     for text in texts:
