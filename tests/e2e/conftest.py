@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.processes import Processes
 from deploy.local.services import Pipeline, child_environment
-from deploy.local.source import SpannerDatabase, SpannerInstance
+from deploy.local.source import SpannerInstance
 from tests.conftest import PROJECT
 from tests.e2e.rig import SCHEMA, Rig, pubsub_channel
 
@@ -36,7 +36,7 @@ def new_rig(
 ) -> Iterator[Callable[[SpannerInstance], Rig]]:
     """Return a function that makes a pipeline on a Spanner instance."""
     rest, write_api = bigquery_stand_in
-    made: list[tuple[Rig, SpannerDatabase]] = []
+    made: list[Rig] = []
     channel = pubsub_channel(pubsub_emulator)
 
     def make(instance: SpannerInstance) -> Rig:
@@ -54,20 +54,23 @@ def new_rig(
             change_stream="everything",
             name=f"e2e-{next(_numbers)}",
         )
-        rig = Rig(pipeline, database, processes, channel)
-        made.append((rig, partitions))
+        rig = Rig(pipeline, database, partitions, processes, channel)
+        made.append(rig)
         return rig
 
     yield make
     processes.end_all()
-    for rig, partitions in made:
+    for rig in made:
         rig.close()
-        rig.database.drop()
-        partitions.drop()
     channel.close()
 
 
 @pytest.fixture
-def rig(new_rig: Callable[[SpannerInstance], Rig], spanner_instance: SpannerInstance) -> Rig:
+def rig(
+    new_rig: Callable[[SpannerInstance], Rig], spanner_instance: SpannerInstance, processes: Processes
+) -> Iterator[Rig]:
     """Return a pipeline on the session's Spanner emulator, whose partitions stay as they are."""
-    return new_rig(spanner_instance)
+    rig = new_rig(spanner_instance)
+    yield rig
+    processes.end_all()
+    rig.drop()

@@ -58,10 +58,16 @@ class Rig:
     """One pipeline and everything a test does to it."""
 
     def __init__(
-        self, pipeline: Pipeline, database: SpannerDatabase, processes: Processes, channel: grpc.Channel
+        self,
+        pipeline: Pipeline,
+        database: SpannerDatabase,
+        partitions: SpannerDatabase,
+        processes: Processes,
+        channel: grpc.Channel,
     ) -> None:
         self.pipeline = pipeline
         self.database = database
+        self.partitions = partitions
         self.processes = processes
         self.target = BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)
         self.target.create()
@@ -134,6 +140,11 @@ class Rig:
     def close(self) -> None:
         """Close the clients."""
         self.target.close()
+
+    def drop(self) -> None:
+        """Drop the databases, for the emulator slows down with what it remembers."""
+        self.database.drop()
+        self.partitions.drop()
 
     def _drain(self, subscription: str) -> list[Any]:
         pull, acknowledge = pull_stub(self._channel), acknowledge_stub(self._channel)

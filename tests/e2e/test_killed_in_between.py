@@ -42,7 +42,6 @@ def test_the_reader_killed_between_publish_and_watermark_publishes_again_and_los
     consumer = start_consumer(rig.processes, rig.pipeline)
     reader = start_reader(rig.processes, rig.pipeline, start=rig.start)
     wait_until_ready(rig.processes, consumer, reader)
-    partitions = rig.database.instance.database(rig.pipeline.partition_database or "")
     caught = 0
     for attempt in range(10):
         rig.published()
@@ -51,7 +50,7 @@ def test_the_reader_killed_between_publish_and_watermark_publishes_again_and_los
         reader.process.kill()
         saved = [
             parse_timestamp(str(row["saved"]))
-            for row in partitions.query(
+            for row in rig.partitions.query(
                 "SELECT FORMAT_TIMESTAMP('%Y-%m-%dT%H:%M:%E9SZ', watermark) AS saved FROM millrace_partitions "
                 "WHERE state != 'FINISHED'"
             )
@@ -76,8 +75,6 @@ def test_bigquery_away_for_five_ack_deadlines_means_no_redelivery_and_no_letter(
     wait_until_ready(rig.processes, consumer, reader)
     rig.commit(*[singer(key, "before") for key in range(10)])
     rig.wait_until_equal()
-    taken = rig.counted(consumer, "millrace_leases_taken_total")
-    rig.published()
 
     with rig.fault(action="close", status="UNAVAILABLE"):
         rig.commit(*[singer(key, "while away") for key in range(10)])
@@ -88,10 +85,8 @@ def test_bigquery_away_for_five_ack_deadlines_means_no_redelivery_and_no_letter(
     rig.wait_until_equal()
 
     published = len(rig.published())
-    rig.wait(
-        lambda: rig.counted(consumer, "millrace_leases_acked_total") >= taken + published, "everything to be acked"
-    )
-    assert rig.counted(consumer, "millrace_leases_taken_total") == taken + published, "each message was delivered once"
+    rig.wait(lambda: rig.counted(consumer, "millrace_leases_acked_total") >= published, "everything to be acked")
+    assert rig.counted(consumer, "millrace_leases_taken_total") == published, "each message was delivered once"
     assert rig.letters() == []
 
 
@@ -120,4 +115,4 @@ def test_partitions_that_live_for_a_second_lose_nothing(
         assert split + merged >= 2
         assert rig.letters() == []
         rig.close()
-        processes.end_all()
+        processes.end_all()  # before their emulator

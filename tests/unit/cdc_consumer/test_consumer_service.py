@@ -1,0 +1,203 @@
+"""What surrounds the query: settings, the sink's options, an error's own words, counts on their way to the metrics."""
+
+import pickle
+import queue
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.sql.types import StructType
+
+from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
+from services.cdc_consumer.metrics import ConsumerMetrics
+from services.cdc_consumer.micro_batch import Counts
+from services.cdc_consumer.reports import receiving_reports, send_report
+from services.cdc_consumer.settings import Settings, SetupSettings
+from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
+
+NEEDED = {
+    "GOOGLE_CLOUD_PROJECT": "p",
+    "SUBSCRIPTION": "s",
+    "DEAD_LETTER_TOPIC": "d",
+    "BIGQUERY_DATASET": "mirror",
+}
+OPTIONS = {"subscription": "s", "deadLetterTopic": "d", "project": "p", "dataset": "mirror"}
+COUNTS = Counts(
+    messages=5,
+    changes=9,
+    rows_written=6,
+    superseded=2,
+    letters={"undecodable": 1},
+    acked=4,
+    put_off=1,
+    tables_in_trouble=("planes",),
+    max_commit_timestamp=1_700_000_000_000_000,
+)
+
+
+def test_settings_have_defaults_for_everything_but_names() -> None:
+    settings = read_settings(Settings, NEEDED)
+
+    assert (settings.dataset_project, settings.tasks, settings.spark_master) == ("p", 2, "local[2]")
+
+
+def test_every_missing_setting_is_named_at_once() -> None:
+    with pytest.raises(MisconfiguredError) as raised:
+        read_settings(Settings, {})
+    assert all(name in str(raised.value) for name in NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"SPARK_MASTER": "local[1]"}, "TASKS=2 is more than the 1"),
+        ({"SPARK_MASTER": "local"}, "TASKS=2 is more than the 1"),
+        ({"TASKS": "3"}, "TASKS=3 is more than the 2"),
+        ({"BIGQUERY_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
+        ({"BIGQUERY_STORAGE_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(more: dict[str, str], words: str) -> None:
+    with pytest.raises(MisconfiguredError, match=words.replace("(", r"\(")):
+        read_settings(Settings, NEEDED | more)
+
+
+@pytest.mark.parametrize("master", ["local[*]", "local[4]", "spark://host:7077", "k8s://https://host", "yarn"])
+def test_tasks_are_not_limited_where_the_slots_suffice_or_are_not_known(master: str) -> None:
+    assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "4"}).tasks == 4
+
+
+def test_set_up_needs_the_topic_and_not_the_dataset() -> None:
+    with pytest.raises(MisconfiguredError, match="TOPIC is not set") as raised:
+        read_settings(SetupSettings, {"GOOGLE_CLOUD_PROJECT": "p", "SUBSCRIPTION": "s", "DEAD_LETTER_TOPIC": "d"})
+    assert "BIGQUERY" not in str(raised.value)
+
+
+def test_the_sinks_options_take_short_names_and_any_case() -> None:
+    options = read_options({name.upper(): value for name, value in OPTIONS.items()} | {"ackDeadline": "30s"})
+
+    assert options.subscription == "projects/p/subscriptions/s"
+    assert options.dead_letter_topic == "projects/p/topics/d"
+    assert options.ack_deadline is not None
+    assert options.ack_deadline.total_seconds() == 30
+    assert read_options(OPTIONS | {"pubsubProject": "q"}).subscription == "projects/q/subscriptions/s"
+
+
+@pytest.mark.parametrize("missing", list(OPTIONS))
+def test_a_missing_option_is_named(missing: str) -> None:
+    with pytest.raises(MisconfiguredError, match=f'option\\("{missing}"'):
+        read_options({name: value for name, value in OPTIONS.items() if name != missing})
+
+
+def test_rows_of_another_source_are_refused_by_the_columns_they_lack() -> None:
+    source = BigQueryCdcDataSource(OPTIONS)
+    with pytest.raises(MisconfiguredError, match="columns are missing: ack_id, ordering_key"):
+        source.streamWriter(StructType().add("data", "binary"), overwrite=False)
+
+
+def test_writer_and_commit_message_travel_between_processes() -> None:
+    writer = BigQueryCdcWriter(read_options(OPTIONS))
+    assert isinstance(pickle.loads(pickle.dumps(writer)), BigQueryCdcWriter)
+    assert pickle.loads(pickle.dumps(Committed(COUNTS))) == Committed(COUNTS)
+
+
+def test_a_task_without_messages_opens_nothing() -> None:
+    assert BigQueryCdcWriter(read_options(OPTIONS)).write(iter([])) == Committed(Counts())
+
+
+FROM_A_TASK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted: \
+Task 0 in stage 3.0 failed 1 times, most recent failure: org.apache.spark.api.python.PythonException: Traceback:
+  File "micro_batch.py", line 1, in apply
+    decode()
+ValueError: first
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "bigquery_cdc.py", line 1, in write
+{error}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+Driver stacktrace: SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: cdc_consumer
+"""
+FROM_A_PLAN = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback:
+{error}
+ SQLSTATE: 38000
+=== Streaming Query ===
+Identifier: cdc_consumer
+"""
+
+
+@pytest.mark.parametrize("text", [FROM_A_TASK, FROM_A_PLAN])
+def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> None:
+    fix = "subscription s cannot be used:\n  it expires; mend it with `gcloud x`\n  it has a filter"
+    error = error_of(text.format(error=f"shared.contracts.errors.MisconfiguredError: {fix}"))
+    assert type(error) is MisconfiguredError
+    assert str(error) == fix
+
+    error = error_of(text.format(error="google.api_core.exceptions.TeapotError: no coffee"))
+    assert type(error) is QueryFailedError
+    assert str(error).splitlines()[-1] == "google.api_core.exceptions.TeapotError: no coffee"
+
+
+def test_an_error_without_python_in_it_is_told_as_it_is() -> None:
+    assert str(error_of("no space left on device")) == "no space left on device"
+
+
+def test_a_missing_java_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    for environ in ({"JAVA_HOME": str(tmp_path)}, {"PATH": str(tmp_path)}):
+        with pytest.raises(MisconfiguredError, match="openjdk-17-jre-headless"):
+            check_java(environ)
+
+
+@pytest.mark.parametrize(("version", "fits"), [("11.0.2", False), ("17.0.1", True), ("21", True), ("1.8.0_292", False)])
+def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> None:
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2021-01-01' >&2\n")
+    java.chmod(0o755)
+    if fits:
+        check_java({"PATH": str(tmp_path)})
+    else:
+        with pytest.raises(MisconfiguredError, match="17 or newer"):
+            check_java({"PATH": str(tmp_path)})
+
+
+def test_reports_reach_whoever_receives_them(tmp_path: Path) -> None:
+    taken: queue.Queue[Counts] = queue.Queue()
+    with receiving_reports(tmp_path / "r", taken.put):
+        send_report(str(tmp_path / "r"), COUNTS)
+        found = taken.get(timeout=10)
+
+    assert found.plus(Counts()) == COUNTS.plus(Counts())
+    assert taken.empty()
+
+
+def test_a_report_that_nobody_receives_is_dropped(tmp_path: Path) -> None:
+    send_report(str(tmp_path / "nobody"), COUNTS)
+
+
+def test_metrics_add_up_the_counts() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry)
+    for _ in range(2):
+        metrics.take(COUNTS)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"millrace_{name}", labels)
+
+    assert value("consumer_micro_batches_total") == 2
+    assert value("consumer_messages_total") == 10
+    assert value("consumer_changes_total") == 18
+    assert value("consumer_rows_written_total") == 12
+    assert value("consumer_superseded_total") == 4
+    assert value("dead_letters_total", reason="undecodable") == 2
+    assert (value("leases_taken_total"), value("leases_acked_total"), value("leases_put_off_total")) == (10, 8, 2)
+    assert value("leases_given_back_total") == 0
+    assert value("consumer_tables_in_trouble") == 1
+    assert value("consumer_latest_commit_seconds") == 1_700_000_000
