@@ -104,9 +104,10 @@ class Counts:
 def apply(messages: pa.Table, ports: Ports, stop: Stop, clock: Clock, patience: Patience | None = None) -> Counts:
     """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or put off.
 
-    What it raises leaves nothing acked that is not durable; what is neither acked nor put off has been given back.
-    MisconfiguredError: a newer wire format, or a majority that cannot be decoded. TransientError: a service was away
-    until the process was asked to stop.
+    What it raises leaves nothing acked that is not durable; what is not acked has been given back or put off.
+    MisconfiguredError: a newer wire format, or a majority that cannot be decoded; the messages are put off, since
+    somebody has to act first, and every delivery counts against them. TransientError: a service was away until the
+    process was asked to stop.
     """
     ack_ids = messages["ack_id"].to_pylist()
     if not ack_ids:
@@ -115,8 +116,8 @@ def apply(messages: pa.Table, ports: Ports, stop: Stop, clock: Clock, patience: 
         task = _Task(messages, ack_ids, ports, stop, clock, patience or Patience())
         try:
             return task.run()
-        except BaseException:
-            task.give_back_the_rest()
+        except BaseException as error:
+            task.leave_the_rest(for_later=isinstance(error, MisconfiguredError))
             raise
 
 
@@ -174,12 +175,15 @@ class _Task:
         self._put_off_the_rest()
         return self._counts()
 
-    def give_back_the_rest(self) -> None:
+    def leave_the_rest(self, *, for_later: bool) -> None:
         """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
         if not self._open:
             return
         try:
-            self._ports.leases.give_back([self._ack_ids[message] for message in sorted(self._open)])
+            if for_later:
+                self._put_off_the_rest()
+            else:
+                self._ports.leases.give_back([self._ack_ids[message] for message in sorted(self._open)])
         except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
             structlog.get_logger().warning("messages_not_given_back", messages=len(self._open), error=str(error))
 

@@ -156,7 +156,7 @@ class BatchPublisher:
     def _letter(self, too_large: Oversized) -> DeadLetter:
         header, change = too_large.header, too_large.change
         return DeadLetter(
-            data=b"",
+            data=change.key.encode(),
             attributes=_attributes(Message(header, [change])),
             ordering_key=too_large.ordering_key,
             reason=Reason.TOO_LARGE,

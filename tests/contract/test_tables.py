@@ -2,14 +2,16 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
 from services.cdc_consumer.core.tables import table_definition
-from services.cdc_consumer.ports import Tables
+from services.cdc_consumer.ports import Tables, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import PLANE_COLUMNS, a_header
@@ -38,6 +40,7 @@ class Place:
     tables: Tables
     others: Tables
     drop: Callable[[str], None]
+    drop_key: Callable[[str], None]
     columns: Callable[[str], Sequence[str]]
 
 
@@ -85,6 +88,31 @@ class TablesContract:
                 place.tables.ensure(table_definition(a_header(key=key)))
             assert raised.value.reason is Reason.SCHEMA_CONFLICT
 
+    @pytest.mark.parametrize(
+        ("source", "table"),
+        [
+            ("spanner:projects/p/instances/i/databases/other/changeStreams/s", "air.planes"),
+            ("spanner:projects/p/instances/i/databases/d/changeStreams/s", "air_planes"),
+        ],
+    )
+    def test_two_source_tables_are_never_mixed_in_one(self, place: Place, source: str, table: str) -> None:
+        ours = a_header("air.planes")
+        place.tables.ensure(table_definition(ours))
+        others = table_definition(structs.replace(ours, source=source, table=table))
+        for tables in (place.tables, place.others):
+            with pytest.raises(PoisonRecordError, match="holds another source table") as raised:
+                tables.ensure(others)
+            assert raised.value.reason is Reason.SCHEMA_CONFLICT
+
+        another_stream = "spanner:projects/p/instances/i/databases/d/changeStreams/another"
+        place.others.ensure(table_definition(structs.replace(ours, source=another_stream)))
+
+    def test_a_table_without_a_key_is_in_trouble_until_it_has_one(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.drop_key("planes")
+        with pytest.raises(TableTroubleError, match="no primary key"):
+            place.others.ensure(PLANES)
+
     def test_names_are_the_same_in_upper_and_lower_case(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         upper = table_definition(
@@ -115,7 +143,10 @@ class TestFakeTables(TablesContract):
         def drop(name: str) -> None:
             del one.there[name]
 
-        return Place(one, two, drop, lambda name: [column.name for column in one.there[name].columns])
+        def drop_key(name: str) -> None:
+            one.there[name] = replace(one.there[name], primary_key=())
+
+        return Place(one, two, drop, drop_key, lambda name: [column.name for column in one.there[name].columns])
 
 
 @pytest.fixture
@@ -134,10 +165,14 @@ class TestBigQueryTables(TablesContract):
         def columns(name: str) -> Sequence[str]:
             return [field.name for field in stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").schema]
 
+        def drop(name: str) -> None:
+            stand_in.client.delete_table(f"{PROJECT}.{stand_in.dataset}.{name}")
+
+        def drop_key(name: str) -> None:
+            stand_in.run(f"ALTER TABLE {name} DROP PRIMARY KEY")
+
         one, two = (BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset) for _ in range(2))
-        return Place(
-            one, two, lambda name: stand_in.client.delete_table(f"{PROJECT}.{stand_in.dataset}.{name}"), columns
-        )
+        return Place(one, two, drop, drop_key, columns)
 
     def test_it_has_its_key_its_clustering_and_no_staleness(self, place: Place, stand_in: StandIn) -> None:
         place.tables.ensure(EVERY_TYPE)
@@ -149,11 +184,32 @@ class TestBigQueryTables(TablesContract):
         assert not resource.get("maxStaleness")
         assert {field.mode for field in table.schema} == {"NULLABLE"}
 
-    def test_a_table_without_a_key_is_a_schema_conflict(self, place: Place, stand_in: StandIn) -> None:
+    def test_a_table_made_by_hand_is_told_the_key_it_lacks_and_is_then_claimed(
+        self, place: Place, stand_in: StandIn
+    ) -> None:
         columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
         stand_in.run(f"CREATE TABLE planes ({columns})")
-        with pytest.raises(PoisonRecordError, match=r"primary key \(none\)"):
+        with pytest.raises(TableTroubleError) as raised:
             place.tables.ensure(PLANES)
+        stand_in.run(str(raised.value).partition("give it one: ")[2])
+
+        assert place.tables.ensure(PLANES) == PLANES
+        other = table_definition(structs.replace(a_header(), source="spanner:another"))
+        with pytest.raises(PoisonRecordError, match="holds another source table"):
+            place.others.ensure(other)
+
+    def test_a_table_that_was_dropped_and_made_again_is_told_loudly(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.drop("planes")
+        place.tables.forget("planes")
+        with capture_logs() as logs:
+            place.tables.ensure(PLANES)
+            place.tables.forget("planes")
+            place.tables.ensure(PLANES)
+
+        assert [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"] == [
+            ("error", "planes")
+        ]
 
     def test_a_dataset_that_is_not_there_names_the_command(self, rest: str) -> None:
         client, dataset = open_client(PROJECT, rest), f"none_{uuid.uuid4().hex[:8]}"

@@ -1,6 +1,7 @@
 """The Tables port in memory: table definitions by name."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.cdc_consumer.core.tables import TableColumn, TableDefinition
 from services.cdc_consumer.ports import TableTroubleError
@@ -46,7 +47,7 @@ class FakeTables:
             missing = self._missing(found, definition)
             if missing:
                 self.effects.note(f"widen {name}")
-                self.there[name] = TableDefinition(name, (*found.columns, *missing), found.primary_key)
+                self.there[name] = replace(found, columns=(*found.columns, *missing))
         return self.there[name]
 
     @staticmethod
@@ -57,6 +58,10 @@ class FakeTables:
     @staticmethod
     def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         types = {column.name.upper(): column.type for column in seen.columns}
+        if seen.mirror_of != wanted.mirror_of:
+            raise PoisonRecordError(Reason.SCHEMA_CONFLICT, f"table {wanted.name} holds another source table")
+        if not seen.primary_key:
+            raise TableTroubleError(f"table {wanted.name} has no primary key")
         if _upper(seen.primary_key) != _upper(wanted.primary_key) or any(
             types.get(column.name.upper(), column.type) != column.type for column in wanted.columns
         ):

@@ -200,6 +200,7 @@ def _alter_table(statement: exp.Alter, warehouse: Warehouse, defaults: Defaults)
     def change(table: Table) -> Mapping[str, object]:
         columns = list(table.columns)
         properties = dict(table.properties)
+        primary_key = table.primary_key
         for action in actions:
             if isinstance(action, exp.ColumnDef):
                 known = {column.name.lower() for column in columns}
@@ -208,9 +209,16 @@ def _alter_table(statement: exp.Alter, warehouse: Warehouse, defaults: Defaults)
             elif isinstance(action, exp.AlterSet):
                 for node in action.find_all(exp.Property):
                     properties |= _option(node)
+            elif isinstance(action, exp.AddConstraint) and isinstance(action.expressions[0], exp.PrimaryKey):
+                if primary_key:
+                    raise invalid_query(f"Already Exists: Primary key of table {table.name.table}")
+                _check_not_enforced(action.expressions[0])
+                primary_key = tuple(key.name for key in action.expressions[0].expressions)
+            elif action.sql(dialect="bigquery").upper() == "DROP PRIMARY KEY":
+                primary_key = ()
             else:
                 raise invalid_query(f"Not served in ALTER TABLE: {action.sql(dialect='bigquery')}")
-        return {"columns": tuple(columns), "properties": properties}
+        return {"columns": tuple(columns), "properties": properties, "primary_key": primary_key}
 
     warehouse.alter_table(name, change)
     return Outcome("ALTER_TABLE", operation="ALTER", target=name)

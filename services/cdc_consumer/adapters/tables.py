@@ -4,7 +4,9 @@ Source: BigQuery, "Stream table updates with change data capture": a primary key
 are best clustered by it; `max_staleness` stays unset, so that every query sees what has been applied.
 """
 
+import hashlib
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -26,6 +28,8 @@ _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
 _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
+_MIRROR_OF: Final = "millrace_mirror_of"
+"""The label by which a table says whose mirror it is: a digest, for a label holds 63 characters of few kinds."""
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {kind.bigquery: kind for kind in COLUMN_TYPES.values()}
 
 
@@ -63,6 +67,7 @@ class BigQueryTables:
         self._project = project
         self._dataset = dataset
         self._known: dict[str, TableDefinition] = {}
+        self._made_at: dict[str, datetime | None] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
@@ -82,14 +87,14 @@ class BigQueryTables:
             with rest_errors(f"table {self._path(definition.name)}"):
                 try:
                     if found is None:
-                        return self._create(definition)
-                    seen = _definition(found)
-                    _check(seen, definition)
-                    if not _missing(seen, definition):
-                        return seen
-                    return self._widen(found, definition)
+                        found = self._create(definition)
+                    _check(_definition(found, definition), definition)
+                    if _missing(_definition(found, definition), definition) or _MIRROR_OF not in found.labels:
+                        found = self._alter(found, definition)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
                     continue  # another process was faster: look at what it made
+            self._compare_with_before(found)
+            return _definition(found, definition)
         raise TableTroubleError(f"table {self._path(definition.name)}: altered by others all the time")
 
     def _read(self, name: str) -> bigquery.Table | None:
@@ -101,22 +106,36 @@ class BigQueryTables:
         check_dataset(self._client, self._project, self._dataset)
         return None
 
-    def _create(self, definition: TableDefinition) -> TableDefinition:
+    def _create(self, definition: TableDefinition) -> bigquery.Table:
         table = bigquery.Table(self._path(definition.name), schema=[_field(c) for c in definition.columns])
         table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
         table.clustering_fields = list(definition.clustering)
+        table.description = f"Mirror of {definition.mirror_of}, kept by Millrace"
+        table.labels = {_MIRROR_OF: _digest(definition.mirror_of)}
         created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
         structlog.get_logger().info("table_created", table=definition.name, columns=len(definition.columns))
-        return _definition(created)
+        return created
 
-    def _widen(self, found: bigquery.Table, definition: TableDefinition) -> TableDefinition:
-        new = _missing(_definition(found), definition)
+    def _alter(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Add the columns that are missing, and claim a table that another has made; one change, with its etag."""
+        new = _missing(_definition(found, definition), definition)
         found.schema = [*found.schema, *(_field(column) for column in new)]
-        updated = self._client.update_table(
-            found, ["schema"], retry=_NO_RETRY, timeout=_TIMEOUT
-        )  # with the etag of the read
-        structlog.get_logger().info("columns_added", table=definition.name, columns=[column.name for column in new])
-        return _definition(updated)
+        found.labels = {**found.labels, _MIRROR_OF: _digest(definition.mirror_of)}
+        altered = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        if new:
+            structlog.get_logger().info("columns_added", table=definition.name, columns=[each.name for each in new])
+        return altered
+
+    def _compare_with_before(self, found: bigquery.Table) -> None:
+        """Say loudly that a table is another one than it was: what had been written to the old one is not in it."""
+        before = self._made_at.setdefault(found.table_id, found.created)
+        if before != found.created:
+            self._made_at[found.table_id] = found.created
+            structlog.get_logger().error(
+                "table_made_anew",
+                table=found.table_id,
+                fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
+            )
 
     def _path(self, name: str) -> bigquery.TableReference:
         return bigquery.DatasetReference(self._project, self._dataset).table(name)
@@ -126,11 +145,20 @@ def _field(column: TableColumn) -> bigquery.SchemaField:
     return bigquery.SchemaField(column.name, column.type.bigquery, mode="NULLABLE")
 
 
-def _definition(table: bigquery.Table) -> TableDefinition:
-    """Return a table as it is. A column that Millrace would not make has a type of which nothing else is equal."""
+def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
+    """Return a table as it is. A column that Millrace would not make has a type of which nothing else is equal.
+
+    A table that says nothing of whose mirror it is may become the mirror of what is wanted.
+    """
     constraints = table.table_constraints
     key = constraints.primary_key.columns if constraints is not None and constraints.primary_key is not None else ()
-    return TableDefinition(table.table_id, tuple(_column(field) for field in table.schema), tuple(key))
+    free = table.labels.get(_MIRROR_OF) in (None, _digest(wanted.mirror_of))
+    mirror_of = wanted.mirror_of if free else str(table.description or "another source table")
+    return TableDefinition(table.table_id, tuple(_column(field) for field in table.schema), tuple(key), mirror_of)
+
+
+def _digest(mirror_of: str) -> str:
+    return hashlib.sha256(mirror_of.encode()).hexdigest()[:40]
 
 
 def _column(field: bigquery.SchemaField) -> TableColumn:
@@ -148,11 +176,23 @@ def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn
 
 
 def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
-    """Raise PoisonRecordError where rows of a definition do not fit into a table."""
+    """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none do."""
+    if seen.mirror_of != wanted.mirror_of:
+        raise PoisonRecordError(
+            Reason.SCHEMA_CONFLICT,
+            f"table {wanted.name} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
+            "give one of them a dataset of its own",
+        )
+    if not seen.primary_key:
+        key = ", ".join(f"`{name}`" for name in wanted.primary_key)
+        raise TableTroubleError(
+            f"table {wanted.name} has no primary key, by which BigQuery applies changes; give it one: "
+            f"ALTER TABLE `{wanted.name}` ADD PRIMARY KEY ({key}) NOT ENFORCED"
+        )
     if {name.upper() for name in seen.primary_key} != {name.upper() for name in wanted.primary_key}:
         raise PoisonRecordError(
             Reason.SCHEMA_CONFLICT,
-            f"table {wanted.name} has the primary key ({', '.join(seen.primary_key) or 'none'}), "
+            f"table {wanted.name} has the primary key ({', '.join(seen.primary_key)}), "
             f"the source has ({', '.join(wanted.primary_key)})",
         )
     types = {column.name.upper(): column.type.bigquery for column in seen.columns}

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +25,7 @@ from services.cdc_consumer.core.tables import (
 from services.cdc_consumer.core.types import NUMERIC, TIMESTAMP
 from services.cdc_consumer.core.values import beyond_microseconds, limit_of, normal_numerics, wire_values
 from shared.contracts.change_batch import ChangeBatch, decode_batch
+from shared.contracts.dead_letter import REPLAY_OF
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -32,6 +34,9 @@ MESSAGE: Final = "_millrace_message"
 """Book-keeping column: the row of the message table that a change came in."""
 CHANGE: Final = "_millrace_change"
 """Book-keeping column: the change's index in its batch. No source column can be named so (the prefix is reserved)."""
+
+_PARTIAL: Final = frozenset({"OLD_AND_NEW_VALUES", "NEW_VALUES"})
+"""Value capture types whose updates are no full row image (Spanner, "Change streams overview")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +62,14 @@ class Decoded:
 
 
 def decode_messages(messages: pa.Table, now: Nanoseconds) -> Decoded:
-    """Return the changes in a table of messages (`MESSAGE_SCHEMA`; only ``data`` is read), column by column.
+    """Return the changes in a table of messages (`MESSAGE_SCHEMA`), column by column.
 
     A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
-    that are not from the stream are too old to be safe. MisconfiguredError if a message is of a newer format.
+    that are not from the stream, or come from it by a replay, are too old to be safe. MisconfiguredError if a message
+    is of a newer format.
     """
     batches, poison = _envelopes(messages.column("data").to_pylist())
-    groups, wrong = _groups(batches)
+    groups, wrong = _groups(batches, _replayed(messages.column("attributes")))
     poison += wrong
     tables = []
     for group in groups:
@@ -101,6 +107,15 @@ class _Group:
     definition: TableDefinition
     messages: list[int] = field(default_factory=list)
     batches: list[ChangeBatch] = field(default_factory=list)
+    live: list[bool] = field(default_factory=list)
+    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's or a replay's."""
+
+
+def _replayed(attributes: pa.ChunkedArray) -> frozenset[int]:
+    """Return the messages that bear the mark of a replay; looked for one by one only if there is any."""
+    if not any(pc.any(pc.equal(chunk.keys, REPLAY_OF)).as_py() for chunk in attributes.chunks):
+        return frozenset()
+    return frozenset(index for index, each in enumerate(attributes.to_pylist()) if REPLAY_OF in dict(each or ()))
 
 
 def _envelopes(data: Iterable[bytes | None]) -> tuple[dict[int, ChangeBatch], list[Poison]]:
@@ -114,9 +129,9 @@ def _envelopes(data: Iterable[bytes | None]) -> tuple[dict[int, ChangeBatch], li
     return batches, poison
 
 
-def _groups(batches: Mapping[int, ChangeBatch]) -> tuple[Sequence[_Group], list[Poison]]:
+def _groups(batches: Mapping[int, ChangeBatch], replayed: frozenset[int]) -> tuple[Sequence[_Group], list[Poison]]:
     """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
-    groups: dict[tuple[str, TableDefinition], _Group] = {}
+    groups: dict[TableDefinition, _Group] = {}
     by_header: dict[bytes, _Group | PoisonRecordError] = {}
     poison: list[Poison] = []
     for index, batch in batches.items():
@@ -124,13 +139,14 @@ def _groups(batches: Mapping[int, ChangeBatch]) -> tuple[Sequence[_Group], list[
         if found is None:
             try:
                 definition = table_definition(batch.header)
-                found = groups.setdefault((batch.header.table, definition), _Group(definition))
+                found = groups.setdefault(definition, _Group(definition))
             except PoisonRecordError as error:
                 found = error
             by_header[batch.header_text] = found
         if isinstance(found, _Group):
             found.messages.append(index)
             found.batches.append(batch)
+            found.live.append(batch.header.origin == "stream" and index not in replayed)
         elif len(batch):
             poison += [poison_change(index, batch, n, found.reason, found.detail) for n in range(len(batch))]
         else:
@@ -158,7 +174,7 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[P
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     message = np.repeat(np.array(group.messages, np.int32), lengths)
     change = (np.arange(lengths.sum()) - np.repeat(starts, lengths)).astype(np.int32)
-    from_stream = pa.array(np.repeat([batch.header.origin == "stream" for batch in group.batches], lengths))
+    live = pa.array(np.repeat(np.array(group.live, np.bool_), lengths))
     op = _texts(batch.op for batch in group.batches)
     sequence = _texts(batch.sequence for batch in group.batches)
     commit, not_instants = wire_values(TIMESTAMP, _texts(batch.commit_timestamp for batch in group.batches))
@@ -181,10 +197,11 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[P
     )
     refusals.refuse(not_instants, Reason.BAD_CHANGE, f"commit timestamp: {limit_of(TIMESTAMP)}")
     refusals.refuse_where(
-        too_old(from_stream, op, commit, now),
+        too_old(live, op, commit, now),
         Reason.TOO_OLD_TO_BE_SAFE,
-        "an upsert that is not from the stream, older than deletes are remembered: it could bring a deleted row back",
+        "an upsert of a snapshot or a replay, older than deletes are remembered: it could bring a deleted row back",
     )
+    _refuse_partial_images(refusals, group, lengths)
     columns = _typed(group.definition, parsed, refusals)
     columns |= {SEQUENCE_COLUMN: sequence, COMMIT_TIMESTAMP_COLUMN: commit}
     columns |= {CHANGE_TYPE: op, CHANGE_SEQUENCE_NUMBER: sequence}
@@ -204,13 +221,24 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[P
     return TableChanges(group.definition, rows), poison
 
 
-def too_old(from_stream: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> pa.BooleanArray:
-    """Tell which changes are too old to be safe: upserts not from the stream, older than deletes are remembered.
+def too_old(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> pa.BooleanArray:
+    """Tell which changes are too old to be safe: upserts not live from the stream, older than deletes are remembered.
 
-    A change from the stream is exempt: what deleted its row later is still to come, or is applied again after it.
+    A live change is exempt: what deleted its row later is still to come, or is applied again after it. A replay comes
+    at any time, when that delete may have been applied and forgotten.
     """
     old = pc.less(commit_micros, oldest_safe(now))
-    return pc.and_(pc.and_(old, pc.equal(op, "UPSERT")), pc.invert(from_stream))
+    return pc.and_(pc.and_(old, pc.equal(op, "UPSERT")), pc.invert(live))
+
+
+def _refuse_partial_images(refusals: _Refusals, group: _Group, lengths: npt.NDArray[np.int64]) -> None:
+    """Refuse updates that carry only what has changed: an upsert of them would make every other column NULL."""
+    captured = [batch.header.value_capture_type for batch in group.batches]
+    if any(each in _PARTIAL for each in captured):
+        partial = pa.array(np.repeat([each in _PARTIAL for each in captured], lengths))
+        update = pc.equal(_texts(batch.mod_type for batch in group.batches), "UPDATE")
+        detail = f"an update with the changed columns only (value capture type {' or '.join(sorted(_PARTIAL))})"
+        refusals.refuse_where(pc.and_(partial, update), Reason.BAD_CHANGE, detail)
 
 
 def _texts(lists: Iterable[Sequence[str]]) -> pa.StringArray:

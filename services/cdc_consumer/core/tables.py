@@ -59,6 +59,8 @@ class TableDefinition:
     name: str
     columns: tuple[TableColumn, ...]
     primary_key: tuple[str, ...]
+    mirror_of: str
+    """The one source table whose rows it holds: two with the same BigQuery name must never be mixed in one."""
 
     @property
     def clustering(self) -> tuple[str, ...]:
@@ -98,13 +100,19 @@ def table_definition(header: Header) -> TableDefinition:
     columns = tuple(TableColumn(column.name, _typed(column.name, column.type)) for column in header.columns)
     _check_key(columns, header.primary_key)
     ours = (TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP))
-    return TableDefinition(name, columns + ours, header.primary_key)
+    return TableDefinition(name, columns + ours, header.primary_key, _mirror_of(header))
 
 
 def row_schema(definition: TableDefinition) -> pa.Schema:
     """Return the Arrow schema of a table's rows on the wire: its columns, then the two pseudo-columns."""
     columns = [(column.name, column.type.wire) for column in definition.columns]
     return pa.schema(columns + [(name, pa.string()) for name in PSEUDO_COLUMNS])
+
+
+def _mirror_of(header: Header) -> str:
+    """Return the name of a source table, whichever change stream of its database its changes come by."""
+    database, _, _stream = header.source.partition("/changeStreams/")
+    return f"{database}/tables/{header.table}"
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, conform, decode_messages
 from services.cdc_consumer.core.poison import SAFE_AGE, Poison
@@ -458,6 +459,29 @@ def test_an_upsert_not_from_the_stream_and_older_than_46_hours_is_too_old(origin
 
     assert [(each.change, each.reason) for each in decoded.poison] == [(0, Reason.TOO_OLD_TO_BE_SAFE)] * refused
     assert [row["id"] for row in rows(decoded)] == ([2] if refused else [1, 2])
+
+
+def test_a_replayed_change_is_no_change_of_the_stream_any_more() -> None:
+    data = batch_of([upsert(1), delete(2)])
+    late = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1) + 1) * 1_000)
+    messages = messages_of(data, data, attributes=[{"table": "orders"}, {"table": "orders", "replay_of": "letter"}])
+    decoded = decode_messages(messages, late)
+
+    assert [(each.message, each.change, each.reason) for each in decoded.poison] == [(1, 0, Reason.TOO_OLD_TO_BE_SAFE)]
+    assert [row["id"] for row in rows(decoded)] == [1, 2, 2]
+
+
+# Partial images
+
+
+@pytest.mark.parametrize("captured", ["OLD_AND_NEW_VALUES", "NEW_VALUES"])
+def test_an_update_that_is_no_full_row_image_is_refused_and_other_changes_are_taken(captured: str) -> None:
+    header = structs.replace(header_of(), value_capture_type=captured)
+    insert = structs.replace(upsert(1), mod_type="INSERT")
+    decoded = decode(batch_of([insert, upsert(2), delete(3)], header), batch_of([upsert(4)]))
+
+    assert [(each.message, each.change, each.reason) for each in decoded.poison] == [(0, 1, Reason.BAD_CHANGE)]
+    assert [row["id"] for row in rows(decoded)] == [1, 3, 4]
 
 
 # Traps of parsing many documents as one text

@@ -258,7 +258,7 @@ def test_a_majority_that_cannot_be_decoded_is_a_bad_deploy_and_drains_nothing(wo
 
     assert world.letters.kept == {}
     assert world.leases.acked == []
-    assert len(world.leases.given_back) == 100
+    assert len(world.leases.put_off_for) == 100
     assert world.names() == {}
 
 
@@ -273,9 +273,13 @@ def test_half_of_the_messages_or_few_of_them_are_bad_records(world: World, bad: 
 
 def test_a_newer_wire_format_settles_nothing(world: World) -> None:
     with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
-        world.apply(a_message(a_change(1)), NEWER, a_message(data=b"garbage"))
+        world.apply(a_message(a_change(1), delivery_attempt=3), NEWER, a_message(data=b"garbage"))
 
-    assert world.leases.given_back == ["a0", "a1", "a2"]
+    assert world.leases.put_off_for == {
+        "a0": timedelta(seconds=120),  # a restart that finds the same spends an attempt: the more, the longer the wait
+        "a1": timedelta(seconds=30),
+        "a2": timedelta(seconds=30),
+    }
     assert (world.leases.acked, world.letters.kept, world.names()) == ([], {}, {})
 
 

@@ -42,9 +42,18 @@ def batch_of(changes: Sequence[Change], header: Header | None = None) -> bytes:
     return encode_batch(header or header_of(), changes)
 
 
-def messages_of(*data: bytes) -> pa.Table:
+def messages_of(*data: bytes, attributes: Sequence[Mapping[str, str]] | None = None) -> pa.Table:
     """Return messages with these bytes as the source hands them to the sink."""
-    rows = [{"ack_id": f"a{n}", "message_id": f"m{n}", "ordering_key": "", "data": each} for n, each in enumerate(data)]
+    rows = [
+        {
+            "ack_id": f"a{n}",
+            "message_id": f"m{n}",
+            "ordering_key": "",
+            "data": each,
+            "attributes": list(attributes[n].items()) if attributes else None,
+        }
+        for n, each in enumerate(data)
+    ]
     return pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
 
 

@@ -217,7 +217,7 @@ async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_fu
     (message,) = world.letters.confirmed[0].messages
     letter = from_message(message.data, dict(message.attributes))
 
-    assert (letter.data, letter.reason, letter.payload_bytes) == (b"", Reason.TOO_LARGE, large.size())
+    assert (letter.data, letter.reason, letter.payload_bytes) == (b'{"id": "7"}', Reason.TOO_LARGE, large.size())
     assert (letter.table, letter.key, letter.sequence) == ("planes", "[7]", large.sequence)
     assert (letter.ordering_key, letter.commit_timestamp) == ("planes/3", large.commit_timestamp)
     assert letter.attributes["table"] == "planes"
