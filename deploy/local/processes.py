@@ -175,9 +175,14 @@ class Processes:
         if self._dead:
             raise ProcessDiedError("\n".join(process.obituary() for process in list(self._dead)))
 
+    @property
+    def running(self) -> Sequence[Process]:
+        """Return the processes started here and not ended here, the first started first."""
+        return [process for process, _ in self._running]
+
     def sessions(self) -> list[int]:
         """Return the sessions of the processes started here."""
-        return [process.session for process, _ in self._running]
+        return [process.session for process in self.running]
 
     def end_all(self) -> None:
         """End every process, the last started first, each before those that it stands on."""
@@ -197,7 +202,7 @@ class Processes:
 
     def wait_until(self, ready: Callable[[], T | None], what: str, timeout: timedelta) -> T:
         """Wait for something to come true while all the processes live; see `wait_until`."""
-        return wait_until(ready, what, [process for process, _ in self._running], timeout, self.stop)
+        return wait_until(ready, what, self.running, timeout, self.stop)
 
     def _watch(self, process: Process) -> None:
         while process.wait(timedelta(seconds=60)) is None:

@@ -8,13 +8,14 @@ would hide an emulator that died.
 import base64
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final, Literal
 
 import grpc
+from google.api_core.exceptions import Aborted
 from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient
 from google.cloud.spanner_admin_database_v1.services.database_admin.transports import DatabaseAdminGrpcTransport
 from google.cloud.spanner_admin_instance_v1 import Instance, InstanceAdminClient
@@ -30,6 +31,7 @@ from google.cloud.spanner_v1 import (
 )
 from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
 from google.cloud.spanner_v1.streamed import StreamedResultSet
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
@@ -39,6 +41,14 @@ Operation = Literal["insert", "update", "insert_or_update", "replace", "delete"]
 
 DEADLINE: Final = 15.0
 """Seconds that one call may take: far more than the slowest commit of a busy emulator."""
+_again_if_aborted: Final = retry(
+    # an aborted transaction has changed nothing, and Spanner's clients have to run it again; the emulator, which takes
+    # one transaction at a time, aborts whatever meets another
+    retry=retry_if_exception_type(Aborted),
+    wait=wait_random_exponential(multiplier=0.02, max=1),
+    stop=stop_after_delay(60),
+    reraise=True,
+)
 _LARGE: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 _Mutation: Final = type(Mutation.pb(Mutation()))
 _CommitRequest: Final = type(CommitRequest.pb(CommitRequest()))
@@ -121,7 +131,8 @@ class SpannerDatabase:
         """Drop the database."""
         self.instance._database_admin().drop_database(request={"database": self.path}, timeout=DEADLINE)
 
-    def commit(self, writes: Iterable[Write]) -> Nanoseconds:
+    @_again_if_aborted
+    def commit(self, writes: Sequence[Write]) -> Nanoseconds:
         """Commit mutations in one transaction and return its commit timestamp."""
         request = _CommitRequest(session=self._session)
         request.single_use_transaction.read_write.SetInParent()
@@ -138,6 +149,7 @@ class SpannerDatabase:
         answer = self._client.commit(CommitRequest.wrap(request), retry=None, timeout=DEADLINE)
         return _commit_timestamp(answer)
 
+    @_again_if_aborted
     def execute(self, statement: str) -> tuple[int, Nanoseconds]:
         """Run one DML statement in a transaction of its own; return the number of rows and the commit timestamp."""
         begin = TransactionSelector(begin=TransactionOptions(read_write=TransactionOptions.ReadWrite()))

@@ -36,7 +36,7 @@ from tests.integration.stand_in import PROJECT, StandIn
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ACK_DEADLINE = timedelta(seconds=15)
-STOP_WITHIN = 10.0
+STOP_WITHIN = timedelta(seconds=10)
 PATIENCE = timedelta(seconds=60)
 
 
@@ -131,11 +131,10 @@ def events(process: Process, name: str) -> Sequence[Mapping[str, Any]]:
     return [line for line in lines if line["message"] == name]
 
 
-def ends(consumer: Service) -> tuple[int | None, float]:
-    """Ask a consumer to end; return its exit code and how long that took."""
-    began = time.monotonic()
+def ends(consumer: Service) -> int | None:
+    """Ask a consumer to end; return its exit code, None where it does not end in time."""
     consumer.process.ask_to_end()
-    return consumer.process.wait(timedelta(seconds=30)), time.monotonic() - began
+    return consumer.process.wait(STOP_WITHIN)
 
 
 def test_changes_arrive_poison_is_set_aside_and_an_outage_loses_nothing(world: World) -> None:
@@ -172,9 +171,7 @@ def test_changes_arrive_poison_is_set_aside_and_an_outage_loses_nothing(world: W
     assert counter(consumer, "consumer_messages") == before + 2
     assert world.letters() == []
 
-    code, seconds = ends(consumer)
-    assert code == 0, consumer.process.obituary()
-    assert seconds < STOP_WITHIN
+    assert ends(consumer) == 0, consumer.process.obituary()
     assert len(events(consumer.process, "service_started")) == 1
     tables = {event["table"] for event in events(consumer.process, "append_connection_opened")}
     assert tables == {"planes"}
@@ -195,7 +192,7 @@ def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: Worl
     wait_until_ready(world.processes, second)
     world.wait_for_rows(dict.fromkeys(range(2, 6), "name 2"))
     world.processes.wait_until(acks(second, 6), "six acks", PATIENCE)
-    assert ends(second)[0] == 0
+    assert ends(second) == 0
     assert world.letters() == []
 
 
@@ -204,10 +201,8 @@ def test_asked_to_stop_while_bigquery_is_away_it_gives_back_and_ends_in_time(wor
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(1)))
     wait_until(lambda: bool(events(consumer.process, "call_retried")), "a retry", [consumer.process], PATIENCE)
-    code, seconds = ends(consumer)
 
-    assert code == 0, consumer.process.obituary()
-    assert seconds < STOP_WITHIN
+    assert ends(consumer) == 0, consumer.process.obituary()
     world.mend()
     request = PullRequest(subscription=world.topology.subscription, max_messages=10)
     (received,) = pull_stub(world.channel)(request, timeout=5).received_messages  # at once, not after the deadline
@@ -224,7 +219,11 @@ def test_a_newer_wire_format_ends_it_with_the_way_out_and_nothing_is_acked(world
     assert event["error"].startswith("a change batch of wire format 2 arrived")
     assert event["error"].endswith("(nothing was acked or set aside)")
     request = PullRequest(subscription=world.topology.subscription, max_messages=10)
-    assert len(pull_stub(world.channel)(request, timeout=15).received_messages) == 1
+    wait_until(
+        lambda: len(pull_stub(world.channel)(request, timeout=60).received_messages) == 1 or None,
+        "the message, which was put off for half a minute",
+        timeout=PATIENCE,
+    )
     assert world.letters() == []
 
 

@@ -1,7 +1,6 @@
 """The `pubsub` source in real Spark against the real emulator: what is published is leased, and acknowledged, once."""
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -66,8 +65,8 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     wait_until(lambda: bool(condition()), what, timeout=PATIENCE)
 
 
-def wait_for_acks(journal: Path, count: int) -> None:
-    wait_for(lambda: len(messages_in(journal, "acked")) >= count, f"{count} messages to be acked")
+def wait_for_acks(journal: Path, count: int, before: timedelta = PATIENCE) -> None:
+    wait_until(lambda: len(messages_in(journal, "acked")) >= count, f"{count} messages to be acked", timeout=before)
 
 
 def test_arrow_and_spark_mean_the_same_message_rows(session: SparkSession) -> None:
@@ -98,18 +97,13 @@ def test_no_message_waits_for_another_task_to_find_one(
     start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
     topology = a_topology(channel)
-    start(topology.subscription, idleWait="8s")
+    start(topology.subscription, idleWait="60s")
     publish(channel, topology.topic, 1)
     wait_for_acks(journal, 1)
-    took = []
     for count in (1, 2, 1, 3, 1):
         seen = len(messages_in(journal, "acked")) + count
-        began = time.monotonic()
         publish(channel, topology.topic, count)
-        wait_for_acks(journal, seen)
-        took.append(time.monotonic() - began)
-
-    assert sorted(took)[2] < 4, took  # a wait of the source's own is 8 seconds
+        wait_for_acks(journal, seen, before=timedelta(seconds=30))  # a wait of the source's own is twice as long
 
 
 def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path) -> None:

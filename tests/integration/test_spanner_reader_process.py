@@ -145,10 +145,8 @@ def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_g
     assert metrics["millrace_published_changes_total"] == 51
     assert metrics["millrace_partitions", "state", "FINISHED"] >= 1
     assert metrics["millrace_reader_lag_seconds"] < 30
-    began = time.monotonic()
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
-    assert time.monotonic() - began < 10
     assert pipeline.watermark() >= pipeline.committed[-1][1]
     (row,) = pipeline.partitions.query("SELECT COUNT(*) AS held FROM millrace_partitions WHERE lease_until IS NOT NULL")
     assert row == {"held": 0}
@@ -214,8 +212,7 @@ def churning(new_processes: Processes, pubsub_emulator: str, pubsub_channel: grp
 
 def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time(churning: Pipeline) -> None:
     reader = churning.start()
-    ends = time.monotonic() + 20
-    while time.monotonic() < ends:
+    for _transaction in range(300):
         churning.write()
         time.sleep(0.05)
     churning.wait_for_all()
@@ -237,15 +234,13 @@ def test_a_stop_is_quick_though_pubsub_is_away_and_what_was_not_confirmed_is_pub
         reader = pipeline.start()
         pipeline.write()
         pipeline.wait_for_all()
-        emulator, *_ = (process for process, _watcher in new_processes._running if "pubsub" in process.name)
+        (emulator,) = (process for process in new_processes.running if "pubsub" in process.name)
         emulator.signal(signal.SIGSTOP)
         try:
             pipeline.write(rows=10)
             time.sleep(2)  # read, and waiting for a confirmation that does not come
-            began = time.monotonic()
             reader.ask_to_end()
-            assert reader.wait(timedelta(seconds=12)) == 0, reader.obituary()
-            assert time.monotonic() - began < 10
+            assert reader.wait(timedelta(seconds=10)) == 0, reader.obituary()
         finally:
             emulator.signal(signal.SIGCONT)
         pipeline.start()
