@@ -66,9 +66,9 @@ class Tables(Protocol):
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
 
-        Answers from memory once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table is
-        the mirror of another source table, has another key, or a column of this name with another type.
-        TableTroubleError where this one table is refused, or has no key at all.
+        Answers from memory once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has
+        another key, or a column of this name with another type. TableTroubleError where this one table is refused, has
+        no key at all, or is the mirror of another source table.
         """
 
     def forget(self, table: str) -> None:

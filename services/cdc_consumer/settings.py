@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from shared.runtime.settings import setting
+from shared.runtime.settings import LogLevel, setting
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+)(?:,\d+)?\])?", re.ASCII)
 
@@ -32,25 +32,26 @@ class Settings:
     keep_messages_for: timedelta = setting(
         "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)
     )
-    log_level: str = setting("the least severity that is logged", default="INFO")
+    log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
-    port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
+    port: int = setting("of health and metrics; 0 for a free one", default=8081, least=0, most=65_535)
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
     bigquery_emulator_host: str | None = setting("host:port of a stand-in's REST side", default=None)
     bigquery_storage_emulator_host: str | None = setting("host:port of a stand-in's write API (gRPC)", default=None)
 
     def __post_init__(self) -> None:
         """Check what shows only when the fields are seen together."""
+        mistakes = []
         local = _LOCAL.fullmatch(self.spark_master)
         slots = int(local[1] or 1) if local else self.tasks
         if self.tasks > slots:  # the messages of a task that waits for a slot have leases that nobody keeps
-            raise ValueError(
+            mistakes.append(
                 f"TASKS={self.tasks} is more than the {slots} that SPARK_MASTER={self.spark_master} can run"
             )
         if bool(self.bigquery_emulator_host) != bool(self.bigquery_storage_emulator_host):
-            raise ValueError(
-                "set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none"
-            )
+            mistakes.append("set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none")
+        if mistakes:
+            raise ValueError(*mistakes)
 
     @property
     def dataset_project(self) -> str:
@@ -74,5 +75,5 @@ class SetupSettings:
         most=timedelta(seconds=600),
     )
     keep_messages_for: timedelta = setting("how long both subscriptions keep messages", default=timedelta(days=7))
-    log_level: str = setting("the least severity that is logged", default="INFO")
+    log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)

@@ -8,9 +8,20 @@ from datetime import timedelta
 from typing import Final
 
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import setting
+from shared.runtime.settings import LogLevel, setting
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}", re.ASCII)
+
+
+def _identifier(name: str) -> None:
+    """Refuse what cannot stand in the text of a statement."""
+    if _IDENTIFIER.fullmatch(name) is None:
+        raise ValueError("not an identifier: a letter, then letters, digits and '_'; 128 characters at most")
+
+
+def _whole_milliseconds(duration: timedelta) -> None:
+    if duration.microseconds % 1000:
+        raise ValueError("not a number of whole milliseconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +31,11 @@ class Settings:
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
     spanner_instance: str = setting("the Spanner instance")
     spanner_database: str = setting("the watched database")
-    change_stream: str = setting("the change stream's name")
+    change_stream: str = setting("the change stream's name", check=_identifier)
     topic: str = setting("the topic for change batches")
     dead_letter_topic: str = setting("the topic for changes that no message can hold")
     partition_database: str | None = setting("where the partition table lives; the watched database", default=None)
-    partition_table: str = setting("the partition table's name", default="millrace_partitions")
+    partition_table: str = setting("the partition table's name", default="millrace_partitions", check=_identifier)
     start_timestamp: Nanoseconds | None = setting("where a first start begins; Spanner's now", default=None)
     end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
     heartbeat_interval: timedelta = setting(
@@ -32,6 +43,7 @@ class Settings:
         default=timedelta(seconds=10),
         least=timedelta(seconds=1),
         most=timedelta(minutes=5),
+        check=_whole_milliseconds,
     )
     lease_duration: timedelta = setting(
         "how long a reader that died keeps its partitions", default=timedelta(seconds=30), least=timedelta(seconds=1)
@@ -43,22 +55,17 @@ class Settings:
     keep_messages_for: timedelta = setting(
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
-    log_level: str = setting("the least severity that is logged", default="INFO")
+    log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
     spanner_emulator_host: str | None = setting("host:port of an emulator", default=None)
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
 
     def __post_init__(self) -> None:
-        """Check what shows only when the fields are seen together, or goes into the text of a statement."""
-        for name, value in (("CHANGE_STREAM", self.change_stream), ("PARTITION_TABLE", self.partition_table)):
-            if _IDENTIFIER.fullmatch(value) is None:
-                raise ValueError(f"{name}={value!r}: not an identifier")
+        """Check what shows only when the fields are seen together."""
         start, end = self.start_timestamp, self.end_timestamp
         if start is not None and end is not None and end < start:
             raise ValueError("END_TIMESTAMP is before START_TIMESTAMP")
-        if self.heartbeat_interval.microseconds % 1000:
-            raise ValueError("HEARTBEAT_INTERVAL: whole milliseconds")
 
     @property
     def database_path(self) -> str:

@@ -46,6 +46,7 @@ class BatchPublisher:
         failed_in: str,
         limits: Limits | None = None,
         outstanding_bytes: int = OUTSTANDING_BYTES,
+        last_chance: timedelta = _LAST_CHANCE,
         clock: Clock | None = None,
     ) -> None:
         self._stub = publish_stub(channel)
@@ -56,6 +57,7 @@ class BatchPublisher:
         self._clock = clock or SystemClock()
         self._packer = Packer(limits)
         self._most_outstanding = outstanding_bytes
+        self._last_chance = last_chance
         self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
         self._room = asyncio.Event()
         self._futures: dict[Receipt, asyncio.Future[None]] = {}
@@ -93,10 +95,10 @@ class BatchPublisher:
         return future
 
     async def close(self) -> None:
-        """Publish what is left, then return; where a stop cuts that short, the futures left over fail."""
+        """Publish what is left for some seconds, then return; the futures of what is not confirmed by then fail."""
         self._closed = True
         self._pump()
-        last_chance = asyncio.ensure_future(self._last_chance())
+        last_chance = asyncio.ensure_future(asyncio.sleep(self._last_chance.total_seconds()))
         while self._tasks and not last_chance.done():
             await asyncio.wait({*self._tasks, last_chance}, return_when=asyncio.FIRST_COMPLETED)
         last_chance.cancel()
@@ -201,10 +203,6 @@ class BatchPublisher:
         if self._closed:
             raise RuntimeError("the publisher is closed")
 
-    async def _last_chance(self) -> None:
-        await self._stop.wait_async()
-        await asyncio.sleep(_LAST_CHANCE.total_seconds())
-
 
 def batch_message(message: Message, ordering_key: str) -> Any:
     """Return a change batch as a Pub/Sub message."""
@@ -214,7 +212,7 @@ def batch_message(message: Message, ordering_key: str) -> Any:
 
 
 def _attributes(message: Message) -> dict[str, str]:
-    """Return what lets other subscribers filter without parsing (design section 4)."""
+    """Return what lets other subscribers filter without parsing."""
     attributes = {
         "source": message.header.source,
         "table": message.header.table,

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from shared.contracts.errors import MisconfiguredError
+
 
 class Health:
     """What a service says of itself: it is ready, and when its loop last made progress."""
@@ -31,7 +33,10 @@ class Health:
 
 @contextmanager
 def serving_health(health: Health, registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
-    """Serve health and metrics while the block runs; yield the port (a free one if asked for 0)."""
+    """Serve health and metrics while the block runs; yield the port (a free one if asked for 0).
+
+    MisconfiguredError where the address is taken, or not ours.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -55,7 +60,12 @@ def serving_health(health: Health, registry: CollectorRegistry, host: str, port:
         def log_message(self, *_arguments: object) -> None:
             """Say nothing: a probe every few seconds is no event."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise MisconfiguredError(
+            f"cannot listen on HOST={host}, PORT={port} for health and metrics ({error}): choose others, or PORT=0"
+        ) from error
     thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
     thread.start()
     try:

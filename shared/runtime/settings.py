@@ -7,22 +7,33 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
 T = TypeVar("T")
 
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def setting(
-    description: str, *, default: Any = dataclasses.MISSING, env: str | None = None, least: Any = None, most: Any = None
+    description: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    env: str | None = None,
+    least: Any = None,
+    most: Any = None,
+    check: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Declare a field of a Settings class: what it means, its variable's name if not its own, its bounds."""
-    metadata = {"description": description, "env": env, "least": least, "most": most}
+    """Declare a field of a Settings class: what it means, its variable's name if not its own, its bounds.
+
+    ``check`` raises ValueError for values that no bounds describe.
+    """
+    metadata = {"description": description, "env": env, "least": least, "most": most, "check": check}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -30,6 +41,8 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
     """Return the settings that the environment gives; MisconfiguredError naming every missing or malformed variable.
 
     A variable set to nothing counts as not set. Durations are written ``500ms``, ``10s``, ``5m``, ``2h`` or ``7d``.
+    What only shows when the fields are seen together, the class's ``__post_init__`` raises as ValueError, its
+    arguments one mistake each.
     """
     hints = typing.get_type_hints(settings)
     values: dict[str, Any] = {}
@@ -48,8 +61,8 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
     if not mistakes:
         try:
             return settings(**values)
-        except ValueError as error:  # what only shows when the fields are seen together
-            mistakes.append(str(error))
+        except ValueError as error:
+            mistakes += map(str, error.args)
     raise MisconfiguredError("the settings need mending:\n  " + "\n  ".join(mistakes))
 
 
@@ -63,7 +76,10 @@ def parse_duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError("not a duration; write a number and a unit: 500ms, 10s, 5m, 2h, 7d")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise ValueError("longer than any duration can be") from None
 
 
 def _parser(hint: Any) -> Callable[[str], Any]:
@@ -113,4 +129,7 @@ def _checked(value: Any, bounds: Mapping[str, Any]) -> Any:
         raise ValueError(f"at least {least}")
     if most is not None and value > most:
         raise ValueError(f"at most {most}")
+    check = bounds.get("check")
+    if check is not None:
+        check(value)
     return value

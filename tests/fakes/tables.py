@@ -59,7 +59,7 @@ class FakeTables:
     def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         types = {column.name.upper(): column.type for column in seen.columns}
         if seen.mirror_of != wanted.mirror_of:
-            raise PoisonRecordError(Reason.SCHEMA_CONFLICT, f"table {wanted.name} holds another source table")
+            raise TableTroubleError(f"table {wanted.name} holds another source table")
         if not seen.primary_key:
             raise TableTroubleError(f"table {wanted.name} has no primary key")
         if _upper(seen.primary_key) != _upper(wanted.primary_key) or any(

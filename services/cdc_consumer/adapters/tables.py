@@ -57,6 +57,11 @@ def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
             raise MisconfiguredError(
                 f"dataset {project}.{dataset} does not exist; make it: bq --project_id={project} mk --dataset {dataset}"
             ) from error
+        except exceptions.Forbidden as error:
+            raise MisconfiguredError(
+                f"dataset {project}.{dataset} may not be read ({error.message}); give this identity the role "
+                "roles/bigquery.dataEditor on it"
+            ) from error
 
 
 class BigQueryTables:
@@ -89,8 +94,10 @@ class BigQueryTables:
                     if found is None:
                         found = self._create(definition)
                     _check(_definition(found, definition), definition)
-                    if _missing(_definition(found, definition), definition) or _MIRROR_OF not in found.labels:
-                        found = self._alter(found, definition)
+                    if _missing(_definition(found, definition), definition):
+                        found = self._widen(found, definition)
+                    elif _MIRROR_OF not in found.labels:
+                        found = self._claim(found, definition)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
                     continue  # another process was faster: look at what it made
             self._compare_with_before(found)
@@ -116,15 +123,23 @@ class BigQueryTables:
         structlog.get_logger().info("table_created", table=definition.name, columns=len(definition.columns))
         return created
 
-    def _alter(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
-        """Add the columns that are missing, and claim a table that another has made; one change, with its etag."""
+    def _widen(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Add the columns that are missing: one change, with the etag of what was read."""
         new = _missing(_definition(found, definition), definition)
         found.schema = [*found.schema, *(_field(column) for column in new)]
         found.labels = {**found.labels, _MIRROR_OF: _digest(definition.mirror_of)}
-        altered = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        if new:
-            structlog.get_logger().info("columns_added", table=definition.name, columns=[each.name for each in new])
-        return altered
+        widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        structlog.get_logger().info("columns_added", table=definition.name, columns=[each.name for each in new])
+        return widened
+
+    def _claim(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Let a table that another has made say whose mirror it is now, where that is allowed."""
+        found.labels = {**found.labels, _MIRROR_OF: _digest(definition.mirror_of)}
+        try:
+            return self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.Forbidden as error:
+            structlog.get_logger().warning("table_not_claimed", table=definition.name, error=str(error.message))
+            return found
 
     def _compare_with_before(self, found: bigquery.Table) -> None:
         """Say loudly that a table is another one than it was: what had been written to the old one is not in it."""
@@ -176,12 +191,12 @@ def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn
 
 
 def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
-    """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none do."""
+    """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none can."""
     if seen.mirror_of != wanted.mirror_of:
-        raise PoisonRecordError(
-            Reason.SCHEMA_CONFLICT,
+        raise TableTroubleError(
             f"table {wanted.name} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
-            "give one of them a dataset of its own",
+            "give one of them a dataset of its own; if it is the same table under another name, take its label off: "
+            f"bq update --clear_label {_MIRROR_OF} <dataset>.{wanted.name}"
         )
     if not seen.primary_key:
         key = ", ".join(f"`{name}`" for name in wanted.primary_key)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 import msgspec
+import structlog
 
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Database, Statement, string
@@ -22,6 +23,8 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 _DEFAULT_CAPTURE: Final = "OLD_AND_NEW_VALUES"
+_EXCLUDING: Final = ("exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes")
+_TXN_EXCLUSION: Final = "allow_txn_exclusion"
 _DEFAULT_RETENTION: Final = "1d"
 _RETENTION: Final = re.compile(r"(\d+)([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -52,6 +55,8 @@ class StreamDefinition:
     value_capture_type: str
     partition_mode: str
     retention: timedelta
+    exclusions: frozenset[str] = frozenset()
+    """The options that are on and keep changes out of the stream."""
 
 
 class SpannerCatalog:
@@ -81,6 +86,9 @@ class SpannerCatalog:
             value_capture_type=options.get("value_capture_type", _DEFAULT_CAPTURE),
             partition_mode=options.get("partition_mode", "IMMUTABLE_KEY_RANGE"),
             retention=_retention(options.get("retention_period", _DEFAULT_RETENTION)),
+            exclusions=frozenset(
+                name for name in (*_EXCLUDING, _TXN_EXCLUSION) if options.get(name, "").lower() == "true"
+            ),
         )
 
     async def watched_tables(self) -> Sequence[WatchedTable]:
@@ -131,6 +139,21 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
             "only the columns that changed, and writing them would blank the rest. Mend it with\n"
             f"  ALTER CHANGE STREAM {change_stream} SET OPTIONS (value_capture_type = 'NEW_ROW')\n"
             "or with 'NEW_ROW_AND_OLD_VALUES', and start after the time of that statement"
+        )
+    excluding = sorted(definition.exclusions & {*_EXCLUDING})
+    if excluding:
+        raise MisconfiguredError(
+            f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out would never reach "
+            f"BigQuery. Mend it with\n  ALTER CHANGE STREAM {change_stream} SET OPTIONS "
+            f"({', '.join(f'{name} = false' for name in excluding)})\n"
+            "and start after the time of that statement"
+        )
+    if _TXN_EXCLUSION in definition.exclusions:
+        structlog.get_logger().warning(
+            "transactions_can_be_excluded",
+            change_stream=change_stream,
+            fix="transactions that ask to be left out of change streams never reach BigQuery; "
+            f"ALTER CHANGE STREAM {change_stream} SET OPTIONS ({_TXN_EXCLUSION} = false) forbids them",
         )
 
 

@@ -41,7 +41,7 @@ class OneTable:
         return bigquery.Table.from_api_repr(self._resource)
 
     def update_table(self, table: bigquery.Table, fields: Sequence[str], **_more: Any) -> bigquery.Table:
-        assert fields == ["schema", "labels"]
+        assert fields == ["labels"]
         return table
 
 

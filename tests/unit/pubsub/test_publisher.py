@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -200,6 +201,17 @@ async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
     assert len(world.confirmed()) == 1_200
     with pytest.raises(RuntimeError, match="closed"):
         await world.publisher.publish(a_header(), [])
+
+
+@in_a_loop
+async def test_closing_does_not_wait_for_ever_though_nobody_asked_for_a_stop() -> None:
+    world = World(last_chance=timedelta(milliseconds=10))
+    world.channel.open.clear()  # no answer, as from a service that is away
+    future = await world.publisher.publish(a_header(), [("planes/3", a_change(1))])
+    await world.publisher.close()
+
+    with pytest.raises(TransientError, match="stopped before"):
+        await future
 
 
 @in_a_loop

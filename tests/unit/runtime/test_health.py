@@ -4,8 +4,10 @@ import urllib.error
 import urllib.request
 from datetime import timedelta
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from shared.contracts.errors import MisconfiguredError
 from shared.runtime.health import Health, serving_health
 
 
@@ -32,6 +34,15 @@ def test_a_loop_that_does_not_come_round_is_not_alive() -> None:
     health = Health(patience=timedelta(seconds=-1))
     with serving_health(health, CollectorRegistry(), "127.0.0.1", 0) as port:
         assert fetched(port, "/healthz") == (503, "no progress\n")
+
+
+def test_an_address_that_is_taken_is_named_with_the_way_out() -> None:
+    with (
+        serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0) as taken,
+        pytest.raises(MisconfiguredError, match=f"PORT={taken}"),
+        serving_health(Health(), CollectorRegistry(), "127.0.0.1", taken),
+    ):
+        pass
 
 
 def test_metrics_are_prometheus_text() -> None:

@@ -9,7 +9,12 @@ import pytest
 
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import parse_duration, read_settings, setting
+from shared.runtime.settings import LogLevel, parse_duration, read_settings, setting
+
+
+def lower(text: str) -> None:
+    if not text.islower():
+        raise ValueError("not in lower case")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +28,17 @@ class Settings:
     directory: Path | None = setting("where", default=None)
     eager: bool = setting("whether", default=False)
     mode: Literal["fast", "slow"] = setting("how", default="fast")
+    name: str = setting("its name", default="n", check=lower)
+    log_level: LogLevel = setting("the least severity", default="INFO")
 
     def __post_init__(self) -> None:
+        mistakes = []
         if self.eager and self.mode == "slow":
-            raise ValueError("EAGER and MODE=slow contradict each other")
+            mistakes.append("EAGER and MODE=slow contradict each other")
+        if self.eager and self.buckets > 16:
+            mistakes.append("EAGER and BUCKETS > 16 contradict each other")
+        if mistakes:
+            raise ValueError(*mistakes)
 
 
 def test_what_is_not_set_has_its_default() -> None:
@@ -64,6 +76,8 @@ def test_one_error_names_every_bad_variable() -> None:
         "START_TIMESTAMP": "yesterday",
         "EAGER": "perhaps",
         "MODE": "quick",
+        "NAME": "N",
+        "LOG_LEVEL": "loud",
     }
 
     with pytest.raises(MisconfiguredError) as caught:
@@ -75,8 +89,10 @@ def test_one_error_names_every_bad_variable() -> None:
 
 
 def test_what_shows_only_when_the_fields_are_seen_together_is_named_too() -> None:
-    with pytest.raises(MisconfiguredError, match="contradict"):
-        read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "EAGER": "yes", "MODE": "slow"})
+    with pytest.raises(MisconfiguredError) as caught:
+        read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "EAGER": "yes", "MODE": "slow", "BUCKETS": "17"})
+
+    assert str(caught.value).count("contradict each other") == 2
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("10s", 10), ("5m", 300), ("2h", 7200), ("7d", 604800)])
@@ -88,3 +104,8 @@ def test_durations_have_units(text: str, seconds: float) -> None:
 def test_a_duration_without_one_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a number and a unit"):
         parse_duration(text)
+
+
+def test_a_duration_beyond_all_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match="longer than"):
+        parse_duration("99999999999d")

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from google.api_core import exceptions
+from structlog.testing import capture_logs
 
 from services.spanner_reader.adapters.errors import spanner_errors
 from services.spanner_reader.adapters.schema import (
@@ -40,6 +41,19 @@ def test_streams_that_carry_parts_of_rows_are_refused_with_the_statement_that_me
     with pytest.raises(MisconfiguredError) as error:
         check_stream("Orders", replace(GOOD, value_capture_type=capture))
     assert "ALTER CHANGE STREAM Orders SET OPTIONS (value_capture_type = 'NEW_ROW')" in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes"])
+def test_streams_that_leave_changes_out_are_refused_with_the_statement_that_mends_them(option: str) -> None:
+    with pytest.raises(MisconfiguredError) as error:
+        check_stream("Orders", replace(GOOD, exclusions=frozenset({option, "allow_txn_exclusion"})))
+    assert f"ALTER CHANGE STREAM Orders SET OPTIONS ({option} = false)" in str(error.value)
+
+
+def test_a_stream_from_which_transactions_can_be_excluded_is_read_with_a_warning() -> None:
+    with capture_logs() as logs:
+        check_stream("s", replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})))
+    assert [line["event"] for line in logs] == ["transactions_can_be_excluded"]
 
 
 def test_streams_whose_partitions_change_their_range_are_refused() -> None:
