@@ -1,0 +1,121 @@
+"""The import table holds where it is broken on purpose: each import planted in a copy of the tree is named."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LINTER: Final = Path(sys.executable).with_name("lint-imports")
+
+LEAKS: Final = {
+    "contracts stand alone: the standard library and msgspec": [
+        ("shared.contracts.row_id", "requests"),
+        ("shared.contracts.errors", "shared.runtime.stop"),
+    ],
+    "runtime knows contracts, and no cloud": [
+        ("shared.runtime.health", "google.cloud.monitoring_v3"),
+        ("shared.runtime.stop", "shared.pubsub.names"),
+    ],
+    "shared.pubsub knows contracts, runtime and Pub/Sub, and no service": [
+        ("shared.pubsub.names", "google.cloud.bigquery"),
+        ("shared.pubsub.packer", "services.spanner_reader.ports"),
+    ],
+    "core is pure: contracts, itself, columns, and nothing of a clock or an environment": [
+        ("services.spanner_reader.core.watermark", "services.spanner_reader.ports"),
+        ("services.spanner_reader.core.records", "shared.runtime.clock"),
+        ("services.spanner_reader.core.partitions", "time"),
+        ("services.cdc_consumer.core.tables", "structlog"),
+    ],
+    "ports are made of core and contracts": [
+        ("services.cdc_consumer.ports", "services.cdc_consumer.metrics"),
+    ],
+    "settings know how settings are read": [
+        ("services.spanner_reader.settings", "services.spanner_reader.held"),
+    ],
+    "loop files know core, ports, contracts and runtime: no adapter, no cloud": [
+        ("services.cdc_consumer.metrics", "services.cdc_consumer.adapters.leases"),
+        ("services.cdc_consumer.reports", "shared.pubsub.letters"),
+        ("services.spanner_reader.reader", "google.cloud.spanner_v1"),
+        ("services.spanner_reader.held", "services.spanner_reader.__main__"),
+    ],
+    "adapters know core, ports, shared and the cloud, not the loop that calls them": [
+        ("services.spanner_reader.adapters.chunks", "services.spanner_reader.held"),
+        ("services.cdc_consumer.adapters.leases", "services.cdc_consumer.bigquery_cdc"),
+    ],
+    "composition roots join one service's parts": [
+        ("services.spanner_reader.__main__", "services.cdc_consumer.settings"),
+        ("services.cdc_consumer.bigquery_cdc", "deploy.local.services"),
+    ],
+    "Spark's session is made of Spark": [
+        ("services.cdc_consumer.spark_session", "services.cdc_consumer.settings"),
+    ],
+    "the local platform starts services as processes and never imports them": [
+        ("deploy.local.run", "services.spanner_reader.core.changes"),
+    ],
+    "what spanner_reader imports, its extra declares": [
+        ("services.spanner_reader.adapters.errors", "google.cloud.bigquery"),
+    ],
+    "what cdc_consumer imports, its extra declares": [
+        ("services.cdc_consumer.adapters.tables", "google.cloud.spanner_v1"),
+    ],
+    "what the local platform imports, its extra declares": [
+        ("deploy.local.source", "pyspark.sql"),
+    ],
+    "what the tests import is declared": [
+        ("tests.builders", "pip"),
+    ],
+}
+"""By contract: a module, and what it must not import."""
+PLANTED: Final = [(contract, *leak) for contract, leaks in LEAKS.items() for leak in leaks]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what import-linter says of a copy of the tree with all the leaks in it."""
+    copy = tmp_path_factory.mktemp("tree")
+    for top in ("services", "shared", "deploy", "tests"):
+        shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for number, (_contract, module, name) in enumerate(PLANTED):
+        parent, _, last = name.rpartition(".")
+        leak = (
+            f"def leak_{number}() -> None:\n    from {parent} import {last}\n",  # hidden in a function
+            f"if TYPE_CHECKING:\n    from {parent} import {last} as leak_{number}\n",  # never run
+            f"import {name} as leak_{number}\n",
+        )[number % 3 if parent else 2]
+        with (copy / f"{module.replace('.', '/')}.py").open("a") as file:
+            file.write(f"\n{leak}")
+    (copy / "shared" / "stray.py").write_text("import json\n")
+    run = subprocess.run(
+        [LINTER, "--no-cache"],
+        cwd=copy,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize(("contract", "module", "name"), PLANTED)
+def test_a_leak_breaks_its_contract_by_name(said: str, contract: str, module: str, name: str) -> None:
+    parts = re.split(r"^(.+)\n-{3,}\n", said, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert re.search(rf"^- {re.escape(module)} -> {re.escape(name)} \(l\.\d+\)", sections[contract], re.MULTILINE)
+
+
+def test_a_module_that_no_list_is_about_is_named(said: str) -> None:
+    assert "every module has its list BROKEN" in said
+    assert "shared.stray: no list" in said
+
+
+def test_services_that_import_each_other_are_named(said: str) -> None:
+    assert "services never import each other BROKEN" in said
+    assert "services.spanner_reader is not allowed to import services.cdc_consumer" in said
