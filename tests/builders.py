@@ -19,7 +19,7 @@ def a_header(
 ) -> Header:
     """Return the header of a table with a key ``id``, a ``name`` and a number of ``seats``."""
     return Header(
-        source="spanner:projects/p/instances/i/databases/d/changeStreams/s",
+        source="//spanner.googleapis.com/projects/p/instances/i/databases/d/changeStreams/s",
         table=table,
         primary_key=tuple(key),
         columns=tuple(Column(name, kind) for name, kind in columns),

@@ -171,8 +171,8 @@ def start_query(session: SparkSession, settings: Settings, ack_deadline: timedel
     source = shared | {
         "emulatorHost": settings.pubsub_emulator_host or "",
         "tasks": str(settings.tasks),
-        "batchMessages": str(settings.batch_messages),
-        "batchBytes": str(settings.batch_bytes),
+        "microBatchMessages": str(settings.micro_batch_messages),
+        "microBatchBytes": str(settings.micro_batch_bytes),
         "linger": f"{settings.linger / timedelta(milliseconds=1):.0f}ms",
         "idleWait": _IDLE_WAIT,
     }

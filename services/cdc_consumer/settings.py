@@ -26,8 +26,8 @@ class Settings:
         "where Spark counts its micro-batches; without one in a temporary place, which loses nothing", default=None
     )
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", default=2, least=1)
-    batch_messages: int = setting("messages in a micro-batch, at most", default=2_000, least=1)
-    batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=64 << 20, least=1)
+    micro_batch_messages: int = setting("messages in a micro-batch, at most", default=2_000, least=1)
+    micro_batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=64 << 20, least=1)
     linger: timedelta = setting("how long more messages are waited for", default=timedelta(milliseconds=50))
     keep_messages_for: timedelta = setting(
         "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)

@@ -14,7 +14,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of this machine; for logs, metrics and waits, never for a sequence or a lease (design section 6)."""
+    """The clock of this machine; for logs, metrics and waits, never for a sequence or a lease."""
 
     def now(self) -> Nanoseconds:
         """Return the time now."""

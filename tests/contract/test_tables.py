@@ -91,8 +91,8 @@ class TablesContract:
     @pytest.mark.parametrize(
         ("source", "table"),
         [
-            ("spanner:projects/p/instances/i/databases/other/changeStreams/s", "air.planes"),
-            ("spanner:projects/p/instances/i/databases/d/changeStreams/s", "air_planes"),
+            ("//spanner.googleapis.com/projects/p/instances/i/databases/other/changeStreams/s", "air.planes"),
+            ("//spanner.googleapis.com/projects/p/instances/i/databases/d/changeStreams/s", "air_planes"),
         ],
     )
     def test_two_source_tables_are_never_mixed_in_one(self, place: Place, source: str, table: str) -> None:
@@ -103,7 +103,7 @@ class TablesContract:
             with pytest.raises(TableTroubleError, match="holds another source table"):
                 tables.ensure(others)
 
-        another_stream = "spanner:projects/p/instances/i/databases/d/changeStreams/another"
+        another_stream = "//spanner.googleapis.com/projects/p/instances/i/databases/d/changeStreams/another"
         place.others.ensure(table_definition(structs.replace(ours, source=another_stream)))
 
     def test_a_table_without_a_key_is_in_trouble_until_it_has_one(self, place: Place) -> None:

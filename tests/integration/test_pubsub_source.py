@@ -80,7 +80,7 @@ def test_over_many_micro_batches_published_is_leased_is_acked(
     start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
     topology = a_topology(channel)
-    query = start(topology.subscription, batchMessages="250")
+    query = start(topology.subscription, microBatchMessages="250")
     published: list[str] = []
     for count in (1, 700, 2, 250, 0, 1_100, 3):
         published += publish(channel, topology.topic, count)
@@ -144,7 +144,7 @@ def test_available_now_drains_the_subscription_and_ends(
         topology.subscription,
         trigger={"availableNow": True},
         shuffled=False,
-        batchMessages="200",
+        microBatchMessages="200",
         idleWait="1s",
     )
 

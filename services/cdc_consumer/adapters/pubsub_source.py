@@ -12,8 +12,8 @@ query runs no micro-batch and costs one blocked call; no task ever waits for mes
 how much there is decides how many tasks read. The tasks take what is there and leave.
 
 Options: ``subscription`` (or with ``project`` its short name), ``emulatorHost``, ``tasks`` (reading when behind, 2),
-``batchMessages`` (2000) and ``batchBytes`` (64 MiB) per micro-batch, ``linger`` (50ms) when quiet, ``longestLinger``
-(2s) when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile``.
+``microBatchMessages`` (2000) and ``microBatchBytes`` (64 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
+when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile``.
 """
 
 import functools
@@ -61,8 +61,8 @@ class SourceOptions:
     subscription: str
     emulator_host: str | None = None
     tasks: int = 2
-    batch_messages: int = 2_000
-    batch_bytes: int = 64 * 1024 * 1024
+    micro_batch_messages: int = 2_000
+    micro_batch_bytes: int = 64 * 1024 * 1024
     linger: timedelta = timedelta(milliseconds=50)
     longest_linger: timedelta = timedelta(seconds=2)
     idle_wait: timedelta = timedelta(seconds=8)
@@ -70,16 +70,16 @@ class SourceOptions:
     stop_file: str | None = None
 
     def __post_init__(self) -> None:
-        if min(self.tasks, self.batch_messages, self.batch_bytes) < 1:
-            raise MisconfiguredError("options tasks, batchMessages and batchBytes are at least 1")
+        if min(self.tasks, self.micro_batch_messages, self.micro_batch_bytes) < 1:
+            raise MisconfiguredError("options tasks, microBatchMessages and microBatchBytes are at least 1")
         if not timedelta(seconds=1) <= self.idle_wait <= timedelta(minutes=1):
             raise MisconfiguredError("option idleWait is between 1s and 60s: for so long a stop may have to wait")
 
     def limits(self, tasks: int) -> PullLimits:
         """Return what each of so many tasks may take."""
         return PullLimits(
-            messages=max(1, self.batch_messages // tasks),
-            bytes=max(1, self.batch_bytes // tasks),
+            messages=max(1, self.micro_batch_messages // tasks),
+            bytes=max(1, self.micro_batch_bytes // tasks),
             linger=self.linger,
             longest=max(self.linger, self.longest_linger),
         )
@@ -140,7 +140,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a micro-batch."""
-        return ReadMaxRows(self._options.batch_messages)
+        return ReadMaxRows(self._options.micro_batch_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Go on until a pull that waited found nothing: until the subscription is drained."""
@@ -226,7 +226,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return response
 
     def _pull(self) -> Any | None:
-        puller, most = self._clients().puller, min(_PEEK, self._options.batch_messages)
+        puller, most = self._clients().puller, min(_PEEK, self._options.micro_batch_messages)
         response = puller.first(self._options.idle_wait, most)
         if response is None and self._drain:  # nothing came, or no answer at all: only an answer says "drained"
             response = puller.now(most)
@@ -271,8 +271,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     }
     for option, field, parse in (
         ("tasks", "tasks", int),
-        ("batchMessages", "batch_messages", int),
-        ("batchBytes", "batch_bytes", int),
+        ("microBatchMessages", "micro_batch_messages", int),
+        ("microBatchBytes", "micro_batch_bytes", int),
         ("linger", "linger", parse_duration),
         ("longestLinger", "longest_linger", parse_duration),
         ("idleWait", "idle_wait", parse_duration),

@@ -133,7 +133,7 @@ class ChangeMaker:
             canonical = canonical_key(table, key_types, _keys.decode(mod.keys))
         except (PoisonRecordError, msgspec.MsgspecError):
             # A key that contradicts its type. The consumer sets such a change aside, with its bytes; here it only
-            # needs some bucket, and no correctness rests on which (design section 4).
+            # needs some bucket, and no correctness rests on which.
             canonical = table.encode() + b"\0" + mod.keys.encode()
         return ordering_key(table, bucket_of(canonical, self._buckets))
 
