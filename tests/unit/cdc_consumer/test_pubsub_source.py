@@ -30,7 +30,7 @@ def test_options_are_read_whatever_their_case() -> None:
             "SUBSCRIPTION": "s",
             "emulatorHost": "127.0.0.1:1",
             "tasks": "4",
-            "batchmessages": "100",
+            "microbatchmessages": "100",
             "microBatchBytes": "1000",
             "linger": "10ms",
             "longestLinger": "1s",
