@@ -262,6 +262,7 @@ class FakePublisher:
         self._random = random.Random(seed)
         self._by_hand = by_hand
         self._space = asyncio.Event()
+        self._closed = False
 
     async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
         """Take changes, once there is room; the future resolves when all are confirmed."""
@@ -271,6 +272,8 @@ class FakePublisher:
         self._life.step()
         if self.error is not None:
             raise self.error
+        if self._closed:
+            raise RuntimeError("the publisher is closed")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         taken = [change for _key, change in changes]
@@ -282,6 +285,7 @@ class FakePublisher:
 
     async def close(self) -> None:
         """Publish what was taken, and end."""
+        self._closed = True
         for _turn in range(10):
             await asyncio.sleep(0)
         self._life.step()
@@ -289,7 +293,8 @@ class FakePublisher:
     def confirm(self, future: "asyncio.Future[None]") -> None:
         """Confirm one by hand."""
         self.waiting.remove(future)
-        future.set_result(None)
+        if not future.done():  # its caller may have given up waiting
+            future.set_result(None)
         self._space.set()
 
     def _confirm(self, header: Header, changes: Sequence[Change], future: "asyncio.Future[None]") -> None:
