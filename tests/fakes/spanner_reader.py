@@ -249,10 +249,17 @@ class Topic:
 
 
 class FakePublisher:
-    """Publishes to a topic in memory, and confirms some turns of the loop later, in any order; or when told to."""
+    """Publishes to a topic in memory, and confirms some turns of the loop later, in any order; or by hand."""
 
     def __init__(
-        self, topic: Topic, life: Life | None = None, *, seed: int = 0, by_hand: bool = False, room: int = 100
+        self,
+        topic: Topic,
+        life: Life | None = None,
+        *,
+        seed: int = 0,
+        by_hand: bool = False,
+        in_order: bool = False,
+        room: int = 100,
     ) -> None:
         self.topic = topic
         self.waiting: list[asyncio.Future[None]] = []
@@ -261,6 +268,7 @@ class FakePublisher:
         self._life = life or Life()
         self._random = random.Random(seed)
         self._by_hand = by_hand
+        self._turns = 1 if in_order else 4
         self._space = asyncio.Event()
         self._closed = False
 
@@ -280,7 +288,7 @@ class FakePublisher:
         if self._by_hand:
             self._publish(header, taken)
         else:
-            self._later(self._random.randrange(4), lambda: self._confirm(header, taken, future))
+            self._later(self._random.randrange(self._turns), lambda: self._confirm(header, taken, future))
         return future
 
     async def close(self) -> None:

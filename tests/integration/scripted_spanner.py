@@ -1,0 +1,313 @@
+"""A Spanner whose change stream follows a script, over a real socket: what the emulator cannot do.
+
+It answers change stream queries by itself, as strictly as the service does, and passes every other call on to the
+emulator: the partition table, the schema and the clock are real. Without an emulator behind it, only sessions are made.
+"""
+
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import grpc
+from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Session, TypeCode
+
+from services.spanner_reader.core.records import (
+    ROOT,
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    PartitionToken,
+    StreamRecord,
+)
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from tests.integration.scripted_spanner_rows import Form, responses
+
+_SQL: Final = re.compile(
+    r"SELECT ChangeRecord FROM READ_(\w+) \(start_timestamp => @start_timestamp, end_timestamp => @end_timestamp, "
+    r"partition_token => @partition_token, heartbeat_milliseconds => @heartbeat_milliseconds\)"
+)
+_TYPES: Final = {
+    "start_timestamp": TypeCode.TIMESTAMP,
+    "end_timestamp": TypeCode.TIMESTAMP,
+    "partition_token": TypeCode.STRING,
+    "heartbeat_milliseconds": TypeCode.INT64,
+}
+_Handler: TypeAlias = Any
+_SPANNER: Final = "/google.spanner.v1.Spanner/"
+
+
+class RefusalError(Exception):
+    """An error that a query is answered with."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Break:
+    """How a query ends before its time: after so many records, with an error; or without one, where there is none."""
+
+    after: int
+    refusal: RefusalError | None = field(
+        default_factory=lambda: RefusalError(grpc.StatusCode.UNAVAILABLE, "GOAWAY received")
+    )
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query as it came."""
+
+    token: PartitionToken
+    start: Nanoseconds
+    end: Nanoseconds | None
+    heartbeat_milliseconds: int
+
+
+class ScriptedStream:
+    """What each partition of a change stream holds, and how the queries of it go wrong. Safe from any thread."""
+
+    def __init__(
+        self, start: Nanoseconds, *, form: Form | None = None, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self.form = form or Form()
+        self.clock = clock
+        self.keeps_from = start
+        """The earliest time that can be read: the stream's creation, or what its retention has left."""
+        self.queries: list[Query] = []
+        self.open: list[PartitionToken] = []
+        self.most_open: dict[PartitionToken, int] = defaultdict(int)
+        """How many queries of a partition were open at one time, at the most."""
+        self.without_children: dict[PartitionToken, int] = defaultdict(int)
+        """How many more bounded queries of a partition end well, and without its child records."""
+        self._breaks: dict[PartitionToken, list[Break]] = defaultdict(list)
+        self._starts = {ROOT: start}
+        self._records: dict[PartitionToken, list[StreamRecord]] = {ROOT: []}
+        self._changed = threading.Condition()
+
+    def add(self, token: PartitionToken, *records: StreamRecord) -> None:
+        """Commit records to a partition; open queries return them at once. Child records make the children known."""
+        with self._changed:
+            self._records[token] += records
+            for record in records:
+                if isinstance(record, ChildPartitionsRecord):
+                    for child in record.children:
+                        self._starts.setdefault(child.token, record.start_timestamp)
+                        self._records.setdefault(child.token, [])
+            self._changed.notify_all()
+
+    def breaks(self, token: PartitionToken, *breaks: Break) -> None:
+        """Say how the next queries of a partition end."""
+        with self._changed:
+            self._breaks[token] += breaks
+
+    def asked(self, token: PartitionToken) -> list[Nanoseconds]:
+        """Return where the queries of a partition started."""
+        return [query.start for query in self.queries if query.token == token]
+
+    def answer(self, query: Query, active: Callable[[], bool]) -> Iterator[StreamRecord]:
+        """Return the records that a query is answered with, for as long as somebody listens."""
+        with self._changed:
+            self.queries.append(query)
+            self._check(query)
+            self.open.append(query.token)
+            self.most_open[query.token] = max(self.most_open[query.token], self.open.count(query.token))
+            planned = self._breaks[query.token].pop(0) if self._breaks[query.token] else None
+        try:
+            yield from self._records_of(query, planned, active)
+        finally:
+            with self._changed:
+                self.open.remove(query.token)
+
+    def wake(self) -> None:
+        """Let open queries look whether somebody still listens."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _records_of(self, query: Query, planned: Break | None, active: Callable[[], bool]) -> Iterator[StreamRecord]:
+        position = sent = 0
+        over = False
+        while active():
+            with self._changed:
+                over = over or (query.end is not None and self.clock() > query.end)
+                record = next(iter(self._records[query.token][position:]), None)
+                if record is None and not over and not (planned and planned.after <= sent):
+                    if self._has_ended(query):
+                        return
+                    self._changed.wait(0.1)
+                    continue
+            if planned is not None and planned.after <= sent:
+                if planned.refusal is not None:
+                    raise planned.refusal
+                return
+            if record is None:
+                return
+            position += 1
+            if self._is_asked_for(record, query):
+                sent += 1
+                yield record
+
+    def _has_ended(self, query: Query) -> bool:
+        return self._end_of(query.token) is not None
+
+    def _is_asked_for(self, record: StreamRecord, query: Query) -> bool:
+        time = _time(record)
+        if isinstance(record, ChildPartitionsRecord):
+            if query.end is not None and self.without_children[query.token] > 0:
+                self.without_children[query.token] -= 1
+                return False
+            return query.end is None or time <= query.end
+        return query.start <= time and (query.end is None or time <= query.end)
+
+    def _end_of(self, token: PartitionToken) -> Nanoseconds | None:
+        ends = [record for record in self._records[token] if isinstance(record, ChildPartitionsRecord)]
+        return ends[-1].start_timestamp if ends else None
+
+    def _check(self, query: Query) -> None:
+        if not 1_000 <= query.heartbeat_milliseconds <= 300_000:
+            raise _invalid("heartbeat_milliseconds must be within min 1000 and max 300000")
+        if query.end is not None and query.end < query.start:
+            raise _invalid("If end_timestamp is specified, start_timestamp must be <= end_timestamp")
+        if query.token not in self._records:
+            raise _invalid(
+                "Specified partition_token is invalid, as it does not belong to the Change Stream associated with the "
+                f"TVF. Received partition_token: {query.token}."
+            )
+        if query.start < self.keeps_from:
+            earliest, received = format_timestamp(self.keeps_from), format_timestamp(query.start)
+            raise RefusalError(
+                grpc.StatusCode.OUT_OF_RANGE,
+                "Specified start_timestamp is too far in the past. Please specify a start_timestamp within the "
+                f"earliest read timestamp: {earliest}. Received {received}",
+            )
+        first, last = self._starts[query.token], self._end_of(query.token)
+        if query.token != ROOT and (query.start < first or (last is not None and query.start > last)):
+            raise RefusalError(
+                grpc.StatusCode.OUT_OF_RANGE,
+                "Specified start_timestamp is invalid for the partition. Please specify a start_timestamp within "
+                f"{format_timestamp(first)} and {'now' if last is None else format_timestamp(last)}.",
+            )
+
+
+class ScriptedSpanner:
+    """Serves a scripted stream on a free port, and passes on what is not its own."""
+
+    def __init__(self, change_stream: str, stream: ScriptedStream, emulator: str | None = None) -> None:
+        self.stream = stream
+        self._name = change_stream
+        unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
+        self._over = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(64), options=unlimited)
+        self._server.add_generic_rpc_handlers((_Calls(self._handler),))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def stop(self) -> None:
+        """End the server and every open query."""
+        self._over.set()
+        self.stream.wake()
+        self._server.stop(grace=None).wait()
+        if self._emulator is not None:
+            self._emulator.close()
+
+    def _handler(self, method: str) -> _Handler:
+        if method == _SPANNER + "ExecuteStreamingSql":
+            return grpc.unary_stream_rpc_method_handler(self._execute_streaming_sql)
+        if self._emulator is None and method == _SPANNER + "CreateSession":
+            return grpc.unary_unary_rpc_method_handler(_create_session)
+
+        def pass_on(request: bytes, context: grpc.ServicerContext) -> bytes:
+            if self._emulator is None:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method}: there is no emulator behind this server")
+            metadata = tuple((key, value) for key, value in context.invocation_metadata() if "grpc-" not in key)
+            try:
+                call: Any = self._emulator.unary_unary(method, None, None)
+                answer: bytes = call(request, timeout=context.time_remaining(), metadata=metadata)
+            except grpc.RpcError as error:
+                trailing: Any = error.trailing_metadata() or ()
+                context.set_trailing_metadata(tuple(trailing))
+                context.abort(error.code(), error.details() or "")
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(pass_on)
+
+    def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
+        context.add_callback(self.stream.wake)
+        first = True
+        try:
+            query = _query(request, self._name)
+            for record in self.stream.answer(query, lambda: context.is_active() and not self._over.is_set()):
+                for response in responses(record, self.stream.form, first=first):
+                    yield response.SerializeToString()
+                first = False
+        except RefusalError as refusal:
+            context.abort(refusal.code, refusal.message)
+
+
+class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    def __init__(self, handler: Callable[[str], _Handler]) -> None:
+        self._handler = handler
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler:
+        return self._handler(handler_call_details.method)
+
+
+def _query(request: Any, change_stream: str) -> Query:
+    """Return the query in a request, refused wherever the service would refuse it."""
+    if not request.transaction.single_use.read_only.strong:
+        raise _invalid(
+            "Change stream queries are not supported for multi use transactions. Change stream queries must be strong "
+            "reads executed via single use transactions"
+        )
+    match = _SQL.fullmatch(request.sql)
+    if match is None or match[1] != change_stream:
+        raise _invalid(f"not a query of change stream {change_stream}: {request.sql}")
+    types = {name: kind.code for name, kind in request.param_types.items()}
+    if types != _TYPES:
+        raise _invalid(f"wrong parameter types: {types}")
+    given = request.params.fields
+    if given["start_timestamp"].WhichOneof("kind") != "string_value":
+        raise _invalid("start_timestamp must not be null.")
+    end = given["end_timestamp"].string_value
+    token = given["partition_token"]
+    if token.WhichOneof("kind") == "string_value" and not token.string_value:
+        raise _invalid("Specified partition_token is invalid. Received partition_token: .")
+    return Query(
+        PartitionToken(token.string_value),
+        parse_timestamp(given["start_timestamp"].string_value),
+        parse_timestamp(end) if end else None,
+        int(given["heartbeat_milliseconds"].string_value),
+    )
+
+
+def _create_session(request: bytes, _context: grpc.ServicerContext) -> bytes:
+    database = CreateSessionRequest.deserialize(request).database
+    made: bytes = Session.serialize(Session(name=f"{database}/sessions/scripted", multiplexed=True))
+    return made
+
+
+def _invalid(message: str) -> RefusalError:
+    return RefusalError(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def _time(record: StreamRecord) -> Nanoseconds:
+    match record:
+        case DataChangeRecord():
+            return record.commit_timestamp
+        case HeartbeatRecord():
+            return record.timestamp
+        case ChildPartitionsRecord():
+            return record.start_timestamp
+
+
+def tokens(names: Iterable[str]) -> list[PartitionToken]:
+    """Return names as partition tokens."""
+    return [PartitionToken(name) for name in names]

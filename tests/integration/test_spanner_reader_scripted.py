@@ -1,0 +1,378 @@
+"""What a real Spanner does and the emulator cannot: the reader's loop and its stream against a scripted server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from services.spanner_reader.adapters.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.partitions import State
+from services.spanner_reader.core.records import (
+    ROOT,
+    ColumnType,
+    DataChangeRecord,
+    HeartbeatRecord,
+    Mod,
+    PartitionToken,
+    StreamRecord,
+)
+from services.spanner_reader.held import Options
+from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.reader import Reader
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import FakeCatalog, FakeMetrics, FakePartitionStore, FakePublisher, Table, Topic
+from tests.integration.scripted_spanner import Break, RefusalError, ScriptedSpanner, ScriptedStream
+from tests.integration.scripted_spanner_rows import Form
+from tests.unit.spanner_reader.scripts import COLUMNS, a_record, at, children
+
+pytestmark = pytest.mark.integration
+
+START, FIRST, MERGE = at("09:00:00"), at("09:00:01"), at("09:30:15")
+T1, T2, T3, T4 = (PartitionToken(f"child_token_{n}") for n in range(1, 5))
+LEASE = timedelta(seconds=30)
+DATABASE = "projects/p/instances/i/databases/d"
+FORMS = [
+    Form(),
+    Form(absent="null", no_parents="null", numbers=True),
+    Form(no_parents="list of null", piece=7),
+    Form(absent="null", numbers=True, piece=1),
+]
+
+
+@dataclass
+class World:
+    """A scripted stream behind a socket; the partition table and the topic in memory."""
+
+    server: ScriptedSpanner
+    table: Table = field(default_factory=Table)
+    topic: Topic = field(default_factory=Topic)
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+
+    @property
+    def stream(self) -> ScriptedStream:
+        return self.server.stream
+
+    @asynccontextmanager
+    async def running(
+        self, owner: str = "reader", *, end: Nanoseconds | None = None, publisher: FakePublisher | None = None
+    ) -> AsyncIterator["asyncio.Task[None]"]:
+        """Run a reader; at the end of the block it is asked to stop, and whatever it raised is raised."""
+        channels = Channels(self.server.address)
+        stop = Stop()
+        store = FakePartitionStore(self.table, owner, LEASE)
+        await store.add_root(START, end)
+        reader = Reader(
+            stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"),
+            store=store,
+            publisher=publisher or FakePublisher(self.topic),
+            catalog=FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")),
+            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
+            metrics=self.metrics,
+            health=Health(),
+            options=Options(
+                owner=owner,
+                lease=LEASE,
+                heartbeat=timedelta(seconds=10),
+                end=end,
+                poll=timedelta(milliseconds=5),
+            ),
+        )
+        task = asyncio.create_task(reader.run(stop))
+        try:
+            yield task
+        finally:
+            stop.request()
+            try:
+                await asyncio.wait_for(task, 20)
+            finally:
+                await channels.close()
+
+    def commits(self) -> list[Nanoseconds]:
+        """Return the commit timestamps as they were first published."""
+        return list(dict.fromkeys(parse_timestamp(change.commit_timestamp) for change in self.topic.changes))
+
+    def in_order(self) -> FakePublisher:
+        """Return a publisher that publishes in the order in which it is asked to, as one ordering key would."""
+        return FakePublisher(self.topic, in_order=True)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Return a world whose stream starts at 09:00:00."""
+    server = ScriptedSpanner("Everything", ScriptedStream(START))
+    yield World(server)
+    server.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to come true."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  what it waits for are fakes and a server, which have no event
+            await asyncio.sleep(0.002)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def times(first: str, count: int) -> list[Nanoseconds]:
+    """Return ``count`` times, a microsecond apart."""
+    return [Nanoseconds(at(first) + 1_000 * number) for number in range(count)]
+
+
+def seed_workflow(stream: ScriptedStream) -> None:
+    """Script the documentation's worked example: two child records, three first tokens, two merged into a fourth."""
+    stream.add(ROOT, children(FIRST, T1, T2), children(FIRST, T3, sequence="1000012390"))
+    stream.add(T1, a_record(at("09:10:00"), 1))
+    stream.add(T2, a_record(at("09:10:01"), 2))
+    stream.add(T3, a_record(at("09:10:02"), 3))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("first", "second"), [(T2, T3), (T3, T2)])
+def test_the_worked_example_with_a_restart_between_the_parents_in_every_form_on_the_wire(
+    world: World, form: Form, first: PartitionToken, second: PartitionToken
+) -> None:
+    world.stream.form = form
+    seed_workflow(world.stream)
+    merge = children(MERGE, T4, parents=[T2, T3], sequence="1000012391")
+
+    async def scenario() -> None:
+        async with world.running("one"):
+            await until(lambda: {T1, T2, T3} <= set(world.stream.open))  # in parallel
+            world.stream.add(first, merge)
+            await until(lambda: world.table.rows[first].state is State.FINISHED)
+            assert world.table.rows[T4].parents == {T2, T3}
+        assert world.stream.asked(T4) == []
+        async with world.running("two"):
+            await until(lambda: {T1, second} <= set(world.stream.open))
+            world.stream.add(second, merge)
+            world.stream.add(T4, a_record(MERGE, 4))
+            await until(lambda: T4 in world.stream.open and len(world.commits()) == 4)
+
+    run(scenario)
+    assert world.stream.asked(ROOT) == [START]
+    assert world.stream.asked(T4) == [MERGE]
+    assert len(world.stream.asked(first)) == 1  # finished is finished
+    assert [world.stream.asked(token)[0] for token in (T1, T2, T3)] == [FIRST] * 3
+    assert {query.heartbeat_milliseconds for query in world.stream.queries} == {10_000}
+    assert max(world.stream.most_open.values()) == 1
+
+
+def test_several_partitions_carry_data_at_once_and_each_keeps_its_order(world: World) -> None:
+    world.stream.add(ROOT, children(FIRST, T1, T2, T3))
+
+    async def scenario() -> None:
+        async with world.running(publisher=world.in_order()):
+            await until(lambda: {T1, T2, T3} <= set(world.stream.open))
+            for number, time in enumerate(times("09:10:00", 300)):  # in turn, each partition with its own rows
+                world.stream.add((T1, T2, T3)[number % 3], a_record(time, number % 3))
+            await until(lambda: world.metrics.published_changes == 300)
+
+    run(scenario)
+    for row in range(3):
+        changes = [change for change in world.topic.changes if json.loads(change.key) == {"Id": str(row)}]
+        published = [parse_timestamp(change.commit_timestamp) for change in changes]
+        assert published == sorted(published)
+        assert len(published) == 100
+
+
+def test_a_transaction_over_two_partitions_can_be_put_together_again(world: World) -> None:
+    # The documentation's worked example: a transfer between two accounts; and another transaction of the same time.
+    time = parse_timestamp("2022-09-27T12:30:00.123456Z")
+    columns = (
+        ColumnType("AccountId", '{"code":"STRING"}', is_primary_key=True, ordinal_position=1),
+        ColumnType("LastUpdate", '{"code":"TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
+        ColumnType("Balance", '{"code":"INT"}', is_primary_key=False, ordinal_position=3),
+    )
+
+    def balance(account: str, now: str, before: str, sequence: str, transaction: str, count: int) -> DataChangeRecord:
+        return DataChangeRecord(
+            commit_timestamp=time,
+            record_sequence=sequence,
+            server_transaction_id=transaction,
+            is_last_record_in_transaction_in_partition=True,
+            table="AccountBalance",
+            column_types=columns,
+            mods=(Mod(f'{{"AccountId":"{account}"}}', f'{{"Balance":{now}}}', f'{{"Balance":{before}}}'),),
+            mod_type="UPDATE",
+            value_capture_type="NEW_ROW_AND_OLD_VALUES",
+            number_of_records_in_transaction=count,
+            number_of_partitions_in_transaction=count,
+        )
+
+    world.stream.add(ROOT, children(FIRST, T1, T2))
+    world.stream.add(T1, balance("Id1", "1000", "1500", "00000000", "6329047911", 2))
+    world.stream.add(T2, balance("Id3", "7", "8", "00000000", "6329047912", 1))
+    world.stream.add(T2, balance("Id2", "2000", "1500", "00000001", "6329047911", 2))
+
+    async def scenario() -> None:
+        async with world.running():
+            await until(lambda: world.metrics.published_changes == 3)
+
+    run(scenario)
+    found = {json.loads(change.key)["AccountId"]: change for change in world.topic.changes}
+    assert found["Id1"].sequence == "0005E9A7CD80A440/0000000000000000/0000000000000000/0000000000000000"
+    assert found["Id2"].sequence == "0005E9A7CD80A440/0000000000000001/0000000000000000/0000000000000000"
+    assert [json.loads(found[key].row or "") for key in ("Id1", "Id2")] == [{"Balance": 1000}, {"Balance": 2000}]
+    assert [json.loads(found[key].old or "") for key in ("Id1", "Id2")] == [{"Balance": 1500}, {"Balance": 1500}]
+    places = {key: json.loads(change.place) for key, change in found.items()}
+    together = [key for key, place in places.items() if place["server_transaction_id"] == "6329047911"]
+    assert sorted(together) == ["Id1", "Id2"]
+    assert {places[key]["number_of_records_in_transaction"] for key in together} == {2}
+    assert world.topic.headers[-1].columns[2].type == "INT64"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing(world: World, form: Form) -> None:
+    world.stream.form = form
+    wanted = times("09:10:00", 40)
+    codes = (
+        (grpc.StatusCode.UNAVAILABLE, "GOAWAY received"),
+        (grpc.StatusCode.CANCELLED, "Cancelled on the server side"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Stream removed"),
+        (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
+        (grpc.StatusCode.UNKNOWN, "Stream removed"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many"),
+        (grpc.StatusCode.ABORTED, "aborted"),
+    )
+    world.stream.add(ROOT, children(FIRST, T1, T2))
+    world.stream.breaks(T1, *(Break(number, RefusalError(*code)) for number, code in enumerate(codes)))
+    world.stream.breaks(T1, Break(0, None), Break(5, None))  # an end without an error that is no end
+    world.stream.add(T1, *(a_record(time) for time in wanted), children(MERGE, T3, parents=[T1]))
+
+    async def scenario() -> None:
+        async with world.running(publisher=world.in_order()):
+            await until(lambda: T3 in world.stream.open)
+            assert world.table.rows[T1].state is State.FINISHED
+
+    run(scenario)
+    assert world.commits() == wanted
+    assert world.stream.most_open[T1] == 1
+    starts = world.stream.asked(T1)
+    assert starts == sorted(starts)  # a reading starts again at the watermark, which never moves back
+    assert len(starts) == len(codes) + 3
+
+
+def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> None:
+    world.stream.form = Form(piece=1_000)
+    big = replace(a_record(at("09:10:01")), mods=(Mod('{"Id":"1"}', json.dumps({"Name": "é" * 50_000}), None),))
+    world.stream.add(ROOT, children(FIRST, T1))
+    world.stream.breaks(T1, Break(1), Break(1))
+    world.stream.add(T1, a_record(at("09:10:00")), big, children(MERGE, T2, parents=[T1]))
+
+    async def scenario() -> None:
+        async with world.running():
+            await until(lambda: T2 in world.stream.open)
+
+    run(scenario)
+    (row,) = {change.row for change in world.topic.changes if len(change.row or "") > 100}
+    assert json.loads(row or "") == {"Name": "é" * 50_000}
+
+
+def test_values_that_only_a_real_spanner_writes_pass_through_untouched(world: World) -> None:
+    values = (
+        '{"F":"NaN","G":"Infinity","H":"-Infinity","I":9007199254740993,"T":"2024-01-02T03:04:05.123456789Z",'
+        '"A":["a",null,"b"],"B":[null],"C":[],"D":null,"N":"-99999999999999999999999999999.999999999","Name":"n"}'
+    )
+    time = parse_timestamp("2022-05-01T09:10:00.123456Z")
+    world.stream.add(ROOT, children(FIRST, T1))
+    record = replace(a_record(time), mods=(Mod('{"Id":1}', values, None),))
+    world.stream.add(T1, record)
+
+    async def scenario() -> None:
+        async with world.running():
+            await until(lambda: world.metrics.published_changes == 1)
+
+    run(scenario)
+    (change,) = world.topic.changes
+    assert change.row == values
+    assert change.key == '{"Id":1}'  # a number where a string is usual
+    assert change.old is None
+
+
+def test_times_keep_their_nanoseconds_in_the_watermark_and_in_the_start_of_a_child(world: World) -> None:
+    heartbeat = parse_timestamp("2022-05-01T09:10:00.123456789Z")
+    begins = parse_timestamp("2022-05-01T09:20:00.000000001Z")
+    world.stream.add(ROOT, children(FIRST, T1))
+    world.stream.add(T1, HeartbeatRecord(heartbeat))
+
+    async def scenario() -> None:
+        async with world.running("one"):
+            await until(lambda: world.metrics.low_watermark == heartbeat)
+        async with world.running("two"):
+            await until(lambda: T1 in world.stream.open)
+            world.stream.add(T1, children(begins, T2, parents=[T1]))
+            await until(lambda: T2 in world.stream.open)
+
+    run(scenario)
+    assert world.stream.asked(T1) == [FIRST, heartbeat]
+    assert world.stream.asked(T2) == [begins]
+
+
+def test_a_partition_of_heartbeats_only_moves_its_watermark_and_publishes_nothing(world: World) -> None:
+    world.stream.add(ROOT, children(FIRST, T1))
+    beats: list[StreamRecord] = [HeartbeatRecord(time) for time in times("09:10:00", 50)]
+    world.stream.add(T1, *beats)
+
+    async def scenario() -> None:
+        async with world.running():
+            await until(lambda: world.metrics.low_watermark == times("09:10:00", 50)[-1])
+
+    run(scenario)
+    assert world.topic.changes == []
+    assert world.table.rows[T1].watermark == times("09:10:00", 50)[-1]
+
+
+def test_records_of_the_watermarks_own_time_are_read_again_after_a_restart(world: World) -> None:
+    time = at("09:10:00")
+    world.stream.add(ROOT, children(FIRST, T1))
+    world.stream.add(T1, a_record(time, 1, transaction="x"))
+
+    async def scenario() -> None:
+        async with world.running("one"):
+            await until(lambda: world.metrics.published_changes == 1)
+        assert world.table.rows[T1].watermark == time
+        # Another transaction of the same commit timestamp, which the first reading had not come to.
+        world.stream.add(T1, a_record(time, 2, transaction="y"))
+        async with world.running("two"):
+            await until(lambda: world.metrics.published_changes == 3)
+
+    run(scenario)
+    assert world.stream.asked(T1) == [FIRST, time]
+    assert sorted(json.loads(change.key)["Id"] for change in world.topic.changes) == ["1", "1", "2"]
+
+
+def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_says_what_is_lost(world: World) -> None:
+    world.stream.add(ROOT, children(FIRST, T1, T2))
+
+    async def scenario() -> None:
+        async with world.running("one"):
+            await until(lambda: {T1, T2} <= set(world.stream.open))
+        world.stream.keeps_from = at("10:00:00")  # the reader was away for longer than the retention
+        with pytest.raises(MisconfiguredError) as raised:
+            async with world.running("two") as task:
+                await asyncio.wait([task], timeout=20)
+        said = str(raised.value)
+        assert "2022-05-01T10:00:00Z" in said  # the earliest time that can be read: what lies before is lost
+        assert "2022-05-01T09:00:01Z" in said  # where it would have gone on
+        assert "lost" in said
+        assert "another PARTITION_TABLE" in said
+        assert "retention_period" in said
+
+    run(scenario)
+    for token in (T1, T2):  # nothing was skipped, and nothing is finished that is not
+        assert world.table.rows[token].watermark == FIRST
+        assert world.table.rows[token].state is not State.FINISHED
+    assert world.topic.changes == []
