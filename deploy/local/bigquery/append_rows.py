@@ -56,7 +56,7 @@ def table_of(stream: str) -> TableName:
 def find_table(warehouse: Warehouse, stream: str) -> Table:
     """Return the table of a default stream; AppendRefusedError where it does not exist."""
     try:
-        return warehouse.table(table_of(stream))
+        table = warehouse.table_for_writers(table_of(stream))
     except ApiError as error:
         raise closing(
             f"Requested entity was not found. {error} Entity: {stream}",
@@ -64,6 +64,9 @@ def find_table(warehouse: Warehouse, stream: str) -> Table:
             TABLE_NOT_FOUND,
             stream,
         ) from error
+    if table.query:
+        raise closing(f"Cannot append to {table.name}: it is a view. Entity: {stream}")
+    return table
 
 
 def check_routing(metadata: Iterable[tuple[str, str | bytes]]) -> None:
@@ -92,13 +95,13 @@ class Connection:
             raise AppendRefusedError("Offset must not be set for the default stream")
         self._choose_stream(request)
         reader = self._choose_reader(request)
-        rows = reader.read(request.proto_rows.rows.serialized_rows, self._changes)
+        rows = reader.read(request.proto_rows.rows.serialized_rows, self._changes, self._warehouse.now())
         self._warehouse.append(reader.schema.table, rows)
         if rows.columns.num_rows:
             self._changes = rows.changes
         answer = AppendRowsResponse(write_stream=self._stream)
         answer.append_result.SetInParent()
-        current = self._warehouse.table(reader.schema.table.name)
+        current = find_table(self._warehouse, self._stream)
         if current.columns != self._columns:
             self._columns = current.columns
             answer.updated_schema.CopyFrom(table_schema(current))
@@ -124,9 +127,18 @@ class Connection:
             self._reader = None
             self._reader = RowReader(read_writer_schema(table, descriptor))
             self._columns = table.columns
+        elif self._reader is not None:
+            self._reader = self._current(self._reader)
         if self._reader is None:
             raise closing(f"The first request for a stream must carry its writer schema. Entity: {self._stream}")
         return self._reader
+
+    def _current(self, reader: RowReader) -> RowReader:
+        """Hold the writer's schema against the table again where it is another by now (a key or column is gone)."""
+        table = find_table(self._warehouse, self._stream)
+        if table.number != reader.schema.table.number or table.version == reader.schema.table.version:
+            return reader
+        return RowReader(read_writer_schema(table, reader.schema.proto))
 
     def _why_no_arrow(self) -> str:
         if find_table(self._warehouse, self._stream).primary_key:

@@ -1,7 +1,7 @@
 """Datasets and tables as the API describes them, and BigQuery's limits and rules for their names.
 
 Sources: BigQuery, "Stream table updates with change data capture" (16 key columns, 2000 columns), "Specifying a
-schema" (column names), "Naming datasets and tables", "Clustered tables" (4 columns).
+schema" (column names), "Naming datasets and tables", "Clustered tables" (4 columns), "Partitioned tables".
 """
 
 import hashlib
@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import pyarrow as pa
+
 from deploy.local.bigquery.column_types import ColumnType
 from deploy.local.bigquery.errors import invalid
+from deploy.local.bigquery.intervals import interval_microseconds
 
 KEY_COLUMNS: Final = 16
 CLUSTERING_COLUMNS: Final = 4
@@ -31,7 +34,7 @@ _RESERVED: Final = (
     "_CHANGE_TIMESTAMP",
 )
 
-Mode = Literal["NULLABLE", "REQUIRED"]
+Mode = Literal["NULLABLE", "REQUIRED", "REPEATED"]
 
 
 @dataclass(frozen=True, order=True)
@@ -57,6 +60,11 @@ class TableName:
         return f"{self.project}:{self.dataset}.{self.table}"
 
     @property
+    def dotted(self) -> str:
+        """Return the name as SQL has it."""
+        return f"{self.project}.{self.dataset}.{self.table}"
+
+    @property
     def within(self) -> DatasetName:
         """Return the dataset that the table is in."""
         return DatasetName(self.project, self.dataset)
@@ -71,6 +79,38 @@ class Column:
     mode: Mode = "NULLABLE"
     description: str = ""
 
+    @property
+    def repeated(self) -> bool:
+        """Tell whether it is an ARRAY of its type."""
+        return self.mode == "REPEATED"
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of its values."""
+        return pa.list_(self.type.arrow) if self.repeated else self.type.arrow
+
+    @property
+    def duckdb(self) -> str:
+        """Return DuckDB's type of its values."""
+        return f"{self.type.duckdb}[]" if self.repeated else self.type.duckdb
+
+    @property
+    def data_type(self) -> str:
+        """Return its type as GoogleSQL writes it."""
+        return f"ARRAY<{self.type.googlesql}>" if self.repeated else self.type.googlesql
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """By which DATE or TIMESTAMP column a table is partitioned, and how finely."""
+
+    column: str
+    unit: str = "DAY"
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("HOUR", "DAY", "MONTH", "YEAR"):
+            raise invalid(f"Invalid value for partitioning type: {self.unit}")
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -83,15 +123,17 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's definition. ``number`` is unique for ever, so a table made again under its name is another one.
+    """A table's or a view's definition. ``number`` is unique for ever: one made again under its name is another one.
 
-    ``properties`` holds what the API keeps and nothing here depends on: labels, description, maxStaleness.
+    ``query`` is a view's; a table has none. ``properties`` holds what the API keeps: labels, description, maxStaleness.
     """
 
     name: TableName
     columns: Sequence[Column]
     primary_key: Sequence[str] = ()
     clustering: Sequence[str] = ()
+    partitioning: Partitioning | None = None
+    query: str = ""
     properties: Mapping[str, object] = field(default_factory=dict)
     number: int = 0
     version: int = 1
@@ -101,14 +143,21 @@ class Table:
     def __post_init__(self) -> None:
         check_name("table", _TABLE_NAME, self.name.table)
         _check_columns(self.columns)
-        types = {column.name: column.type for column in self.columns}
-        _check_among("primary key", self.primary_key, types, KEY_COLUMNS)
-        _check_among("clustering", self.clustering, types, CLUSTERING_COLUMNS)
+        columns = {column.name: column for column in self.columns}
+        _check_among("primary key", self.primary_key, columns, KEY_COLUMNS)
+        _check_among("clustering", self.clustering, columns, CLUSTERING_COLUMNS)
+        _check_partitioning(self.partitioning, columns)
+        interval_microseconds(str(self.properties.get("maxStaleness") or "0-0 0 0:0:0"))
 
     @property
     def etag(self) -> str:
         """Return the tag of this version of the definition; it changes whenever the definition does."""
         return hashlib.sha256(f"{self.name}/{self.number}/{self.version}".encode()).hexdigest()[:24]
+
+    @property
+    def max_staleness(self) -> int:
+        """Return how old, in microseconds, what a query reads may be; 0 where nothing is set."""
+        return interval_microseconds(str(self.properties.get("maxStaleness") or "0-0 0 0:0:0"))
 
     def changed(self, now: int, **changes: object) -> "Table":
         """Return the next version of the definition."""
@@ -141,10 +190,10 @@ def check_added_columns(table: Table, columns: Sequence[Column]) -> None:
                 f"Provided Schema does not match Table {table.name}. Field {column.name} has changed type from "
                 f"{column.type.rest} to {after[name].type.rest}"
             )
-        if column.mode == "NULLABLE" and after[name].mode == "REQUIRED":
+        if after[name].mode not in (column.mode, "NULLABLE") or (column.repeated and not after[name].repeated):
             raise invalid(
                 f"Provided Schema does not match Table {table.name}. Field {column.name} has changed mode "
-                "from NULLABLE to REQUIRED"
+                f"from {column.mode} to {after[name].mode}"
             )
     for name, column in after.items():
         if name not in before and column.mode == "REQUIRED":
@@ -171,14 +220,27 @@ def _check_columns(columns: Sequence[Column]) -> None:
         seen.add(column.name.lower())
 
 
-def _check_among(what: str, names: Sequence[str], types: Mapping[str, ColumnType], limit: int) -> None:
+def _check_among(what: str, names: Sequence[str], columns: Mapping[str, Column], limit: int) -> None:
     if len(names) > limit:
         raise invalid(f"Too many columns in {what}: at most {limit}, not {len(names)}.")
     if len(set(names)) != len(names):
         raise invalid(f"A column is named twice in {what}.")
     for name in names:
-        if name not in types:
+        if name not in columns:
             raise invalid(f"The field specified in {what} is not in the schema: {name}.")
-        allowed = types[name].in_primary_key if what == "primary key" else types[name].in_clustering
-        if not allowed:
-            raise invalid(f"A column of type {types[name].googlesql} is not allowed in {what}: {name}.")
+        column = columns[name]
+        allowed = column.type.in_primary_key if what == "primary key" else column.type.in_clustering
+        if not allowed or column.repeated:
+            raise invalid(f"A column of type {column.data_type} is not allowed in {what}: {name}.")
+
+
+def _check_partitioning(partitioning: Partitioning | None, columns: Mapping[str, Column]) -> None:
+    if partitioning is None:
+        return
+    column = columns.get(partitioning.column)
+    if column is None:
+        raise invalid(f"The field specified for partitioning cannot be found in the schema: {partitioning.column}.")
+    if column.type.googlesql not in ("DATE", "TIMESTAMP") or column.repeated:
+        raise invalid(f"The field specified for partitioning must be a DATE or TIMESTAMP: {partitioning.column}.")
+    if column.type.googlesql == "DATE" and partitioning.unit == "HOUR":
+        raise invalid(f"A DATE cannot be partitioned by HOUR: {partitioning.column}.")

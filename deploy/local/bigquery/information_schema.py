@@ -26,6 +26,7 @@ _COLUMNS: Final = pa.schema(
         ("ordinal_position", pa.int64()),
         ("is_nullable", pa.string()),
         ("data_type", pa.string()),
+        ("is_partitioning_column", pa.string()),
         ("clustering_ordinal_position", pa.int64()),
     ]
 )
@@ -64,18 +65,20 @@ def information_schema(view: str, tables: Sequence[Table]) -> pa.Table:
 
 
 def _tables(table: Table) -> Sequence[Sequence[object]]:
-    return [(*_name(table), "BASE TABLE", table.created)]
+    return [(*_name(table), "VIEW" if table.query else "BASE TABLE", table.created)]
 
 
 def _columns(table: Table) -> Sequence[Sequence[object]]:
+    partitioned_by = table.partitioning.column if table.partitioning is not None else None
     clustering = {name: position for position, name in enumerate(table.clustering, 1)}
     return [
         (
             *_name(table),
             column.name,
             position,
-            "YES" if column.mode == "NULLABLE" else "NO",
-            column.type.googlesql,
+            "NO" if column.mode == "REQUIRED" else "YES",
+            column.data_type,
+            "YES" if partitioned_by == column.name else "NO",
             clustering.get(column.name),
         )
         for position, column in enumerate(table.columns, 1)

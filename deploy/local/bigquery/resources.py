@@ -6,7 +6,7 @@ Source: BigQuery REST reference, resources `Dataset` and `Table`.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from deploy.local.bigquery.catalog import Column, Dataset, DatasetName, Table, TableName
+from deploy.local.bigquery.catalog import Column, Dataset, DatasetName, Partitioning, Table, TableName
 from deploy.local.bigquery.column_types import column_type
 from deploy.local.bigquery.errors import ApiError, invalid
 
@@ -42,7 +42,7 @@ def table_resource(table: Table) -> Mapping[str, Any]:
     resource = {
         **table.properties,
         "kind": "bigquery#table",
-        "type": "TABLE",
+        "type": "VIEW" if table.query else "TABLE",
         "id": str(name),
         "etag": table.etag,
         "location": "US",
@@ -55,6 +55,10 @@ def table_resource(table: Table) -> Mapping[str, Any]:
         resource["tableConstraints"] = {"primaryKey": {"columns": list(table.primary_key)}}
     if table.clustering:
         resource["clustering"] = {"fields": list(table.clustering)}
+    if table.partitioning is not None:
+        resource["timePartitioning"] = {"type": table.partitioning.unit, "field": table.partitioning.column}
+    if table.query:
+        resource["view"] = {"query": table.query, "useLegacySql": False}
     return resource
 
 
@@ -68,7 +72,7 @@ def read_table(within: DatasetName, resource: Mapping[str, Any]) -> Table:
     reference = resource.get("tableReference") or {}
     if not reference.get("tableId"):
         raise ApiError("required", "Required parameter is missing: tableReference.tableId")
-    for unserved in ("view", "materializedView", "externalDataConfiguration", "timePartitioning", "rangePartitioning"):
+    for unserved in ("materializedView", "externalDataConfiguration", "rangePartitioning"):
         if resource.get(unserved):
             raise ApiError("notImplemented", f"This stand-in does not serve tables with {unserved}")
     parts: dict[str, Any] = {"columns": (), **read_changes(resource)}
@@ -79,12 +83,16 @@ def read_changes(resource: Mapping[str, Any], table: Table | None = None) -> Map
     """Return what a resource says of a definition, as arguments for it; what it does not mention is left out."""
     changes: dict[str, Any] = {}
     if resource.get("schema") is not None:
-        changes["columns"] = _read_columns(resource["schema"].get("fields") or ())
+        changes["columns"] = read_columns(resource["schema"].get("fields") or ())
     if "tableConstraints" in resource:
         key = (resource["tableConstraints"] or {}).get("primaryKey") or {}
         changes["primary_key"] = tuple(key.get("columns") or ())
     if "clustering" in resource:
         changes["clustering"] = tuple((resource["clustering"] or {}).get("fields") or ())
+    if resource.get("timePartitioning"):
+        changes["partitioning"] = _read_partitioning(resource["timePartitioning"])
+    if resource.get("view"):
+        changes["query"] = _read_view(resource["view"])
     properties = dict(table.properties) if table is not None else {}
     for key in _KEPT:
         if key in resource:
@@ -93,12 +101,28 @@ def read_changes(resource: Mapping[str, Any], table: Table | None = None) -> Map
     return changes
 
 
-def _read_columns(fields: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
+def _read_partitioning(resource: Mapping[str, Any]) -> Partitioning:
+    if not resource.get("field"):
+        raise ApiError("notImplemented", "This stand-in does not serve partitioning by ingestion time")
+    for unserved in ("expirationMs", "requirePartitionFilter"):
+        if resource.get(unserved):
+            raise ApiError("notImplemented", f"This stand-in does not serve partitioning with {unserved}")
+    return Partitioning(resource["field"], resource.get("type") or "DAY")
+
+
+def _read_view(resource: Mapping[str, Any]) -> str:
+    if resource.get("useLegacySql", True):
+        raise ApiError("notImplemented", "This stand-in does not serve legacy SQL")
+    return str(resource.get("query") or "")
+
+
+def read_columns(fields: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
+    """Return columns from the fields of a schema."""
     columns = []
     for field in fields:
         mode: Any = (field.get("mode") or "NULLABLE").upper()
-        if mode not in ("NULLABLE", "REQUIRED"):
-            raise invalid(f"Invalid value for mode: {mode} is not a mode that this stand-in serves ({field['name']})")
+        if mode not in ("NULLABLE", "REQUIRED", "REPEATED"):
+            raise invalid(f"Invalid value for mode: {mode} ({field['name']})")
         columns.append(Column(field["name"], column_type(field["type"]), mode, field.get("description") or ""))
     return tuple(columns)
 

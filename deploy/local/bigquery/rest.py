@@ -5,6 +5,7 @@ Source: BigQuery REST reference. Handlers are plain functions, which Starlette r
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from deploy.local.bigquery.catalog import DatasetName, TableName
+from deploy.local.bigquery.catalog import DatasetName, Table, TableName
 from deploy.local.bigquery.control import Control
 from deploy.local.bigquery.errors import ApiError, invalid, not_found
 from deploy.local.bigquery.resources import (
@@ -27,6 +28,7 @@ from deploy.local.bigquery.resources import (
     table_resource,
 )
 from deploy.local.bigquery.rest_jobs import Jobs
+from deploy.local.bigquery.views import with_columns
 from deploy.local.bigquery.warehouse import Warehouse
 
 _API: Final = "/bigquery/v2/projects/{project}"
@@ -118,13 +120,19 @@ class _Api:
         }
 
     def insert_table(self, call: Call) -> Any:
-        return self._warehouse.create_table(read_table(call.dataset, call.body))
+        definition = read_table(call.dataset, call.body)
+        if definition.query:
+            definition = with_columns(self._warehouse, definition)
+        return self._warehouse.create_table(definition)
 
     def patch_table(self, call: Call) -> Mapping[str, Any]:
-        altered = self._warehouse.alter_table(
-            call.table, lambda table: read_changes(call.body, table), etag=call.if_match
-        )
-        return table_resource(altered)
+        def change(table: Table) -> Mapping[str, object]:
+            changes = dict(read_changes(call.body, table))
+            if "query" in changes:
+                changes["columns"] = with_columns(self._warehouse, replace(table, query=changes["query"])).columns
+            return changes
+
+        return table_resource(self._warehouse.alter_table(call.table, change, etag=call.if_match))
 
     def list_rows(self, call: Call) -> Mapping[str, Any]:
         # The pages of one listing are pages of one query's result, so that rows written meanwhile do not shift them.

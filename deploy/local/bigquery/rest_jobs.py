@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.local.bigquery.errors import ApiError, duplicate, invalid, not_found
+from deploy.local.bigquery.outcome import Outcome
 from deploy.local.bigquery.resources import table_reference
 from deploy.local.bigquery.rest_values import result_rows, result_schema, timestamp_format
 from deploy.local.bigquery.sql import Defaults, read_parameters
-from deploy.local.bigquery.statements import Outcome, run
+from deploy.local.bigquery.statements import run
 from deploy.local.bigquery.warehouse import Warehouse
 
 _KEPT_JOBS: Final = 200

@@ -46,7 +46,8 @@ def result_rows(rows: pa.Table, timestamps: TimestampFormat) -> Sequence[Mapping
 
 def _field(field: pa.Field) -> Mapping[str, Any]:
     if pa.types.is_list(field.type):
-        return {**_field(field.type.value_field.with_name(field.name)), "mode": "REPEATED"}
+        element = field.type.value_field.with_name(field.name).with_metadata(field.metadata)
+        return {**_field(element), "mode": "REPEATED"}
     type_name = "JSON" if field.metadata == JSON_COLUMN else _type_name(field.type)
     resource: dict[str, Any] = {"name": field.name, "type": type_name, "mode": "NULLABLE"}
     if pa.types.is_struct(field.type):

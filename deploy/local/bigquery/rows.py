@@ -21,6 +21,14 @@ from deploy.local.bigquery.writer_schema import CHANGE_TYPE, SEQUENCE_NUMBER, Wr
 DELETED: Final = "_CHANGE_DELETED"
 """Whether the row is a DELETE: a column beside the table's own, whose name no column can have (reserved prefix)."""
 
+_PAST: Final = (5 * 365 + 2) * 86_400_000_000
+_FUTURE: Final = 366 * 86_400_000_000
+_OUTSIDE_PARTITIONS: Final = (
+    "The destination table's partition is outside the allowed bounds. You can only stream to partitions within "
+    "5 years in the past and 1 year in the future relative to the current date."
+)
+"""BigQuery, "Introduction to the Storage Write API", section "Time-unit column partitioning"."""
+
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "bool": pa.bool_(),
     "int32": pa.int32(),
@@ -61,10 +69,11 @@ class RowReader:
         if schema.flat:
             self._columnar = HandlerPool([schema.descriptor.file]).get_for_message(schema.descriptor)
 
-    def read(self, serialized: Sequence[bytes], expect_changes: bool | None) -> Rows:
+    def read(self, serialized: Sequence[bytes], expect_changes: bool | None, now: int) -> Rows:
         """Return the rows of a request, all of them; AppendRefusedError that names each bad row otherwise.
 
         ``expect_changes`` says what the connection has carried so far: changes, plain rows, or nothing yet (None).
+        ``now``, in microseconds since the epoch, decides which partitions are open.
         """
         fields, errors = self._decode(serialized)
         count = len(serialized)
@@ -83,6 +92,8 @@ class RowReader:
             columns[column.name] = self._column(column, fields, count, errors)
             for index in _indices(pc.and_(pc.is_null(columns[column.name]), self._needed(column, changes, deleted))):
                 errors.setdefault(index, f"Field {column.name}: value is NULL or missing, but it is required")
+        for index in _indices(self._outside_partitions(columns, now)):
+            errors.setdefault(index, _OUTSIDE_PARTITIONS)
         sequence = fields.get(SEQUENCE_NUMBER, nothing)
         normal = comparable(sequence)
         for index in _indices(pc.and_(pc.is_null(normal), pc.is_valid(sequence))):
@@ -94,6 +105,13 @@ class RowReader:
             columns[DELETED] = deleted
         return Rows(pa.table(columns), changes)
 
+    def _outside_partitions(self, columns: Mapping[str, pa.Array], now: int) -> pa.Array:
+        partitioning = self.schema.table.partitioning
+        if partitioning is None:
+            return pa.array([], pa.bool_())
+        times = columns[partitioning.column].cast(pa.timestamp("us")).cast(pa.int64())
+        return pc.or_(pc.less(times, now - _PAST), pc.greater(times, now + _FUTURE))
+
     def _needed(self, column: Column, changes: bool, deleted: pa.Array) -> pa.Array:
         if changes and column.name in self.schema.table.primary_key:
             return pa.scalar(True)
@@ -102,12 +120,24 @@ class RowReader:
         return pa.scalar(False)
 
     def _column(self, column: Column, fields: Mapping[str, pa.Array], count: int, errors: dict[int, str]) -> pa.Array:
+        if column.repeated:
+            return self._arrays(column, fields.get(column.name, pa.nulls(count, column.arrow)), errors)
         if column.name not in fields:
-            return pa.nulls(count, column.type.arrow)
+            return pa.nulls(count, column.arrow)
         converted = convert(fields[column.name], column.type)
         for index, error in converted.errors.items():
             errors.setdefault(index, f"Field {column.name}: {error}")
         return converted.values
+
+    def _arrays(self, column: Column, arrays: pa.Array, errors: dict[int, str]) -> pa.Array:
+        lengths = pc.fill_null(pc.list_value_length(arrays), 0)  # BigQuery knows no NULL array, only []
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+        converted = convert(arrays.flatten(), column.type)
+        if converted.errors:
+            rows = pc.list_parent_indices(arrays)
+            for element, error in converted.errors.items():
+                errors.setdefault(rows[element].as_py(), f"Field {column.name}: {error}")
+        return pa.ListArray.from_arrays(offsets, converted.values)
 
     def _decode(self, serialized: Sequence[bytes]) -> tuple[dict[str, pa.Array], dict[int, str]]:
         if self._columnar is not None:
@@ -154,15 +184,26 @@ def _indices(wrong: pa.Array) -> list[int]:
 
 
 def _arrow_type(field: WriterField) -> pa.DataType:
+    if field.column is not None and field.column.repeated:
+        return pa.list_(_element_type(field))
+    return _element_type(field)
+
+
+def _element_type(field: WriterField) -> pa.DataType:
     if field.proto_type == "enum":
         return pa.string() if field.column is not None and field.column.type.googlesql == "STRING" else pa.int64()
     return _ARROW[field.proto_type]
 
 
 def _value(row: Any, descriptor: Any, field: WriterField) -> object:
+    if field.column is not None and field.column.repeated:
+        return [_single(value, descriptor, field) for value in getattr(row, descriptor.name)]
     if not row.HasField(descriptor.name):
         return None
-    value = getattr(row, descriptor.name)
+    return _single(getattr(row, descriptor.name), descriptor, field)
+
+
+def _single(value: Any, descriptor: Any, field: WriterField) -> object:
     if field.proto_type == "enum":
         by_name = field.column is not None and field.column.type.googlesql == "STRING"
         return descriptor.enum_type.values_by_number[value].name if by_name else value

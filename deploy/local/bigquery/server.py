@@ -21,7 +21,7 @@ from deploy.local.bigquery.write_api import write_server
 from shared.runtime.stop import Stop
 
 HOST: Final = "127.0.0.1"
-_MERGE_EVERY: Final = timedelta(milliseconds=200)
+_APPLY_EVERY: Final = timedelta(seconds=0.5)
 _GRACE_SECONDS: Final = 0.5
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ async def serving(rest_port: int, grpc_port: int) -> AsyncIterator[Ports]:
     rest = _RestServer(
         uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     )
-    with socket.create_server((HOST, rest_port)) as listening, _merging(warehouse):
+    with socket.create_server((HOST, rest_port)) as listening, _applying(warehouse):
         await write.start()
         running = asyncio.create_task(rest.serve(sockets=[listening]))
         try:
@@ -68,18 +68,18 @@ class _RestServer(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _merging(warehouse: Warehouse) -> Iterator[None]:
-    """Merge in the background, so that queries find little left to do."""
+def _applying(warehouse: Warehouse) -> Iterator[None]:
+    """Apply in the background, as BigQuery does; queries of a table without max_staleness find little left to do."""
     stop = Stop()
 
-    def merge() -> None:
-        while not stop.wait(_MERGE_EVERY):
+    def apply() -> None:
+        while not stop.wait(_APPLY_EVERY):
             try:
-                warehouse.merge_waiting()
+                warehouse.apply_what_is_due()
             except Exception:  # the next query meets the same error and reports it
-                log.exception("merge_failed")
+                log.exception("apply_failed")
 
-    thread = threading.Thread(target=merge, name="merging")
+    thread = threading.Thread(target=apply, name="applying")
     thread.start()
     try:
         yield

@@ -18,6 +18,7 @@ from deploy.local.bigquery.warehouse import Warehouse
 from shared.contracts.timestamps import microseconds, parse_timestamp
 
 _INFORMATION_SCHEMA: Final = "INFORMATION_SCHEMA."
+_VIEWS_IN_VIEWS: Final = 16
 _TIMESTAMPS: Final = (exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMP)
 
 
@@ -64,42 +65,67 @@ def translate(
     statement: exp.Expr, warehouse: Warehouse, defaults: Defaults, parameters: Mapping[str | int, exp.Expr]
 ) -> Translated:
     """Return a query or a row change in DuckDB's dialect; ApiError for a table that does not exist."""
-    statement = statement.copy()
+    result = Translated("")
+    result.sql = _translate(statement.copy(), warehouse, defaults, parameters, result).sql(dialect="duckdb")
+    return result
+
+
+def _translate(
+    statement: exp.Expr,
+    warehouse: Warehouse,
+    defaults: Defaults,
+    parameters: Mapping[str | int, exp.Expr],
+    result: Translated,
+    depth: int = 0,
+) -> exp.Expr:
+    if depth > _VIEWS_IN_VIEWS:
+        raise invalid_query(f"Views are nested more than {_VIEWS_IN_VIEWS} deep")
     target = statement.this if isinstance(statement, exp.DML) else None
     target = target.this if isinstance(target, exp.Schema) else target
     if isinstance(statement, exp.Select):
         _name_columns(statement)
-    result = Translated("")
     local = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
     for node in list(statement.find_all(exp.Table)):
         if node.name.lower() in local and not node.db:
             continue
-        physical = _physical(node, warehouse, defaults, result, relation if node is target else view)
-        replacement: exp.Expr = exp.to_table(physical)
-        if not (node is target and isinstance(statement, exp.Insert)):
-            alias = node.alias or node.name.removeprefix(_INFORMATION_SCHEMA)
-            replacement = replacement.as_(alias, quoted=True)
+        alias = node.alias or node.name.removeprefix(_INFORMATION_SCHEMA)
+        table = None if _of_information_schema(node) else warehouse.table(defaults.table_name(node))
+        replacement: exp.Expr
+        if table is not None and table.query:
+            if node is target:
+                raise invalid_query(f"{table.name} is not allowed for this operation because it is currently a VIEW.")
+            within = Defaults(table.name.project)  # a view names its tables in full
+            query = _translate(parse(table.query), warehouse, within, {}, result, depth + 1)
+            replacement = exp.Subquery(this=query).as_(alias, quoted=True)
+        else:
+            name_of = relation if node is target else view
+            replacement = exp.to_table(_physical(node, table, warehouse, defaults, result, name_of))
+            if not (node is target and isinstance(statement, exp.Insert)):
+                replacement = replacement.as_(alias, quoted=True)
         node.replace(replacement)
     _fill_in(statement, parameters)
     _adapt(statement, warehouse.now())
-    result.sql = statement.sql(dialect="duckdb")
-    return result
+    return statement
+
+
+def _of_information_schema(node: exp.Table) -> bool:
+    return node.name.upper().startswith(_INFORMATION_SCHEMA)
 
 
 def _physical(
     node: exp.Table,
+    table: Table | None,
     warehouse: Warehouse,
     defaults: Defaults,
     result: Translated,
     name_of: Callable[[Table], str],
 ) -> str:
-    if node.name.upper().startswith(_INFORMATION_SCHEMA):
+    if table is None:
         what = node.name[len(_INFORMATION_SCHEMA) :].upper()
         name = f"information_schema_{len(result.beside)}"
         dataset = defaults.dataset_name(node.catalog, node.db)
         result.beside[name] = information_schema(what, warehouse.tables(dataset))
         return name
-    table = warehouse.table(defaults.table_name(node))
     result.tables.append(table)
     return name_of(table)
 

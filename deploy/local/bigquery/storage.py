@@ -27,16 +27,22 @@ JSON_COLUMN: Final = {b"googlesql": b"JSON"}
 
 _ARRIVAL: Final = "_CHANGE_ARRIVAL"
 _LOG_ROWS: Final = 500_000
-_MERGE_AFTER_MICROSECONDS: Final = 1_000_000
+_INGESTED_TOGETHER: Final = 60_000_000
+"""Rows merged together count as ingested together: tombstones expire by that time, and are kept for days."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    rows: Rows
+    ingested: int
 
 
 @dataclass
 class _Log:
-    """What a table has accepted and not merged yet, in the order of arrival; all of it ingested within a second."""
+    """What a table has accepted and not merged yet, in the order of arrival."""
 
-    parts: list[Rows] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
     rows: int = 0
-    since: int = 0
 
 
 class Storage:
@@ -59,18 +65,27 @@ class Storage:
 
     def create(self, table: Table) -> None:
         """Make the relation and the view of a new table."""
-        columns = [f"{quoted(column.name)} {column.type.duckdb}" for column in table.columns]
+        columns = [f"{quoted(column.name)} {column.duckdb}" for column in table.columns]
         columns += [f"{SEQUENCE_NUMBER} VARCHAR", f"{DELETED_AT} BIGINT"]
         with self._writing:
             self._run(f"CREATE TABLE {relation(table)} ({', '.join(columns)})")
             self._make_view(table)
 
-    def add_columns(self, table: Table, added: Sequence[Column]) -> None:
-        """Add columns to a table's relation; ``table`` has them already."""
+    def alter(self, before: Table, table: Table) -> None:
+        """Bring a table's relation from one definition to the next."""
+        known = {column.name.lower(): column for column in before.columns}
+        kept = {column.name.lower() for column in table.columns}
+        added = [column for column in table.columns if column.name.lower() not in known]
+        dropped = [column for name, column in known.items() if name not in kept]
         with self._writing:
-            self.merge(table)
+            if dropped or table.primary_key != before.primary_key:
+                self.merge(before)  # what waits was accepted under the old definition
+            if dropped:
+                self._run(f"DROP VIEW {view(table)}")
+            for column in dropped:
+                self._run(f"ALTER TABLE {relation(table)} DROP COLUMN {quoted(column.name)}")
             for column in added:
-                self._run(f"ALTER TABLE {relation(table)} ADD COLUMN {quoted(column.name)} {column.type.duckdb}")
+                self._run(f"ALTER TABLE {relation(table)} ADD COLUMN {quoted(column.name)} {column.duckdb}")
             self._make_view(table)
 
     def drop(self, table: Table) -> None:
@@ -83,17 +98,16 @@ class Storage:
 
     def accept(self, table: Table, rows: Rows) -> None:
         """Log rows; when this returns, every query that starts later sees them."""
-        now = self._now()
+        with self._logging:
+            log = self._logs.setdefault(table.number, _Log())
+            log.parts.append(_Part(rows, self._now()))
+            log.rows += rows.columns.num_rows
+
+    def full(self, table: Table) -> bool:
+        """Tell whether so much waits that it had better be merged before more is accepted."""
         with self._logging:
             log = self._logs.get(table.number)
-            stale = log is not None and abs(now - log.since) > _MERGE_AFTER_MICROSECONDS
-            full = log is not None and log.rows >= _LOG_ROWS
-        if stale or full:  # rows merged together count as ingested together: tombstones expire by that time
-            self.merge(table)
-        with self._logging:
-            log = self._logs.setdefault(table.number, _Log(since=now))
-            log.parts.append(rows)
-            log.rows += rows.columns.num_rows
+            return log is not None and log.rows >= _LOG_ROWS
 
     def merge(self, table: Table) -> None:
         """Merge a table's log into its relation."""
@@ -102,25 +116,36 @@ class Storage:
                 log = self._logs.pop(table.number, None)
             if log is None:
                 return
-            with self._transaction():
-                for changes, rows in _runs(log.parts):
-                    if changes:
-                        self._merge_changes(table, rows, log.since)
-                    else:
-                        self._append(table, rows)
+            try:
+                with self._transaction():
+                    for run in _runs(log.parts):
+                        rows = pa.concat_tables([part.rows.columns for part in run], promote_options="default")
+                        if run[0].rows.changes:
+                            self._merge_changes(table, rows, run[0].ingested)
+                        else:
+                            self._append(table, rows)
+            except BaseException:
+                self._put_back(table, log)
+                raise
+
+    def _put_back(self, table: Table, log: _Log) -> None:
+        with self._logging:
+            later = self._logs.setdefault(table.number, _Log())
+            later.parts[:0] = log.parts
+            later.rows += log.rows
 
     def waiting(self) -> Collection[int]:
         """Return the numbers of the tables with rows that are not merged yet."""
         with self._logging:
             return list(self._logs)
 
-    def query(self, sql: str, tables: Sequence[Table], beside: Mapping[str, pa.Table]) -> pa.Table:
-        """Return the result of a DuckDB query that reads these tables, every row accepted before now among it.
+    def query(self, sql: str, fresh: Sequence[Table], beside: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the result of a DuckDB query; what was accepted before now for the ``fresh`` tables is in it.
 
         ``beside`` holds what it reads that is no table, by name.
         """
         with self._writing:
-            for table in tables:
+            for table in fresh:
                 self.merge(table)
             cursor = self._database.cursor()
         try:
@@ -132,10 +157,10 @@ class Storage:
         finally:
             cursor.close()
 
-    def modify(self, sql: str, tables: Sequence[Table]) -> int:
-        """Run a DuckDB statement that changes rows; return how many."""
+    def modify(self, sql: str, fresh: Sequence[Table]) -> int:
+        """Run a DuckDB statement that changes rows, the ``fresh`` tables being up to date; return how many."""
         with self._writing:
-            for table in tables:
+            for table in fresh:
                 self.merge(table)
             return int(self._run(sql)[0][0])
 
@@ -172,7 +197,7 @@ class Storage:
         self._database.unregister("incoming")
 
     def _make_view(self, table: Table) -> None:
-        names = ", ".join(quoted(column.name) for column in table.columns)
+        names = ", ".join(_read(column) for column in table.columns)
         self._run(
             f"CREATE OR REPLACE VIEW {view(table)} AS SELECT {names} FROM {relation(table)} WHERE {DELETED_AT} IS NULL"
         )
@@ -192,18 +217,27 @@ class Storage:
         return rows
 
 
-def _runs(parts: Sequence[Rows]) -> Iterator[tuple[bool, pa.Table]]:
-    """Put neighbours of one kind together. Their columns may differ: a column may have been added in between."""
+def _runs(parts: Sequence[_Part]) -> Iterator[Sequence[_Part]]:
+    """Put neighbours of one kind and about one time together. Their columns may differ: one may have been added."""
     start = 0
     for end in range(1, len(parts) + 1):
-        if end == len(parts) or parts[end].changes != parts[start].changes:
-            tables = [part.columns for part in parts[start:end]]
-            yield parts[start].changes, pa.concat_tables(tables, promote_options="default")
+        if end == len(parts) or not _together(parts[start], parts[end]):
+            yield parts[start:end]
             start = end
 
 
+def _together(first: _Part, other: _Part) -> bool:
+    near = other.ingested - first.ingested < _INGESTED_TOGETHER
+    return near and first.rows.changes == other.rows.changes
+
+
+def _read(column: Column) -> str:
+    name = quoted(column.name)
+    return f"coalesce({name}, []) AS {name}" if column.repeated else name  # BigQuery knows no NULL array, only []
+
+
 def _marked(column: pa.Field, duckdb_type: object) -> pa.Field:
-    return column.with_metadata(JSON_COLUMN) if str(duckdb_type) == "JSON" else column
+    return column.with_metadata(JSON_COLUMN) if str(duckdb_type) in ("JSON", "JSON[]") else column
 
 
 def relation(table: Table) -> str:

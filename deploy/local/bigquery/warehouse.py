@@ -1,14 +1,15 @@
 """The warehouse: datasets, tables and their rows, behind one lock. Both servers, REST and gRPC, are thin over it."""
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from deploy.local.bigquery.append_errors import AppendRefusedError
 from deploy.local.bigquery.catalog import (
-    Column,
     Dataset,
     DatasetName,
     Table,
@@ -17,9 +18,12 @@ from deploy.local.bigquery.catalog import (
     check_dataset_name,
 )
 from deploy.local.bigquery.errors import ApiError, duplicate, invalid_query, not_found
+from deploy.local.bigquery.job_history import APPLIES_AS, JobHistory, PastJob
 from deploy.local.bigquery.protocol import TABLE_NOT_FOUND
 from deploy.local.bigquery.rows import Rows
+from deploy.local.bigquery.staleness import Staleness
 from deploy.local.bigquery.storage import Storage, view
+from deploy.local.bigquery.visibility import Visibility
 
 
 class Warehouse:
@@ -28,6 +32,9 @@ class Warehouse:
     def __init__(self, now: Callable[[], int]) -> None:
         self.now = now
         self.storage = Storage(now)
+        self.staleness = Staleness(now)
+        self.visibility = Visibility(now)
+        self.history = JobHistory()
         self._lock = threading.RLock()
         self._datasets: dict[DatasetName, Dataset] = {}
         self._tables: dict[TableName, Table] = {}
@@ -76,18 +83,11 @@ class Warehouse:
                 raise duplicate(f"Table {table.name}")
             self._numbers += 1
             now = self.now()
-            made = Table(
-                table.name,
-                table.columns,
-                table.primary_key,
-                table.clustering,
-                table.properties,
-                number=self._numbers,
-                created=now,
-                modified=now,
-            )
-            self.storage.create(made)
+            made = replace(table, number=self._numbers, version=1, created=now, modified=now)
+            if not made.query:
+                self.storage.create(made)
             self._tables[table.name] = made
+            self.visibility.add(made)
             return made
 
     def table(self, name: TableName) -> Table:
@@ -99,6 +99,13 @@ class Warehouse:
                 raise not_found(f"Table {name}")
             return self._tables[name]
 
+    def table_for_writers(self, name: TableName) -> Table:
+        """Return a table as the write API sees it; ApiError where it sees none (yet)."""
+        seen = self.visibility.seen(self.table(name))
+        if seen is None:
+            raise not_found(f"Table {name}")
+        return seen
+
     def tables(self, dataset: DatasetName) -> Sequence[Table]:
         """Return a dataset's tables."""
         with self._lock:
@@ -106,16 +113,18 @@ class Warehouse:
             return [self._tables[name] for name in sorted(self._tables) if name.within == dataset]
 
     def all_tables(self) -> Sequence[Table]:
-        """Return every table there is."""
+        """Return every table there is; views are none."""
         with self._lock:
-            return list(self._tables.values())
+            return [table for table in self._tables.values() if not table.query]
 
     def drop_table(self, name: TableName) -> None:
         """Drop a table and its rows."""
         with self._lock:
             table = self.table(name)
-            self.storage.drop(table)
+            if not table.query:
+                self.storage.drop(table)
             del self._tables[name]
+            self.visibility.forget(table)
             self._with_changes.discard(table.number)
 
     def alter_table(self, name: TableName, change: Callable[[Table], Mapping[str, object]], etag: str = "") -> Table:
@@ -125,13 +134,17 @@ class Warehouse:
             if etag not in ("", "*", table.etag):
                 raise ApiError("conditionNotMet", f"Precondition check failed: table {name} has changed")
             altered = table.changed(self.now(), **change(table))
-            check_added_columns(table, altered.columns)
-            self.storage.add_columns(altered, _added(table, altered.columns))
+            if not table.query:
+                check_added_columns(table, altered.columns)
+                self.storage.alter(table, altered)
             self._tables[name] = altered
+            self.visibility.add(altered)
             return altered
 
     def append(self, table: Table, rows: Rows) -> None:
         """Accept rows; when this returns they are kept, and every query that starts later sees them."""
+        if self.storage.full(table) and not table.max_staleness:
+            self.storage.merge(table)
         with self._lock:
             current = self._tables.get(table.name)
             if current is None or current.number != table.number:
@@ -143,6 +156,7 @@ class Warehouse:
                 )
             if rows.changes:
                 self._with_changes.add(table.number)
+                self.staleness.streamed(table)
             self.storage.accept(current, rows)
 
     def has_changes(self, table: Table) -> bool:
@@ -154,7 +168,7 @@ class Warehouse:
         self, sql: str, tables: Sequence[Table], beside: Mapping[str, pa.Table] = MappingProxyType({})
     ) -> pa.Table:
         """Return the result of a DuckDB query that reads these tables, and what is ``beside`` them, by name."""
-        return self.storage.query(sql, tables, beside)
+        return self.storage.query(sql, self._fresh(tables), beside)
 
     def modify(self, sql: str, table: Table, tables: Sequence[Table]) -> int:
         """Run a DuckDB statement that changes a table; refused where changes have been streamed to it."""
@@ -164,24 +178,52 @@ class Warehouse:
                     f"UPDATE, MERGE, DELETE and TRUNCATE are not supported over table {table.name}, "
                     "to which UPSERT or DELETE rows have been streamed"
                 )
-            return self.storage.modify(sql, tables)
+            return self.storage.modify(sql, self._fresh(tables))
+
+    def insert(self, sql: str, tables: Sequence[Table]) -> int:
+        """Run a DuckDB INSERT, which is allowed everywhere; return how many rows it added."""
+        return self.storage.modify(sql, self._fresh(tables))
+
+    def _fresh(self, tables: Sequence[Table]) -> Sequence[Table]:
+        """Return the tables of which a query merges what waits before it reads them."""
+        return [table for table in tables if not self.staleness.serves_what_is_applied(table)]
 
     def count_rows(self, table: Table) -> int:
         """Return how many rows a query would find now."""
-        return int(self.storage.query(f"SELECT count(*) FROM {view(table)}", [table], {}).column(0)[0].as_py())
+        return int(self.query(f"SELECT count(*) FROM {view(table)}", [table]).column(0)[0].as_py())
 
     def close(self) -> None:
         """Let go of the storage."""
         self.storage.close()
 
-    def merge_waiting(self) -> None:
-        """Merge what waits, table by table, so that queries find little left to do."""
+    def apply_what_is_due(self) -> None:
+        """Apply what waits, table by table, where it is time."""
         waiting = self.storage.waiting()
         for table in self.all_tables():
-            if table.number in waiting:
-                self.storage.merge(table)
+            if self.staleness.due(table):
+                self.apply(table)
+            elif table.number in waiting and not self.staleness.unapplied(table):
+                self.storage.merge(table)  # plain rows: no change is among them
 
-
-def _added(before: Table, columns: Sequence[Column]) -> Sequence[Column]:
-    known = {column.name.lower() for column in before.columns}
-    return [column for column in columns if column.name.lower() not in known]
+    def apply(self, table: Table) -> None:
+        """Apply a table's changes as BigQuery does in the background: a job that moves the watermark."""
+        began = self.staleness.begin(table)
+        try:
+            self.storage.merge(table)
+        except BaseException:
+            self.staleness.streamed(table)
+            raise
+        self.staleness.finish(table, began)
+        ended = max(began, self.now())
+        self.history.add(
+            PastJob(
+                table.name.project,
+                f"{table.name.dataset}_cdc_background_{uuid.uuid4().hex}",
+                APPLIES_AS,
+                "MERGE",
+                began,
+                ended,
+                slot_milliseconds=max(1, (ended - began) // 1_000),
+                destination=table.name,
+            )
+        )

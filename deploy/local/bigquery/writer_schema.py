@@ -63,10 +63,11 @@ class WriterField:
 
 @dataclass(frozen=True)
 class WriterSchema:
-    """A message type that fits a table. ``descriptor`` is the one to decode rows with."""
+    """A message type that fits a table: ``proto`` as the writer sent it, ``descriptor`` to decode rows with."""
 
     table: Table
     fields: Sequence[WriterField]
+    proto: descriptor_pb2.DescriptorProto
     descriptor: Any
 
     @property
@@ -98,8 +99,11 @@ def read_writer_schema(table: Table, proto: descriptor_pb2.DescriptorProto) -> W
                 storage_code=SCHEMA_MISMATCH_EXTRA_FIELDS,
                 entity=_entity(table),
             )
-        if field.label == _Field.LABEL_REPEATED:
-            raise AppendRefusedError(f"The proto field {field.name} is repeated, the BigQuery field is not")
+        if (field.label == _Field.LABEL_REPEATED) is not column.repeated:
+            raise AppendRefusedError(
+                f"The proto field mismatched with BigQuery field at {proto.name}.{field.name}, the proto field mode "
+                f"{_label(field)}, BigQuery field mode {column.mode}"
+            )
         if proto_type not in PAIRS[column.type.googlesql]:
             raise AppendRefusedError(
                 f"The proto field mismatched with BigQuery field at {proto.name}.{field.name}, "
@@ -108,7 +112,7 @@ def read_writer_schema(table: Table, proto: descriptor_pb2.DescriptorProto) -> W
         fields.append(WriterField(column.name, proto_type, column))
     if not fields:
         raise AppendRefusedError("The writer schema has no fields")
-    return WriterSchema(table, tuple(fields), descriptor)
+    return WriterSchema(table, tuple(fields), proto, descriptor)
 
 
 def table_schema(table: Table) -> Any:
@@ -143,6 +147,10 @@ def _proto_type(field: descriptor_pb2.FieldDescriptorProto) -> str:
     if field.type == _Field.TYPE_MESSAGE:
         return field.type_name.removeprefix(".")
     return _Field.Type.Name(field.type).removeprefix("TYPE_").lower()
+
+
+def _label(field: descriptor_pb2.FieldDescriptorProto) -> str:
+    return _Field.Label.Name(field.label).removeprefix("LABEL_")
 
 
 def _entity(table: Table) -> str:

@@ -25,6 +25,7 @@ PROTO = {
     "TIMESTAMP": ("int64", st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)),
     "JSON": ("string", st.sampled_from(["null", '{"b":1,"a":[2.5]}', '"x"'])),
 }
+NOW = 1_700_000_000_000_000
 FIELDS = {"k": "int64", **{f"c_{name}": proto for name, (proto, _) in PROTO.items()}, **CHANGE}
 TABLE = Table(
     TableName("p", "d", "t"),
@@ -49,10 +50,10 @@ def test_both_ways_give_the_same_columns(rows: list[Mapping[str, Any]]) -> None:
     slow._columnar = None
     data = serialized(message, rows)
 
-    columns = reader.read(data, None).columns
+    columns = reader.read(data, None, NOW).columns
 
     assert reader._columnar is not None
-    assert columns.equals(slow.read(data, None).columns)
+    assert columns.equals(slow.read(data, None, NOW).columns)
     for name in ("k", "c_INT64", "c_STRING", "c_BYTES", "c_BOOL", "c_FLOAT64"):
         assert columns.column(name).to_pylist() == [row.get(name) for row in rows]
 
@@ -70,7 +71,7 @@ def test_every_bad_row_is_named_once_with_its_first_fault() -> None:
     data = [*serialized(message, [good, *({**good, **fault} for fault in bad)]), b"\xff"]
 
     with pytest.raises(AppendRefusedError) as refused:
-        reader.read(data, None)
+        reader.read(data, None, NOW)
 
     assert sorted(refused.value.row_errors) == [1, 2, 3, 4, 5]
 
@@ -79,6 +80,6 @@ def test_json_is_kept_as_its_value_not_as_its_text() -> None:
     message = row_message({"k": "int64", "c_JSON": "string"})
     reader = RowReader(read_writer_schema(TABLE, message))
 
-    rows = reader.read(serialized(message, [{"k": 1, "c_JSON": ' { "b" : 1.0, "a" : [ ] } '}]), None)
+    rows = reader.read(serialized(message, [{"k": 1, "c_JSON": ' { "b" : 1.0, "a" : [ ] } '}]), None, NOW)
 
     assert rows.columns.column("c_JSON").to_pylist() == ['{"a":[],"b":1.0}']

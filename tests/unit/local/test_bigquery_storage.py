@@ -123,7 +123,7 @@ def test_a_reader_beside_writers_sees_whole_requests_and_never_fewer_than_before
 def test_rows_accepted_before_a_column_was_added_are_kept(storage: Storage, clock: Clock) -> None:
     storage.accept(TABLE, rows([(1, 1, False)], 7))
     wider = TABLE.changed(clock.now(), columns=(*TABLE.columns, Column("w", column_type("STRING"))))
-    storage.add_columns(wider, wider.columns[-1:])
+    storage.alter(TABLE, wider)
     storage.accept(wider, rows([(2, 1, False)], 8))  # a writer that still has the old columns
 
     assert storage.query(f"SELECT * FROM {view(wider)} ORDER BY k", [wider], {}).to_pylist() == [
