@@ -25,6 +25,7 @@ from services.spanner_reader.adapters.schema import (
     check_tables,
     check_times,
 )
+from services.spanner_reader.adapters.subscriptions import TopicSubscriptions
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.held import Options
@@ -33,12 +34,11 @@ from services.spanner_reader.reader import Reader
 from services.spanner_reader.settings import Settings, owner_name
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.channels import open_async_channel, open_channel
+from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
-from shared.pubsub.topology import check_topic
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying_async
@@ -60,8 +60,13 @@ def main() -> int:
         registry = CollectorRegistry()
         with stop_on_signals() as stop, serving_health(health, registry, settings.host, settings.port) as port:
             log.info("health_served", port=port)
-            check_topics(settings, stop)
-            asyncio.run(read(settings, stop, health, ReaderMetrics(registry)))
+            subscriptions = TopicSubscriptions(
+                settings.pubsub_emulator_host,
+                [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
+                settings.keep_messages_for,
+            )
+            subscriptions.check_now(stop)
+            asyncio.run(read(settings, stop, health, ReaderMetrics(registry), subscriptions))
     except MisconfiguredError as error:
         log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
         return MISCONFIGURED
@@ -72,14 +77,9 @@ def main() -> int:
     return 0
 
 
-def check_topics(settings: Settings, stop: Stop) -> None:
-    """Refuse topics that would lose what is published to them."""
-    with open_channel(settings.pubsub_emulator_host) as channel:
-        for name in (settings.topic, settings.dead_letter_topic):
-            check_topic(channel, topic_path(settings.project, name), settings.keep_messages_for, stop)
-
-
-async def read(settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics) -> None:
+async def read(
+    settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics, subscriptions: TopicSubscriptions
+) -> None:
     """Check what can be checked, and read until the end."""
     channels = Channels(settings.spanner_emulator_host)
     try:
@@ -113,6 +113,7 @@ async def read(settings: Settings, stop: Stop, health: Health, metrics: ReaderMe
                     limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
                     outstanding_bytes=settings.outstanding_bytes,
                 ),
+                subscriptions=subscriptions,
                 catalog=catalog,
                 changes=changes,
                 metrics=metrics,
@@ -122,6 +123,8 @@ async def read(settings: Settings, stop: Stop, health: Health, metrics: ReaderMe
                     lease=settings.lease_duration,
                     heartbeat=settings.heartbeat_interval,
                     end=settings.end_timestamp,
+                    recheck=settings.check_subscriptions_every,
+                    keep_finished=settings.keep_finished_partitions_for,
                 ),
             )
             await reader.run(stop)

@@ -22,6 +22,11 @@ class Options:
     heartbeat: timedelta
     end: Nanoseconds | None = None
     poll: timedelta = timedelta(seconds=1)
+    recheck: timedelta = timedelta(minutes=2)
+    """How often the topic's subscriptions are looked at again."""
+    keep_finished: timedelta = timedelta(days=1)
+    """How long finished partitions are remembered, at the least."""
+    tidy: timedelta = timedelta(minutes=10)
 
     @property
     def tick(self) -> timedelta:
@@ -39,6 +44,8 @@ class Held:
         self.task: asyncio.Task[None] | None = None
         self.lease_ends: asyncio.TimerHandle | None = None
         self.over = False
+        self.leaving = False
+        """Whether it is on its way to another reader."""
 
     @property
     def progress(self) -> Progress:

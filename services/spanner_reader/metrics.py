@@ -32,6 +32,9 @@ class ReaderMetrics:
         self._low_watermark = Gauge(
             "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
         )
+        self._loses = Gauge(
+            "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+        )
         self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
 
     def read(self, record: StreamRecord, changes: int) -> None:
@@ -60,6 +63,10 @@ class ReaderMetrics:
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""
         self._late.inc()
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
+        self._loses.set(1)
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

@@ -3,12 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
 from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
 from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
+
+
+class StartPastEndError(MisconfiguredError):
+    """The start of a query lies behind the end of its partition: what comes next is in the partition's children."""
 
 
 class ChangeStream(Protocol):
@@ -19,7 +25,8 @@ class ChangeStream(Protocol):
 
         Ends without an error only where Spanner says that the query is complete: after child records, or at the end
         asked for. TransientError for whatever may work again from a start not earlier than what was read;
-        MisconfiguredError for a position that cannot be read any more. Closing the generator ends the query at once.
+        MisconfiguredError for a position that cannot be read any more, StartPastEndError for one that the partition
+        never came to. Closing the generator ends the query at once.
         """
 
 
@@ -64,6 +71,15 @@ class PartitionStore(Protocol):
         Finishing again what we have finished returns no children.
         """
 
+    async def attend(self, *, leave: bool = False) -> None:
+        """Be counted among the readers for as long as a lease lasts; or not any more."""
+
+    async def forget_finished(self, keep: timedelta) -> int:
+        """Delete partitions that were finished longer than ``keep`` ago; return how many.
+
+        One that an unfinished partition names as its parent stays: without it that one would never be due.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedTable:
@@ -96,6 +112,13 @@ class Publisher(Protocol):
         """Publish what was taken, and end."""
 
 
+class Subscriptions(Protocol):
+    """Who keeps what is published."""
+
+    async def check(self) -> None:
+        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
+
+
 class Metrics(Protocol):
     """What is counted and shown of a reader."""
 
@@ -110,6 +133,9 @@ class Metrics(Protocol):
 
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

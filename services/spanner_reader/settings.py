@@ -48,12 +48,20 @@ class Settings:
     lease_duration: timedelta = setting(
         "how long a reader that died keeps its partitions", default=timedelta(seconds=30), least=timedelta(seconds=1)
     )
+    keep_finished_partitions_for: timedelta = setting(
+        "how long the partition table remembers finished partitions", default=timedelta(days=1)
+    )
     buckets: int = setting("ordering keys per table", default=16, least=1)
     batch_changes: int = setting("changes in a message, at most", default=500, least=1)
     batch_bytes: int = setting("bytes in a message, about", default=1_000_000, least=1_000, most=9_000_000)
     outstanding_bytes: int = setting("bytes that wait for Pub/Sub, at most", default=64 << 20, least=1_000_000)
     keep_messages_for: timedelta = setting(
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
+    )
+    check_subscriptions_every: timedelta = setting(
+        "how often the topic's subscriptions are looked at again",
+        default=timedelta(minutes=2),
+        least=timedelta(seconds=1),
     )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")

@@ -23,7 +23,7 @@ from tests.fakes.spanner_reader import FakePartitionStore, Table
 
 LEASE: Final = timedelta(seconds=3)
 START: Final = parse_timestamp("2026-11-21T09:00:00.123456789Z")  # nanoseconds are kept
-A, B, C = PartitionToken("a"), PartitionToken("b"), PartitionToken("c")
+A, B, C, D = (PartitionToken(name) for name in "abcd")
 
 
 @dataclass
@@ -166,6 +166,51 @@ class PartitionStoreContract:
             assert found == {A: START, B: later(1), C: later(2)}
             assert await stores.one.advance([]) == frozenset()
             assert await stores.one.claim([], None) == []
+
+        self.run(promise)
+
+    def test_readers_are_counted_for_as_long_as_a_lease_lasts_or_until_they_leave(self) -> None:
+        async def promise(stores: Stores) -> None:
+            await stores.one.add_root(START, None)
+            assert (await stores.one.survey()).readers == frozenset()
+            await stores.one.attend()
+            await stores.two.attend()
+            assert (await stores.one.survey()).readers == {"one", "two"}
+            await stores.two.attend(leave=True)
+            await stores.two.attend(leave=True)  # again: nothing
+            assert (await stores.one.survey()).readers == {"one"}
+            await stores.let_leases_end()
+            assert (await stores.one.survey()).readers == frozenset()
+            await stores.one.attend()
+            assert (await stores.two.survey()).readers == {"one"}
+
+        self.run(promise)
+
+    def test_a_finished_partition_is_forgotten_unless_an_unfinished_one_names_it_as_its_parent(self) -> None:
+        async def promise(stores: Stores) -> None:
+            a, b = await first_partitions(stores.one, A, B)
+            merged = NewPartition(C, frozenset({A, B}), later(60))
+            await stores.one.finish(Progress(a, later(50)), [merged])
+            assert await stores.one.forget_finished(timedelta(days=1)) == 0  # not old enough
+            await stores.let_leases_end()
+            assert await stores.one.forget_finished(LEASE) == 1  # the first query's: nobody names it
+            assert await stores.one.forget_finished(LEASE) == 0  # C waits for B, and then needs A
+            (again,) = await stores.two.claim([B], None)
+            await stores.two.finish(Progress(again, later(55)), [merged])
+            (held,) = await stores.two.claim([C], None)
+            await stores.let_leases_end()
+            assert await stores.two.forget_finished(LEASE) == 0  # another owner may have to claim C
+            (taken,) = await stores.one.claim([C], None)
+            assert taken.fencing == held.fencing + 1
+
+            await stores.one.finish(Progress(taken, later(70)), [NewPartition(D, frozenset({C}), later(80))])
+            await stores.let_leases_end()
+            assert await stores.one.forget_finished(LEASE) == 2  # A and B; C is D's parent
+            assert await stores.two.finish(Progress(b, later(55)), [merged]) is None  # a zombie brings nothing back
+            assert await stores.two.advance([Progress(b, later(55))]) == {B}
+            survey = await stores.one.survey()
+            assert ([p.token for p in survey.unfinished], survey.finished) == ([D], 1)
+            assert len(await stores.one.claim([D], None)) == 1
 
         self.run(promise)
 

@@ -68,6 +68,8 @@ class Table:
 
     clock: SteppingClock = field(default_factory=SteppingClock)
     rows: dict[PartitionToken, Partition] = field(default_factory=dict)
+    finished_at: dict[PartitionToken, Nanoseconds] = field(default_factory=dict)
+    readers: dict[str, Nanoseconds] = field(default_factory=dict)
     away: bool = False
     """Whether every call fails with TransientError."""
 
@@ -104,7 +106,9 @@ class FakePartitionStore:
         await self._before()
         rows = [self.table.row(token) for token in self.table.rows]
         unfinished = tuple(row for row in rows if row.state is not State.FINISHED)
-        return Survey(self.table.clock.now(), unfinished, len(rows) - len(unfinished))
+        now = self.table.clock.now()
+        present = frozenset(owner for owner, until in self.table.readers.items() if until >= now)
+        return Survey(now, unfinished, len(rows) - len(unfinished), present)
 
     async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
         """Take those of the partitions that are still due and free."""
@@ -155,8 +159,31 @@ class FakePartitionStore:
             )
         watermark = max(row.watermark, progress.watermark)
         self.table.rows[row.token] = replace(row, state=State.FINISHED, watermark=watermark, lease_until=None)
+        self.table.finished_at[row.token] = self.table.clock.now()
         self._life.step()
         return frozenset(child.token for child in new)
+
+    async def attend(self, *, leave: bool = False) -> None:
+        """Be counted among the readers for as long as a lease lasts; or not any more."""
+        await self._before()
+        if leave:
+            self.table.readers.pop(self._owner, None)
+        else:
+            self.table.readers[self._owner] = Nanoseconds(self.table.clock.now() + self._lease)
+        self._life.step()
+
+    async def forget_finished(self, keep: timedelta) -> int:
+        """Delete partitions that were finished longer than ``keep`` ago."""
+        await self._before()
+        before = self.table.clock.now() - int(keep.total_seconds() * 1_000_000_000)
+        needed = {
+            parent for row in self.table.rows.values() if row.state is not State.FINISHED for parent in row.parents
+        }
+        gone = [token for token, at in self.table.finished_at.items() if at < before and token not in needed]
+        for token in gone:
+            del self.table.rows[token], self.table.finished_at[token]
+        self._life.step()
+        return len(gone)
 
     async def _before(self) -> None:
         await asyncio.sleep(0)
@@ -329,6 +356,20 @@ class FakePublisher:
             loop.call_soon(lambda: self._later(turns - 1, call))
 
 
+class FakeSubscriptions:
+    """A topic's subscriptions: in order, unless a test says what is wrong."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.checks = 0
+
+    async def check(self) -> None:
+        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
+        self.checks += 1
+        if self.error is not None:
+            raise self.error
+
+
 class FakeCatalog:
     """A database's watched tables, as the test sets them."""
 
@@ -351,6 +392,7 @@ class FakeMetrics:
     split: int = 0
     merged: int = 0
     violations: int = 0
+    losing: bool = False
     states: Mapping[str, int] = field(default_factory=dict)
     low_watermark: Nanoseconds | None = None
 
@@ -370,6 +412,10 @@ class FakeMetrics:
     def violated(self) -> None:
         """Count a record that came after its heartbeat."""
         self.violations += 1
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
+        self.losing = True
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Remember what was shown."""

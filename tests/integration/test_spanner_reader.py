@@ -35,7 +35,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakeMetrics, FakePublisher, Topic
+from tests.fakes.spanner_reader import FakeMetrics, FakePublisher, FakeSubscriptions, Topic
 
 pytestmark = pytest.mark.integration
 
@@ -80,6 +80,7 @@ class Source:
                 stream=SpannerChangeStream(database, stream),
                 store=store,
                 publisher=FakePublisher(topic),
+                subscriptions=FakeSubscriptions(),
                 catalog=catalog,
                 changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
                 metrics=FakeMetrics(),

@@ -31,7 +31,15 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakeCatalog, FakeMetrics, FakePartitionStore, FakePublisher, Table, Topic
+from tests.fakes.spanner_reader import (
+    FakeCatalog,
+    FakeMetrics,
+    FakePartitionStore,
+    FakePublisher,
+    FakeSubscriptions,
+    Table,
+    Topic,
+)
 from tests.integration.scripted_spanner import Break, RefusalError, ScriptedSpanner, ScriptedStream
 from tests.integration.scripted_spanner_rows import Form
 from tests.unit.spanner_reader.scripts import COLUMNS, a_record, at, children
@@ -76,6 +84,7 @@ class World:
             stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"),
             store=store,
             publisher=publisher or FakePublisher(self.topic),
+            subscriptions=FakeSubscriptions(),
             catalog=FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")),
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
             metrics=self.metrics,

@@ -27,6 +27,7 @@ from services.spanner_reader.adapters.connection import (
 )
 from services.spanner_reader.adapters.record_decoder import RecordDecoder
 from services.spanner_reader.core.records import ROOT, StreamQuery, StreamRecord
+from services.spanner_reader.ports import StartPastEndError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _STUCK_AFTER_HEARTBEATS: Final = 3
@@ -99,6 +100,8 @@ class SpannerChangeStream:
             structlog.get_logger().warning("change_stream_was_silent", partition_token=query.token)
             raise TransientError(f"{what}: no record and no heartbeat in time") from error
         except MisconfiguredError as error:
+            if isinstance(error.__cause__, OutOfRange) and _OUTSIDE_PARTITION in str(error):
+                raise StartPastEndError(f"{error}\n{_FOREIGN_POSITION}") from error
             if isinstance(error.__cause__, OutOfRange):
                 raise MisconfiguredError(f"{error}\n{_OUT_OF_RANGE}") from error
             if isinstance(error.__cause__, InvalidArgument) and "partition_token" in str(error):
@@ -112,6 +115,11 @@ _OUT_OF_RANGE: Final = (
     "the partition table holds an older position, start anew with another PARTITION_TABLE and a START_TIMESTAMP "
     "within the range, and copy the tables' rows again, because what lies between is lost to the stream; (3) for the "
     "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d')."
+)
+_OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
+_FOREIGN_POSITION: Final = (
+    "The partition table holds a position at which this partition never was. Start anew with another PARTITION_TABLE "
+    "and a START_TIMESTAMP at or before that position, and nothing is lost."
 )
 _FOREIGN_PARTITION: Final = (
     "The partition table names partitions that this change stream does not know: the stream was made anew under its "

@@ -17,8 +17,8 @@ from services.spanner_reader.adapters.connection import (
     Database,
     Row,
     Statement,
+    int64,
     row,
-    string,
     strings,
 )
 from services.spanner_reader.core.partitions import NewPartition, Partition, State, Survey, claimable
@@ -44,7 +44,13 @@ _DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
   finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
 ) PRIMARY KEY (token)"""
 
-_EXISTS: Final = "SELECT 1 FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = '' AND TABLE_NAME = @table"
+_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {table}_readers (
+  owner STRING(MAX) NOT NULL,
+  present_until TIMESTAMP NOT NULL,
+) PRIMARY KEY (owner)"""
+
+_EXIST: Final = """SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES
+WHERE TABLE_SCHEMA = '' AND TABLE_NAME IN UNNEST(@tables)"""
 
 _COLUMNS: Final = """
 SELECT p.token, p.parents,
@@ -54,7 +60,16 @@ SELECT p.token, p.parents,
 FROM {table} AS p"""
 
 # One row always, so that Spanner's time and the number of finished partitions come with an empty table, too.
-_SURVEY: Final = "SELECT CURRENT_TIMESTAMP(), (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED')"
+_SURVEY: Final = """SELECT CURRENT_TIMESTAMP(), (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
+  ARRAY(SELECT owner FROM {table}_readers WHERE present_until >= CURRENT_TIMESTAMP())"""
+_NOW: Final = "SELECT CURRENT_TIMESTAMP()"
+# Both stay true once they are: FINISHED is final, and who names a partition as a parent was inserted with its end.
+_FORGETTABLE: Final = """SELECT p.token FROM {table} AS p
+WHERE p.state = 'FINISHED' AND p.finished_at < TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL @keep MICROSECOND)
+  AND NOT EXISTS (SELECT 1 FROM {table} AS child WHERE child.state != 'FINISHED' AND p.token IN UNNEST(child.parents))
+LIMIT 1000"""
+_GONE_READERS: Final = """SELECT owner FROM {table}_readers
+WHERE present_until < TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL @keep MICROSECOND)"""
 _UNFINISHED: Final = _COLUMNS + " WHERE p.state != 'FINISHED'"
 _NAMED: Final = _COLUMNS + " WHERE p.token IN UNNEST(@tokens)"
 _STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
@@ -77,9 +92,10 @@ class SpannerPartitionStore:
         self._lease = int(lease.total_seconds() * 1_000_000_000)
 
     async def create_table(self) -> None:
-        """Make the table unless it is there; the right to change the schema is needed only then."""
-        if not await self._database.query(Statement(_EXISTS, {"table": string(self._table)})):
-            await self._database.change_schema(_DDL.format(table=self._table))
+        """Make the tables unless they are there; the right to change the schema is needed only then."""
+        tables = [self._table, f"{self._table}_readers"]
+        if len(await self._database.query(Statement(_EXIST, {"tables": strings(tables)}))) < len(tables):
+            await self._database.change_schema(*(ddl.format(table=self._table) for ddl in (_DDL, _READERS_DDL)))
             structlog.get_logger().info("partition_table_created", table=self._table, database=self._database.name)
 
     async def is_empty(self) -> bool:
@@ -99,13 +115,14 @@ class SpannerPartitionStore:
     async def survey(self) -> Survey:
         """Return all partitions that are not finished."""
         # Two strong reads, the count and the clock first: what finishes between them is only counted a little later.
-        ((now, finished),) = await self._database.query(self._statement(_SURVEY))
+        ((now, finished, readers),) = await self._database.query(self._statement(_SURVEY))
         rows = await self._database.query(self._statement(_UNFINISHED))
         found = [_found(row) for row in rows]
         return Survey(
             max((f.now for f in found), default=parse_timestamp(now)),
             tuple(f.partition for f in found),
             int(finished),
+            frozenset(readers),
         )
 
     async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
@@ -179,6 +196,37 @@ class SpannerPartitionStore:
         tokens = [partition.token, *(child.token for child in children)]
         return await self._database.read_then_write(self._statement(_NAMED, tokens), decide)
 
+    async def attend(self, *, leave: bool = False) -> None:
+        """Be counted among the readers for as long as a lease lasts; or not any more."""
+        table = f"{self._table}_readers"
+
+        def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
+            if leave:
+                return None, [_deletion(table, [self._owner])]
+            until = Nanoseconds(parse_timestamp(rows[0][0]) + self._lease)
+            values = [row([self._owner, format_timestamp(until)])]
+            columns = ("owner", "present_until")
+            return None, [Mutation(insert_or_update=Mutation.Write(table=table, columns=columns, values=values))]
+
+        await self._database.read_then_write(Statement(_NOW), decide)
+
+    async def forget_finished(self, keep: timedelta) -> int:
+        """Delete partitions that were finished longer than ``keep`` ago; return how many."""
+        period = {"keep": int64(keep // timedelta(microseconds=1))}
+        found = await self._database.query(Statement(_FORGETTABLE.format(table=self._table), period))
+        gone = await self._database.query(Statement(_GONE_READERS.format(table=self._table), period))
+        if not found and not gone:
+            return 0
+        forgotten = [str(token) for (token,) in found]
+        owners = [str(owner) for (owner,) in gone]
+
+        def decide(_rows: list[Row]) -> tuple[None, list[Mutation]]:
+            deletions = [_deletion(self._table, forgotten)] if forgotten else []
+            return None, deletions + ([_deletion(f"{self._table}_readers", owners)] if owners else [])
+
+        await self._database.read_then_write(Statement(_NOW), decide)
+        return len(forgotten)
+
     def _names_no_stream(self, rows: Sequence[Row]) -> bool:
         others = {str(name) for (name,) in rows} - {self._change_stream}
         if others:
@@ -237,6 +285,10 @@ def _updates(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) 
     if not rows:
         return []
     return [Mutation(update=Mutation.Write(table=table, columns=columns, values=[row(values) for values in rows]))]
+
+
+def _deletion(table: str, keys: Iterable[str]) -> Mutation:
+    return Mutation(delete=Mutation.Delete(table=table, key_set={"keys": [row([key]) for key in keys]}))
 
 
 def _found(values: Row) -> _Found:

@@ -53,11 +53,15 @@ class NewPartition:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All partitions that are not finished, as they were at one time (by Spanner's clock), and a count of the rest."""
+    """All partitions that are not finished, as they were at one time (by Spanner's clock), and a count of the rest.
+
+    ``readers`` are the owners of leases, present or to come, that share the partitions.
+    """
 
     now: Nanoseconds
     unfinished: tuple[Partition, ...]
     finished: int
+    readers: frozenset[str] = frozenset()
 
 
 def has_reached(partition: Partition, end: Nanoseconds | None) -> bool:
@@ -93,6 +97,12 @@ def claimable(
     """Return the partitions that are due, free, and not held already; the earliest first."""
     found = [p for p in partitions if p.token not in holding and is_due(p, end) and is_free(p, owner, now)]
     return sorted(found, key=lambda p: p.watermark)
+
+
+def fair_share(partitions: Iterable[Partition], *, readers: Collection[str], end: Nanoseconds | None) -> int:
+    """Return how many partitions a reader may hold, so that every one that is due finds a reader."""
+    due = sum(is_due(partition, end) for partition in partitions)
+    return -(-due // max(1, len(readers)))
 
 
 def low_watermark(watermarks: Iterable[Nanoseconds], now: Nanoseconds) -> Nanoseconds:

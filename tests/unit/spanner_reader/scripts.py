@@ -24,6 +24,7 @@ from tests.fakes.spanner_reader import (
     FakeMetrics,
     FakePartitionStore,
     FakePublisher,
+    FakeSubscriptions,
     Life,
     Script,
     Table,
@@ -77,6 +78,7 @@ class World:
     table: Table = field(default_factory=Table)
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     catalog: FakeCatalog = field(
         default_factory=lambda: FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
     )
@@ -90,6 +92,7 @@ class World:
         end: Nanoseconds | None = None,
         seed: int = 0,
         lease: timedelta = LEASE,
+        recheck: timedelta = timedelta(minutes=2),
     ) -> Reader:
         """Return a new reader in this world."""
         life = life or Life()
@@ -97,6 +100,7 @@ class World:
             stream=FakeChangeStream(self.script, life),
             store=FakePartitionStore(self.table, owner, lease, life),
             publisher=publisher or FakePublisher(self.topic, life, seed=seed),
+            subscriptions=self.subscriptions,
             catalog=self.catalog,
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
             metrics=self.metrics,
@@ -107,6 +111,7 @@ class World:
                 heartbeat=timedelta(seconds=10),
                 end=end,
                 poll=timedelta(milliseconds=1),
+                recheck=recheck,
             ),
         )
 

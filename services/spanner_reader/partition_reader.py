@@ -1,0 +1,197 @@
+"""One partition from its watermark to its end: read, published, confirmed, and only then recorded as over.
+
+A query that breaks off, or that ends where the partition does not, starts again at the watermark. A partition is over
+when its children are stored, or when the end asked for was already past as its last query was asked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeVar, assert_never
+
+import structlog
+
+from services.spanner_reader.core.changes import ChangeMaker, require_whole_rows
+from services.spanner_reader.core.partitions import NewPartition, new_partitions, reshaping
+from services.spanner_reader.core.records import (
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    StreamQuery,
+    StreamRecord,
+)
+from services.spanner_reader.core.watermark import ConfirmedPrefix
+from services.spanner_reader.held import Held, Options
+from services.spanner_reader.ports import Catalog, ChangeStream, Metrics, PartitionStore, Publisher, StartPastEndError
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.retries import retrying_async
+from shared.runtime.stop import Stop
+
+T = TypeVar("T")
+
+_UNCONFIRMED: Final = 20_000
+"""Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
+
+
+class PartitionReader:
+    """Reads one partition after the other, each in a task of its caller's."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        publisher: Publisher,
+        catalog: Catalog,
+        changes: ChangeMaker,
+        metrics: Metrics,
+        options: Options,
+        fail: Callable[[BaseException | None], None],
+    ) -> None:
+        self._stream = stream
+        self._store = store
+        self._publisher = publisher
+        self._catalog = catalog
+        self._changes = changes
+        self._metrics = metrics
+        self._options = options
+        self._fail = fail
+        self._log = structlog.get_logger()
+        self.now = Nanoseconds(0)
+        """Spanner's time as it was seen last: never later than it is."""
+
+    async def follow(self, held: Held, stop: Stop) -> None:
+        """Read a partition to its end, starting again at the watermark whenever its query breaks off."""
+        while not held.over:
+            async for attempt in retrying_async(stop):
+                with attempt:
+                    await self._read_once(held, stop)
+
+    async def _read_once(self, held: Held, stop: Stop) -> None:
+        """Read until the query ends; return when the partition is over, or where to begin again has moved on."""
+        start = held.prefix.watermark
+        query = StreamQuery(
+            held.partition.token,
+            start,
+            self._options.end,
+            int(self._options.heartbeat / timedelta(milliseconds=1)),
+        )
+        # A query whose end is still to come may end for other reasons before it; by the time anybody looks, the end
+        # may have passed. Only of one that was asked afterwards does a good end mean: everything up to there.
+        end_is_past = query.end is not None and self.now > query.end
+        children: list[NewPartition] = []
+        try:
+            async with aclosing(self._stream.read(query)) as records:
+                last_heartbeat: Nanoseconds | None = None
+                async for record in records:
+                    if last_heartbeat is not None and _is_late(record, last_heartbeat):
+                        self._metrics.violated()
+                        self._log.warning("record_came_after_its_heartbeat", partition_token=held.partition.token)
+                    match record:
+                        case DataChangeRecord():
+                            await self._publish(held, record, stop)
+                        case HeartbeatRecord(timestamp=timestamp):
+                            held.prefix.add_confirmed(timestamp)
+                            self._metrics.read(record, 0)
+                            last_heartbeat = timestamp
+                        case ChildPartitionsRecord(start_timestamp=child_start, children=named):
+                            children += new_partitions(child_start, named)
+                            self._metrics.read(record, 0)
+                        case _:
+                            assert_never(record)
+                    await held.confirmed(all_but=_UNCONFIRMED)
+            await self._complete(held, query, children, stop, end_is_past=end_is_past)
+        except StartPastEndError as error:
+            await self._start_over(held, start, error)
+        except TransientError as error:
+            if stop.requested or held.prefix.watermark == start:
+                raise
+            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
+            self._log.warning("partition_restarted", partition_token=held.partition.token, error=str(error))
+
+    async def _publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
+        require_whole_rows(record)
+        if not self._changes.knows(record.table):  # a table that the stream watches since a moment ago
+            tables = await retried(stop, self._catalog.watched_tables)
+            self._changes.learn({record.table: ()} | {table.name: table.primary_key for table in tables})
+        header, changes = self._changes.changes(record)
+        self._metrics.read(record, len(changes))
+        if not changes:
+            held.prefix.add_confirmed(record.commit_timestamp)
+            return
+        place = held.prefix.add(record.commit_timestamp)
+        future = await self._publisher.publish(header, changes)
+        future.add_done_callback(partial(self._on_published, held, held.prefix, place, len(changes)))
+
+    def _on_published(
+        self, held: Held, prefix: ConfirmedPrefix, place: int, changes: int, done: "asyncio.Future[None]"
+    ) -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        self._metrics.published(changes)
+        prefix.confirm(place)
+        held.moved.set()
+
+    async def _complete(
+        self, held: Held, query: StreamQuery, children: Sequence[NewPartition], stop: Stop, *, end_is_past: bool
+    ) -> None:
+        """Record the end of a partition whose query ended well, after everything before it is confirmed."""
+        token = held.partition.token
+        if children:
+            await held.confirmed()
+            added = await retried(stop, lambda: self._store.finish(held.progress, children))
+            held.over = True
+            if added is None:
+                self._log.warning("lease_lost", partition_token=token)
+                return
+            shape = reshaping(token, children, added)
+            self._metrics.reshaped(shape.split, shape.merged)
+            self._log.info("partition_finished", partition_token=token, children=len(children), new=len(added))
+        elif query.end is not None and end_is_past:
+            # Not FINISHED: its children are not known. Past the end nothing is due, and a start without the end, or
+            # with a later one, goes on from here.
+            await held.confirmed()
+            held.prefix.add_confirmed(Nanoseconds(query.end + 1))
+            await retried(stop, lambda: self._store.advance([held.progress], release=True))
+            held.over = True
+            self._log.info("partition_reached_the_end", partition_token=token)
+        elif query.end is not None:
+            raise TransientError("the query ended, and its end was still to come when it was asked")
+        else:
+            self._log.warning("stream_ended_without_children", partition_token=token)
+            raise TransientError("the query ended, the partition did not")
+
+    async def _start_over(self, held: Held, start: Nanoseconds, error: StartPastEndError) -> None:
+        """Read a partition from its beginning again, because it had ended before the position reached.
+
+        A query up to an end that lies behind the partition's own may end without the child records; going on behind
+        that end is then refused. The children must not be lost for that: they stand where the partition ends.
+        """
+        if start == held.partition.start:
+            raise error
+        self._log.warning(
+            "partition_read_again",
+            partition_token=held.partition.token,
+            position=format_timestamp(start),
+            error=str(error),
+        )
+        await held.confirmed()
+        held.prefix = ConfirmedPrefix(held.partition.start)
+
+
+async def retried(stop: Stop, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call again until it succeeds, or until asked to stop."""
+    async for attempt in retrying_async(stop):
+        with attempt:
+            return await call()
+    raise AssertionError("a retry ends with a value or an error")
+
+
+def _is_late(record: StreamRecord, heartbeat: Nanoseconds) -> bool:
+    return isinstance(record, DataChangeRecord) and record.commit_timestamp <= heartbeat
