@@ -7,6 +7,7 @@ from typing import Any
 
 from deploy.local.bigquery.errors import invalid
 from deploy.local.bigquery.faults import Counters, Fault, Faults
+from deploy.local.bigquery.visibility import Delay
 from deploy.local.bigquery.warehouse import Warehouse
 
 
@@ -32,7 +33,7 @@ class Control:
 
     def __init__(self, warehouse: Warehouse, faults: Faults, counters: Counters, clock: AdvancingClock) -> None:
         self._warehouse = warehouse
-        self._faults = faults
+        self.faults = faults
         self._counters = counters
         self._clock = clock
 
@@ -43,24 +44,61 @@ class Control:
         for table in self._warehouse.all_tables():
             name = f"{table.name.project}.{table.name.dataset}.{table.name.table}"
             tables.setdefault(name, {})["rows"] = self._warehouse.count_rows(table)
-        return {**counts, "faults_met": self._faults.met, "tables": tables}
+        return {**counts, "faults_met": self.faults.met, "tables": tables}
 
     def add_fault(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add a fault: the fields of `faults.Fault`."""
+        """Add a fault: the fields of `faults.Fault`; return its number, by which it can be removed."""
         try:
-            self._faults.add(Fault(**body))
+            return {"fault": self.faults.add(Fault(**body))}
         except (TypeError, ValueError) as error:
+            raise invalid(str(error)) from error
+
+    def clear_faults(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let everything be right again; or, of ``{"fault": number}``, one thing."""
+        self.faults.clear(body.get("fault"))
+        return {}
+
+    def hold_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let no background apply start: of ``{"table": "p.d.t"}``, or of any table."""
+        self._warehouse.staleness.hold(str(body.get("table", "")))
+        return {}
+
+    def release_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let background applies start again: of one table, or of all."""
+        self._warehouse.staleness.release(str(body.get("table", "")))
+        return {}
+
+    def apply_now(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run one background apply of ``{"table": "p.d.t"}``, or one of each table, held or not, and wait for it."""
+        asked = str(body.get("table", ""))
+        applied = [table for table in self._warehouse.all_tables() if asked in ("", table.name.dotted)]
+        for table in applied:
+            self._warehouse.apply(table)
+        return {"applied": [table.name.dotted for table in applied]}
+
+    def set_delay(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let the write API be seconds behind: ``{"new_tables": 5, "alterations": 180, "table": "p.d.t"}``."""
+        rest = {name: float(value) for name, value in body.items() if name != "table"}
+        try:
+            self._warehouse.visibility.delay(str(body.get("table", "")), Delay(**rest))
+        except TypeError as error:
             raise invalid(str(error)) from error
         return {}
 
-    def clear_faults(self) -> Mapping[str, Any]:
-        """Let everything be right again."""
-        self._faults.clear()
+    def clear_delay(self) -> Mapping[str, Any]:
+        """Let the write API see everything at once again."""
+        self._warehouse.visibility.clear()
+        return {}
+
+    def set_limits(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Set how many connections may be open at once; ``{"connections": null}`` for no limit."""
+        limit = body.get("connections")
+        self.faults.connections = None if limit is None else int(limit)
         return {}
 
     def set_idle(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Set how long a connection may be idle, for what it waits for from now on: ``{"seconds": 0.5}``."""
-        self._faults.idle_seconds = float(body["seconds"])
+        self.faults.idle_seconds = float(body["seconds"])
         return {}
 
     def advance_clock(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

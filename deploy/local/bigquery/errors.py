@@ -16,6 +16,10 @@ _CODES: Final = {
     "duplicate": (409, "ALREADY_EXISTS"),
     "resourceInUse": (400, "FAILED_PRECONDITION"),
     "conditionNotMet": (412, "FAILED_PRECONDITION"),
+    "accessDenied": (403, "PERMISSION_DENIED"),
+    "rateLimitExceeded": (403, "RESOURCE_EXHAUSTED"),
+    "backendError": (503, "UNAVAILABLE"),
+    "internalError": (500, "INTERNAL"),
     "notImplemented": (501, "UNIMPLEMENTED"),
 }
 

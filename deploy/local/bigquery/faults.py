@@ -6,27 +6,42 @@ Real clients meet all of these: a refusal before or after the rows are taken, si
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import grpc
 
 from deploy.local.bigquery.append_errors import AppendRefusedError
+from deploy.local.bigquery.errors import ApiError
+from deploy.local.bigquery.protocol import StorageError
 
 IDLE_SECONDS: Final = 600.0
 """How long a connection may be idle; the service says so in the message it closes one with."""
 
 When = Literal["before", "after"]
+_REASONS: Final = {
+    "PERMISSION_DENIED": "accessDenied",
+    "RESOURCE_EXHAUSTED": "rateLimitExceeded",
+    "UNAVAILABLE": "backendError",
+    "NOT_FOUND": "notFound",
+    "INVALID_ARGUMENT": "invalid",
+    "FAILED_PRECONDITION": "conditionNotMet",
+    "ALREADY_EXISTS": "duplicate",
+}
+"""What a status is called in REST (BigQuery, "Error messages"); any other is an internal error."""
 
 
 @dataclass
 class Fault:
-    """What shall go wrong with appends: to one table (``project.dataset.table``) or, empty, to all.
+    """What shall go wrong with appends or REST calls: to one table (``project.dataset.table``) or, empty, to all.
 
-    ``before``: none of the request's rows are taken; ``after``: all are, but the client is not told. ``close`` ends the
-    stream with the status, ``answer`` puts it into an answer, ``stall`` gives no answer at all until faults are
-    cleared. ``times``: how many requests it meets; None until cleared.
+    ``before``: nothing of the request is done; ``after``: all is, but the client is not told. ``close`` ends the stream
+    with the status, ``answer`` puts it into an answer, ``stall`` gives no answer at all until the fault is removed.
+    ``storage_error`` is a StorageErrorCode beside the status; ``row`` blames one row by its index. ``containing``: only
+    requests with this text in them (a row that BigQuery chokes on). ``times``: how many requests it meets; None until
+    removed. Of REST calls, ``method`` chooses those of one HTTP method; the action makes no difference unless it is
+    ``stall``.
     """
 
     action: Literal["close", "answer", "stall"]
@@ -35,12 +50,32 @@ class Fault:
     status: str = "UNAVAILABLE"
     message: str = "fault on demand"
     times: int | None = None
+    storage_error: str = ""
+    row: int | None = None
+    containing: str = ""
+    on: Literal["append", "rest"] = "append"
+    method: str = ""
 
     def __post_init__(self) -> None:
         if self.action not in ("close", "answer", "stall") or self.when not in ("before", "after"):
             raise ValueError("action is close, answer or stall; when is before or after")
         if self.status not in grpc.StatusCode.__members__:
             raise ValueError(f"not a gRPC status: {self.status}")
+        if self.storage_error and self.storage_error not in StorageError.StorageErrorCode.keys():  # noqa: SIM118
+            raise ValueError(f"not a StorageErrorCode: {self.storage_error}")
+        if self.on not in ("append", "rest"):
+            raise ValueError("on is append or rest")
+
+    def refusal(self) -> AppendRefusedError:
+        """Return what an append is refused with."""
+        return AppendRefusedError(
+            self.message,
+            code=grpc.StatusCode[self.status],
+            storage_code=StorageError.StorageErrorCode.Value(self.storage_error) if self.storage_error else None,
+            entity=self.table,
+            closes=self.action == "close",
+            row_errors={} if self.row is None else {self.row: self.message},
+        )
 
 
 class Faults:
@@ -48,43 +83,65 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._faults: list[Fault] = []
+        self._faults: dict[int, Fault] = {}
+        self._numbers = 0
+        self.connections: int | None = None
+        """How many connections may be open at once; None: any number."""
         self.idle_seconds = IDLE_SECONDS
         self.met = 0
         """How many requests have met one since the faults were last cleared."""
 
-    def add(self, fault: Fault) -> None:
-        """Let something go wrong from now on."""
+    def add(self, fault: Fault) -> int:
+        """Let something go wrong from now on; return the number to remove it by."""
         with self._lock:
-            self._faults.append(fault)
+            self._numbers += 1
+            self._faults[self._numbers] = fault
+            return self._numbers
 
-    def clear(self) -> None:
-        """Let everything be right again, what is stalled included."""
+    def clear(self, number: int | None = None) -> None:
+        """Let everything be right again, what is stalled included; or remove one fault."""
         with self._lock:
+            if number is not None:
+                self._faults.pop(number, None)
+                return
             self._faults.clear()
             self.met = 0
-        self.idle_seconds = IDLE_SECONDS
+        self.idle_seconds, self.connections = IDLE_SECONDS, None
 
-    async def meet(self, when: When, table: str) -> None:
-        """Let what is due now happen: return, raise the refusal, or wait until the fault is cleared."""
-        fault = self._due(when, table)
-        if fault is None:
-            return
-        while fault.action == "stall":
-            if fault not in self._faults:
-                return
+    async def meet(self, when: When, table: str, request: bytes) -> None:
+        """Let an append meet what is due: return, raise the refusal, or wait until the fault is removed."""
+        if self._faults:
+            fault = await self._met(lambda fault: fault.on == "append", when, table, request)
+            if fault is not None:
+                raise fault.refusal()
+
+    async def meet_call(self, when: When, table: str, method: str, body: bytes) -> None:
+        """Let a REST call meet what is due: return, raise ApiError, or wait until the fault is removed."""
+        if self._faults:
+            chosen = await self._met(lambda f: f.on == "rest" and f.method in ("", method), when, table, body)
+            if chosen is not None:
+                raise ApiError(_REASONS.get(chosen.status, "internalError"), chosen.message)
+
+    async def _met(self, concerns: Callable[[Fault], bool], when: When, table: str, request: bytes) -> Fault | None:
+        number, fault = self._due(concerns, when, table, request)
+        if fault is None or fault.action != "stall":
+            return fault
+        while number in self._faults:  # noqa: ASYNC110 - removed by another thread, which cannot set an asyncio event
             await asyncio.sleep(0.02)
-        raise AppendRefusedError(fault.message, code=grpc.StatusCode[fault.status], closes=fault.action == "close")
+        return None
 
-    def _due(self, when: When, table: str) -> Fault | None:
+    def _due(
+        self, concerns: Callable[[Fault], bool], when: When, table: str, request: bytes
+    ) -> tuple[int, Fault | None]:
         with self._lock:
-            for fault in self._faults:
-                if fault.when == when and fault.table in ("", table) and fault.times != 0:
+            for number, fault in self._faults.items():
+                due = fault.when == when and fault.table in ("", table) and fault.times != 0
+                if due and concerns(fault) and fault.containing.encode() in request:
                     if fault.times is not None:
                         fault.times -= 1
                     self.met += 1
-                    return fault
-        return None
+                    return number, fault
+        return 0, None
 
 
 class Counters:

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from deploy.local.bigquery.catalog import DatasetName, Table, TableName
 from deploy.local.bigquery.control import Control
 from deploy.local.bigquery.errors import ApiError, invalid, not_found
+from deploy.local.bigquery.faults import Faults
 from deploy.local.bigquery.resources import (
     dataset_resource,
     read_changes,
@@ -84,11 +85,17 @@ def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
         ("GET", f"{_API}/queries/{{job}}", api.query_results),
         ("GET", "/control/stats", lambda _call: control.stats()),
         ("POST", "/control/faults", lambda call: control.add_fault(call.body)),
-        ("DELETE", "/control/faults", lambda _call: control.clear_faults()),
+        ("DELETE", "/control/faults", lambda call: control.clear_faults(call.body)),
+        ("POST", "/control/applies/hold", lambda call: control.hold_applies(call.body)),
+        ("POST", "/control/applies/release", lambda call: control.release_applies(call.body)),
+        ("POST", "/control/applies/run", lambda call: control.apply_now(call.body)),
+        ("POST", "/control/delay", lambda call: control.set_delay(call.body)),
+        ("DELETE", "/control/delay", lambda _call: control.clear_delay()),
+        ("POST", "/control/limits", lambda call: control.set_limits(call.body)),
         ("POST", "/control/idle", lambda call: control.set_idle(call.body)),
         ("POST", "/control/clock", lambda call: control.advance_clock(call.body)),
     )
-    routes = [Route(path, _endpoint(handler), methods=[method]) for method, path, handler in handlers]
+    routes = [Route(path, _endpoint(handler, control.faults), methods=[method]) for method, path, handler in handlers]
     return Starlette(routes=routes, exception_handlers={404: _no_such_method, 405: _no_such_method})
 
 
@@ -153,11 +160,16 @@ class _Api:
         return self._jobs.results(call.path["project"], call.path["job"], call.parameters)
 
 
-def _endpoint(handler: Handler) -> Callable[[Request], Any]:
+def _endpoint(handler: Handler, faults: Faults) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         body = await request.body()
+        table = ".".join(request.path_params.get(part, "") for part in ("project", "dataset", "table"))
         try:
+            if "project" in request.path_params:  # a call of the API: the control endpoint meets no faults
+                await faults.meet_call("before", table, request.method, body)
             result = await run_in_threadpool(lambda: handler(Call(request, body)))
+            if "project" in request.path_params:
+                await faults.meet_call("after", table, request.method, body)
         except ApiError as error:
             return _error(error)
         except Exception as error:  # whatever a request provokes, the server lives on

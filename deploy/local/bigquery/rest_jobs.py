@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.local.bigquery.errors import ApiError, duplicate, invalid, not_found
+from deploy.local.bigquery.job_history import PastJob
 from deploy.local.bigquery.outcome import Outcome
 from deploy.local.bigquery.resources import table_reference
 from deploy.local.bigquery.rest_values import result_rows, result_schema, timestamp_format
@@ -19,6 +20,7 @@ from deploy.local.bigquery.statements import run
 from deploy.local.bigquery.warehouse import Warehouse
 
 _KEPT_JOBS: Final = 200
+_USER: Final = "anonymous@example.com"
 _PAGE_ROWS: Final = 20_000
 
 
@@ -79,13 +81,22 @@ class Jobs:
         defaults = Defaults(dataset.get("projectId") or project, dataset.get("datasetId"))
         parameters = read_parameters(query.get("queryParameters") or ())
         created = self._warehouse.now()
-        outcome = run(self._warehouse, str(query.get("query") or ""), defaults, parameters)
+        text = str(query.get("query") or "")
+        outcome = run(self._warehouse, text, defaults, parameters)
+        self._remember(project, identifier, outcome, created, text)
         job = _Job(project, identifier, configuration, outcome, created)
         with self._lock:
             self._jobs[project, identifier] = job
             while len(self._jobs) > _KEPT_JOBS:
                 self._jobs.popitem(last=False)
         return job
+
+    def _remember(self, project: str, identifier: str, outcome: Outcome, created: int, text: str) -> None:
+        ended = max(created, self._warehouse.now())
+        slot_milliseconds = max(1, (ended - created) // 1_000)
+        self._warehouse.history.add(
+            PastJob(project, identifier, _USER, outcome.statement_type, created, ended, slot_milliseconds, query=text)
+        )
 
     def _job(self, project: str, identifier: str) -> _Job:
         with self._lock:

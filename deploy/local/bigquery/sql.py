@@ -12,7 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from deploy.local.bigquery.catalog import DatasetName, Table, TableName
 from deploy.local.bigquery.errors import invalid_query
-from deploy.local.bigquery.information_schema import information_schema
+from deploy.local.bigquery.information_schema import dataset_view, region_view
 from deploy.local.bigquery.storage import relation, view
 from deploy.local.bigquery.warehouse import Warehouse
 from shared.contracts.timestamps import microseconds, parse_timestamp
@@ -123,8 +123,11 @@ def _physical(
     if table is None:
         what = node.name[len(_INFORMATION_SCHEMA) :].upper()
         name = f"information_schema_{len(result.beside)}"
-        dataset = defaults.dataset_name(node.catalog, node.db)
-        result.beside[name] = information_schema(what, warehouse.tables(dataset))
+        if node.db.lower().startswith("region-"):
+            result.beside[name] = region_view(what, warehouse.history.of(node.catalog or defaults.project))
+        else:
+            tables = warehouse.tables(defaults.dataset_name(node.catalog, node.db))
+            result.beside[name] = dataset_view(what, tables, warehouse.staleness)
         return name
     result.tables.append(table)
     return name_of(table)
@@ -153,6 +156,10 @@ def _adapt(statement: exp.Expr, now: int) -> None:
     for node in list(statement.walk()):
         if isinstance(node, exp.CurrentTimestamp):
             node.replace(exp.func("make_timestamp", exp.Literal.number(now)))
+        elif isinstance(node, exp.CurrentDate):  # of UTC, and of this clock
+            node.replace(exp.cast(exp.func("make_timestamp", exp.Literal.number(now)), "DATE"))
+        elif isinstance(node, exp.ApproxQuantiles):
+            _adapt_quantiles(node)
         elif isinstance(node, exp.Cast) and node.to.is_type(*_TIMESTAMPS) and node.this.is_string:
             _adapt_timestamp_literal(node)
         elif isinstance(node, exp.Column) and node.db:
@@ -160,6 +167,12 @@ def _adapt(statement: exp.Expr, now: int) -> None:
             node.set("catalog", None)
     for node in list(statement.find_all(exp.DataType)):
         _adapt_type(node)
+
+
+def _adapt_quantiles(node: exp.ApproxQuantiles) -> None:
+    count = int(node.expression.name)
+    bounds = [exp.Literal.number(str(number / count)) for number in range(count + 1)]
+    node.replace(exp.func("quantile_disc", node.this.copy(), exp.Array(expressions=bounds)))
 
 
 def _adapt_timestamp_literal(node: exp.Cast) -> None:

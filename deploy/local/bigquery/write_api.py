@@ -51,12 +51,15 @@ class _WriteApi:
         self._warehouse = warehouse
         self._faults = faults
         self._counters = counters
+        self._open = 0
 
     async def append_rows(self, _requests: AsyncIterator[bytes], context: Any) -> None:
         self._counters.count(connections_opened=1, connections_open=1)
+        self._open += 1
         try:
             await self._serve(context)
         finally:
+            self._open -= 1
             self._counters.count(connections_open=-1)
 
     async def get_write_stream(self, request: Any, context: Any) -> Any:
@@ -69,6 +72,7 @@ class _WriteApi:
         connection = Connection(self._warehouse)
         try:
             check_routing(context.invocation_metadata())
+            self._check_quota()
             while True:
                 data = await self._next_request(context)
                 if data is grpc.aio.EOF:  # type: ignore[attr-defined]
@@ -76,6 +80,17 @@ class _WriteApi:
                 await context.write(await self._answer(connection, data))
         except AppendRefusedError as refused:
             await _close(context, refused)
+
+    def _check_quota(self) -> None:
+        # BigQuery, "Storage Write API best practices", section "Connection pool management": beyond the project's
+        # quota of concurrent connections AppendRows fails.
+        limit = self._faults.connections
+        if limit is not None and self._open > limit:
+            raise AppendRefusedError(
+                f"Exceeds quota limit subject: concurrent connections, limit {limit}",
+                code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+                closes=True,
+            )
 
     async def _next_request(self, context: Any) -> Any:
         idle_seconds = self._faults.idle_seconds
@@ -94,11 +109,11 @@ class _WriteApi:
         try:
             request = await asyncio.to_thread(parse_request, data)
             table = _dotted(request.write_stream or connection.stream())
-            await self._faults.meet("before", table)
+            await self._faults.meet("before", table, data)
             answer = await asyncio.to_thread(connection.append, request, len(data))
             rows = len(request.proto_rows.rows.serialized_rows)
             self._counters.count_append(table, rows, len(data))
-            await self._faults.meet("after", table)
+            await self._faults.meet("after", table, data)
         except AppendRefusedError as refused:
             self._counters.count_refusal(table)
             log.info("append_refused", table=table, status=refused.code.name, rows=len(refused.row_errors))
