@@ -1,0 +1,185 @@
+"""Replicas share the partitions; the topic is looked at again; what is finished is forgotten."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from services.spanner_reader.core.partitions import Partition, State, fair_share
+from services.spanner_reader.core.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
+from services.spanner_reader.reader import Reader
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import Script
+from tests.unit.spanner_reader.scripts import World, a_record, at, children
+
+START, FIRST = at("09:00:00"), at("09:00:01")
+TOKENS = [PartitionToken(f"p{number}") for number in range(6)]
+T1, T2, *_REST = TOKENS
+
+
+def a_wide_world(*tokens: PartitionToken) -> World:
+    """Return a world of partitions that all live on, each with one record and a heartbeat."""
+    records: dict[PartitionToken, list[StreamRecord]] = {ROOT: [a_record(START, 10), children(FIRST, *tokens)]}
+    for number, token in enumerate(tokens):
+        time = at(f"09:10:0{number}")
+        records[token] = [a_record(time), HeartbeatRecord(Nanoseconds(time + 1))]
+    return World(Script(records))
+
+
+@asynccontextmanager
+async def running(reader: Reader) -> AsyncIterator["asyncio.Task[None]"]:
+    stop = Stop()
+    task = asyncio.create_task(reader.run(stop))
+    try:
+        yield task
+    finally:
+        stop.request()
+        await asyncio.wait_for(task, 5)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  what it waits for are fakes, which have no event
+            await asyncio.sleep(0)
+
+
+def held_by(world: World) -> Counter[str | None]:
+    """Return how many live leases each owner has."""
+    rows = world.table.rows.values()
+    return Counter(row.owner for row in rows if row.lease_until is not None and row.state is not State.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("due", "readers", "share"), [(0, 1, 0), (1, 1, 1), (1, 3, 1), (4, 2, 2), (5, 2, 3), (6, 4, 2), (7, 0, 7)]
+)
+def test_a_fair_share_leaves_no_partition_without_a_reader(due: int, readers: int, share: int) -> None:
+    partitions = [Partition(token=PartitionToken(f"p{n}"), start=START, watermark=START) for n in range(due)]
+    waiting = Partition(token=PartitionToken("child"), start=START, watermark=START, parents=frozenset({T1}))
+    names = {f"reader {number}" for number in range(readers)}
+    assert fair_share([*partitions, waiting], readers=names, end=None) == share
+    assert share * max(1, readers) >= due
+
+
+def test_readers_that_start_one_after_the_other_end_with_equal_shares_and_read_nothing_twice_at_a_time() -> None:
+    async def scenario() -> None:
+        world = a_wide_world(*TOKENS)
+        await world.add_root(START)
+        async with running(world.reader(owner="one")):
+            await until(lambda: held_by(world) == {"one": 6})
+            await until(lambda: set(TOKENS) <= world.script.open_queries)
+            async with running(world.reader(owner="two")):
+                await until(lambda: held_by(world) == {"one": 3, "two": 3})
+                async with running(world.reader(owner="three")):
+                    await until(lambda: held_by(world) == {"one": 2, "two": 2, "three": 2})
+                    await until(lambda: set(TOKENS) <= world.script.open_queries)
+                await until(lambda: held_by(world) == {"one": 3, "two": 3})  # one left: its share is taken at once
+            await until(lambda: held_by(world) == {"one": 6})
+            await until(lambda: set(TOKENS) <= world.script.open_queries)
+        for number, token in enumerate(TOKENS):
+            assert world.table.rows[token].watermark == at(f"09:10:0{number}") + 1
+            assert world.table.rows[token].lease_until is None
+
+    asyncio.run(scenario())  # the fake stream fails when a partition is read twice at a time
+
+
+def test_a_handover_waits_for_what_is_under_way_and_goes_on_behind_it() -> None:
+    async def scenario() -> None:
+        world = a_wide_world(T1, T2)
+        await world.add_root(START)
+        async with running(world.reader(owner="one")):
+            await until(lambda: {T1, T2} <= world.script.open_queries and len(world.topic.changes) == 3)
+            async with running(world.reader(owner="two")):
+                await until(lambda: held_by(world) == {"one": 1, "two": 1})
+                await until(lambda: {T1, T2} <= world.script.open_queries)
+        assert len(world.topic.changes) == 3  # handed over behind what was confirmed: nothing is published twice
+
+    asyncio.run(scenario())
+
+
+def test_shares_stay_as_they_are_while_they_are_fair() -> None:
+    async def scenario() -> None:
+        world = a_wide_world(*TOKENS[:3])
+        await world.add_root(START)
+        async with AsyncExitStack() as stack:
+            for owner in ("one", "two"):
+                await stack.enter_async_context(running(world.reader(owner=owner)))
+            await until(lambda: sorted(held_by(world).values()) == [1, 2])
+            queries = len(world.script.queries)
+            for _turn in range(500):
+                await asyncio.sleep(0)
+            assert len(world.script.queries) <= queries + 1
+            assert sorted(held_by(world).values()) == [1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_readers_share_is_taken_when_its_leases_end() -> None:
+    async def scenario() -> None:
+        world = a_wide_world(T1, T2)
+        await world.add_root(START)
+        dead = Nanoseconds(world.table.clock.now() + 1_000_000_000)
+        world.table.readers["dead"] = dead
+        async with running(world.reader(owner="one")):
+            await until(lambda: held_by(world) == {"one": 1})
+            for _turn in range(200):
+                await asyncio.sleep(0)
+            assert held_by(world) == {"one": 1}  # the other may still be starting
+            world.table.clock.step(timedelta(seconds=2))
+            await until(lambda: held_by(world) == {"one": 2})
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_keeps_nothing_any_more_stops_the_reader_and_nothing_later_counts_as_published() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        world = World(
+            Script({ROOT: [children(FIRST, T1)], T1: [a_record(FIRST), children(at("09:30:00"), T2)]}, gates={T1: gate})
+        )
+        await world.add_root(START)
+        task = asyncio.create_task(world.reader(recheck=timedelta(milliseconds=20)).run(Stop()))
+        await until(lambda: world.subscriptions.checks >= 2 and world.metrics.low_watermark == FIRST)
+        before = world.table.rows[T1].watermark
+        world.subscriptions.error = MisconfiguredError("topic t would lose messages: it has no subscription")
+        with pytest.raises(MisconfiguredError, match=r"no subscription[\s\S]*another PARTITION_TABLE") as raised:
+            await asyncio.wait_for(task, 5)
+        assert "2022-05-01T09:00:0" in str(raised.value)  # up to when all was published
+        assert world.metrics.losing
+        assert world.table.rows[T1].watermark == before
+        assert world.table.rows[T1].lease_until is None
+        assert world.script.open_queries == set()
+
+    asyncio.run(scenario())
+
+
+def test_a_check_that_cannot_be_made_just_now_stops_nothing() -> None:
+    async def scenario() -> None:
+        world = a_wide_world(T1)
+        await world.add_root(START)
+        world.subscriptions.error = TransientError("UNAVAILABLE")
+        async with running(world.reader(recheck=timedelta(milliseconds=5))) as task:
+            await until(lambda: world.subscriptions.checks >= 3)
+            assert not task.done()
+            assert not world.metrics.losing
+
+    asyncio.run(scenario())
+
+
+def test_what_is_finished_is_forgotten_once_nothing_depends_on_it() -> None:
+    async def scenario() -> None:
+        world = a_wide_world(T1)
+        await world.add_root(START)
+        async with running(world.reader(owner="one")):
+            await until(lambda: world.table.rows[ROOT].state is State.FINISHED)
+        world.table.clock.step(timedelta(days=2))
+        async with running(world.reader(owner="two")):
+            await until(lambda: ROOT not in world.table.rows)
+            await until(lambda: T1 in world.script.open_queries)
+        assert world.table.rows.keys() == {T1}
+
+    asyncio.run(scenario())
