@@ -1,0 +1,163 @@
+"""Reader processes against a scripted change stream; partition table, schema and clock are the emulator's."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import grpc
+import pytest
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from deploy.local.processes import Process, Processes
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.__main__ import MISCONFIGURED
+from services.spanner_reader.core.records import ROOT, DataChangeRecord, PartitionToken
+from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.channels import open_channel
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.scripted_spanner import Break, ScriptedSpanner, ScriptedStream
+from tests.integration.scripted_spanner_rows import Form
+from tests.integration.test_spanner_reader_process import DDL, PATIENCE, STARTS, Pipeline
+from tests.unit.spanner_reader.scripts import a_record, children
+
+pytestmark = pytest.mark.integration
+
+T1, T2, T3, T4, T5 = (PartitionToken(f"token_{number}") for number in range(1, 6))
+SECOND = 1_000_000_000
+
+
+class Scripted:
+    """A pipeline whose change stream is scripted."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.begun = pipeline.database.now()
+        self.stream = ScriptedStream(Nanoseconds(self.begun - 3_600 * SECOND), form=Form(absent="null", piece=64))
+        self.server = ScriptedSpanner("Everything", self.stream, pipeline.database.instance.address)
+        self._written = 0
+
+    def time(self) -> Nanoseconds:
+        """Return the next commit timestamp."""
+        self._written += 1
+        return Nanoseconds(self.begun + self._written * 1_000)
+
+    def write(self, token: PartitionToken, rows: int = 1, after: int = 0) -> None:
+        """Commit rows in a partition, each in a transaction of its own."""
+        for _row in range(rows):
+            time, key = Nanoseconds(max(self.time(), after + 1_000 * self._written)), len(self.pipeline.committed)
+            record: DataChangeRecord = replace(a_record(time, key), table="Planes")
+            self.stream.add(token, record)
+            self.pipeline.committed.append((key, time))
+
+    def end(self, token: PartitionToken, *born: PartitionToken, parents: tuple[PartitionToken, ...]) -> Nanoseconds:
+        """End a partition after all that it holds; return when. The parents of a child end at the same time."""
+        time = Nanoseconds(self.begun + SECOND)
+        self.stream.add(token, children(time, *born, parents=parents))
+        return time
+
+    def start(self, **variables: str) -> Process:
+        """Start a reader and wait until it is ready."""
+        return self.pipeline.start(**{"SPANNER_EMULATOR_HOST": self.server.address, "LEASE_DURATION": "3s"} | variables)
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        self.pipeline.processes.wait_until(lambda: condition() or None, what, PATIENCE)
+
+    def state_of(self, token: PartitionToken) -> str:
+        sql = f"SELECT state FROM millrace_partitions WHERE token = '{token}'"
+        return "".join(str(row["state"]) for row in self.pipeline.partitions.query(sql))
+
+    def leases(self) -> list[object]:
+        """Return how many live leases the readers have, the fewest first."""
+        sql = (
+            "SELECT COUNT(*) AS held FROM millrace_partitions "
+            "WHERE lease_until > CURRENT_TIMESTAMP() AND state != 'FINISHED' GROUP BY owner ORDER BY held"
+        )
+        return [row["held"] for row in self.pipeline.partitions.query(sql)]
+
+
+@pytest.fixture
+def scripted(
+    database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
+) -> Iterator[Scripted]:
+    """Return a pipeline whose change stream is scripted, with four partitions."""
+    with open_channel(pubsub_emulator) as channel:
+        made = database(*DDL), database()
+        scripted = Scripted(Pipeline(*made, pubsub_emulator, channel, a_topology(channel), new_processes))
+        scripted.stream.add(ROOT, children(scripted.time(), T1, T2, T3, T4))
+        yield scripted
+        new_processes.end_all()
+        scripted.server.stop()
+
+
+@pytest.mark.parametrize(("first", "second"), [(T2, T3), (T3, T2)])
+def test_a_merge_with_a_kill_between_its_parents_loses_nothing_and_is_read_after_both(
+    scripted: Scripted, first: PartitionToken, second: PartitionToken
+) -> None:
+    reader = scripted.start()
+    for token in (T1, T2, T3, T4):  # at once, on several partitions
+        scripted.stream.breaks(token, Break(3), Break(7))
+        scripted.write(token, rows=10)
+    scripted.pipeline.wait_for_all()
+    scripted.end(first, T5, parents=(T2, T3))
+    scripted.wait_until(lambda: scripted.state_of(first) == "FINISHED", "the first parent's end")
+    reader.kill()
+    scripted.write(T1, rows=5)
+    scripted.write(second, rows=5)
+    merged = scripted.end(second, T5, parents=(T2, T3))
+    scripted.write(T5, rows=5, after=merged)
+    assert scripted.stream.asked(T5) == []
+    scripted.start()  # takes over when the dead one's leases have ended
+    scripted.pipeline.wait_for_all()
+    scripted.wait_until(lambda: scripted.state_of(second) == "FINISHED", "the second parent's end")
+    assert scripted.stream.asked(T5) == [merged]
+    asked = [query.token for query in scripted.stream.queries]
+    assert asked.index(T5) > max(index for index, token in enumerate(asked) if token in (T2, T3))
+
+
+def test_two_readers_started_one_after_the_other_end_with_half_of_the_partitions_each(scripted: Scripted) -> None:
+    first = scripted.start()
+    scripted.wait_until(lambda: scripted.leases() == [4], "the first reader to hold all")
+    second = scripted.start()
+    scripted.wait_until(lambda: scripted.leases() == [2, 2], "equal shares")
+    for token in (T1, T2, T3, T4):
+        scripted.write(token, rows=10)
+    scripted.pipeline.wait_for_all()
+    assert first.output().count('"partition_given_back"') == 2
+    assert len(scripted.pipeline.received) == 40  # each once
+    second.ask_to_end()
+    assert second.wait(timedelta(seconds=10)) == 0
+    scripted.wait_until(lambda: scripted.leases() == [4], "the first reader to hold all again")
+
+
+def test_a_subscription_deleted_while_the_reader_runs_stops_it(scripted: Scripted) -> None:
+    reader = scripted.start(CHECK_SUBSCRIPTIONS_EVERY="1s")
+    scripted.write(T1)
+    scripted.pipeline.wait_for_all()
+    _delete_subscription(scripted.pipeline.channel, scripted.pipeline.topology.subscription)
+    assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+    output = reader.output()
+    assert '"topic_loses_messages"' in output
+    assert "may be lost" in output
+    assert scripted.leases() == []
+
+
+def test_finished_partitions_are_forgotten_and_what_goes_on_goes_on(scripted: Scripted) -> None:
+    reader = scripted.start()
+    scripted.write(T2)
+    scripted.pipeline.wait_for_all()
+    split = scripted.end(T2, T5, parents=(T2,))
+    scripted.wait_until(lambda: scripted.state_of(T2) == "FINISHED", "the end")
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    again = scripted.start(KEEP_FINISHED_PARTITIONS_FOR="0s")
+    scripted.wait_until(lambda: '"finished_partitions_forgotten"' in again.output(), "rows to be forgotten")
+    assert scripted.state_of(ROOT) == ""
+    assert scripted.state_of(T2) == "FINISHED"  # T5's parent
+    scripted.write(T5, rows=3, after=split)
+    scripted.pipeline.wait_for_all()
+
+
+def _delete_subscription(channel: grpc.Channel, name: str) -> None:
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    client.delete_subscription(request={"subscription": name}, timeout=10)
