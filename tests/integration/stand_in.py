@@ -53,7 +53,7 @@ class StandIn:
         with self.writing(table, fields) as writing:
             return writing.append(rows)
 
-    def control(self, method: str, path: str, **body: Any) -> Any:
+    def control(self, method: str, path: str, /, **body: Any) -> Any:
         """Call the control endpoint."""
         request = urllib.request.Request(
             f"http://{self._rest}/control/{path}", method=method, data=json.dumps(body).encode()

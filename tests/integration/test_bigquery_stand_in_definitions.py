@@ -184,6 +184,17 @@ class TestViews:
             stand_in.run("SELECT * FROM w")
 
 
+class TestTablesWithoutColumns:
+    def test_one_can_be_made_and_be_given_columns_later(self, stand_in: StandIn) -> None:
+        made = stand_in.client.create_table(bigquery.Table(f"{PROJECT}.{stand_in.dataset}.t"))
+        with pytest.raises(exceptions.BadRequest, match="does not have a schema"):
+            stand_in.run("SELECT * FROM t")
+        made.schema = [bigquery.SchemaField("k", "INT64")]
+        stand_in.client.update_table(made, ["schema"])
+
+        assert stand_in.run("SELECT * FROM t") == []
+
+
 class TestKeysAddedLater:
     """GoogleSQL reference, "ALTER TABLE ADD PRIMARY KEY" and "ALTER TABLE DROP PRIMARY KEY"."""
 

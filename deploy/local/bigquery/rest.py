@@ -49,6 +49,17 @@ class Call:
             raise invalid(f"Parse Error: {error}") from error
 
     @property
+    def of_the_api(self) -> bool:
+        """Tell whether it is a call of BigQuery's API."""
+        return "project" in self.path
+
+    @property
+    def about(self) -> str:
+        """Return the table (``project.dataset.table``) that is read, altered or to be made; empty where it is none."""
+        table = self.path.get("table") or (self.body.get("tableReference") or {}).get("tableId")
+        return self.table_named(table).dotted if table and "dataset" in self.path else ""
+
+    @property
     def dataset(self) -> DatasetName:
         """Return the dataset that the path names."""
         return DatasetName(self.path["project"], self.path["dataset"])
@@ -56,7 +67,11 @@ class Call:
     @property
     def table(self) -> TableName:
         """Return the table that the path names."""
-        return TableName(self.path["project"], self.path["dataset"], self.path["table"])
+        return self.table_named(self.path["table"])
+
+    def table_named(self, table: str) -> TableName:
+        """Return the name of a table in the dataset that the path names."""
+        return TableName(self.path["project"], self.path["dataset"], table)
 
 
 Handler = Callable[[Call], Any]
@@ -163,13 +178,13 @@ class _Api:
 def _endpoint(handler: Handler, faults: Faults) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         body = await request.body()
-        table = ".".join(request.path_params.get(part, "") for part in ("project", "dataset", "table"))
         try:
-            if "project" in request.path_params:  # a call of the API: the control endpoint meets no faults
-                await faults.meet_call("before", table, request.method, body)
-            result = await run_in_threadpool(lambda: handler(Call(request, body)))
-            if "project" in request.path_params:
-                await faults.meet_call("after", table, request.method, body)
+            call = Call(request, body)
+            if call.of_the_api:  # the control endpoint meets no faults
+                await faults.meet_call("before", call.about, request.method, body)
+            result = await run_in_threadpool(handler, call)
+            if call.of_the_api:
+                await faults.meet_call("after", call.about, request.method, body)
         except ApiError as error:
             return _error(error)
         except Exception as error:  # whatever a request provokes, the server lives on

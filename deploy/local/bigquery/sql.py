@@ -129,6 +129,8 @@ def _physical(
             tables = warehouse.tables(defaults.dataset_name(node.catalog, node.db))
             result.beside[name] = dataset_view(what, tables, warehouse.staleness)
         return name
+    if not table.columns:
+        raise invalid_query(f"Table {table.name} does not have a schema.")
     result.tables.append(table)
     return name_of(table)
 

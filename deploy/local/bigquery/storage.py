@@ -93,7 +93,7 @@ class Storage:
         with self._writing:
             with self._logging:
                 self._logs.pop(table.number, None)
-            self._run(f"DROP VIEW {view(table)}")
+            self._run(f"DROP VIEW IF EXISTS {view(table)}")
             self._run(f"DROP TABLE {relation(table)}")
 
     def accept(self, table: Table, rows: Rows) -> None:
@@ -197,6 +197,8 @@ class Storage:
         self._database.unregister("incoming")
 
     def _make_view(self, table: Table) -> None:
+        if not table.columns:
+            return  # a table may be made without a schema; it cannot be read then
         names = ", ".join(_read(column) for column in table.columns)
         self._run(
             f"CREATE OR REPLACE VIEW {view(table)} AS SELECT {names} FROM {relation(table)} WHERE {DELETED_AT} IS NULL"

@@ -190,6 +190,8 @@ class Warehouse:
 
     def count_rows(self, table: Table) -> int:
         """Return how many rows a query would find now."""
+        if not table.columns:
+            return 0
         return int(self.query(f"SELECT count(*) FROM {view(table)}", [table]).column(0)[0].as_py())
 
     def close(self) -> None:
