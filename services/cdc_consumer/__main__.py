@@ -3,6 +3,9 @@
 `python -m services.cdc_consumer` runs it; `python -m services.cdc_consumer setup` makes its topics and subscriptions.
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
+
+Where most of what comes is poison, the query stops with exit code 2 and sets no more aside. If it is to become dead
+letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
 """
 
 import importlib.metadata
@@ -29,8 +32,8 @@ from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.tables import check_dataset, open_client
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
+from services.cdc_consumer.counts import Counts
 from services.cdc_consumer.metrics import ConsumerMetrics
-from services.cdc_consumer.micro_batch import Counts
 from services.cdc_consumer.reports import receiving_reports
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, open_session
@@ -184,6 +187,7 @@ def start_query(session: SparkSession, settings: Settings, ack_deadline: timedel
         "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
         "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
         "reportSocket": str(exchange / "reports"),
+        "poisonLimit": str(settings.poison_limit),
         "logLevel": settings.log_level,
         "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),
     }

@@ -15,7 +15,9 @@ which has nothing but the tasks' counts.
 Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` and ``dataset`` of BigQuery,
 ``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
 ``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
-service gives up), ``reportSocket`` (where counts are sent), ``logLevel``.
+service gives up), ``reportSocket`` (where counts are sent), ``poisonLimit`` (how many messages that cannot be read, or
+ten times as many changes that cannot be applied, may become dead letters in each process although most of what it saw
+last is such: 100), ``logLevel``.
 """
 
 import functools
@@ -38,7 +40,9 @@ from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.micro_batch import Counts, Ports, apply
+from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
+from services.cdc_consumer.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.reports import send_report
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
@@ -69,6 +73,7 @@ class SinkOptions:
     bigquery_storage_emulator_host: str | None = None
     stop_file: str | None = None
     report_socket: str | None = None
+    poison_limit: int = POISON_LIMIT
     log_level: str = "INFO"
 
 
@@ -113,7 +118,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
         try:
             with _stopping_at(self._options.stop_file, composed.stop):
-                return Committed(apply(messages, composed.ports, composed.stop, SystemClock()))
+                return Committed(apply(messages, composed.ports, composed.memory, composed.stop, SystemClock()))
         except BaseException:  # a task that fails has no commit message, so it tells by itself
             left = Counts(
                 messages=len(messages),
@@ -159,6 +164,9 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         ack_deadline = parse_duration(known["ackdeadline"]) if "ackdeadline" in known else None
     except ValueError as error:
         raise MisconfiguredError(f"option ackDeadline of the bigquery_cdc sink: {error}") from error
+    poison_limit = known.get("poisonlimit", str(POISON_LIMIT))
+    if not poison_limit.isdecimal():
+        raise MisconfiguredError(f"option poisonLimit={poison_limit!r} of the bigquery_cdc sink: not a whole number")
     return SinkOptions(
         subscription=subscription_path(project, known["subscription"]),
         dead_letter_topic=topic_path(project, known["deadlettertopic"]),
@@ -170,6 +178,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
         stop_file=known.get("stopfile"),
         report_socket=known.get("reportsocket"),
+        poison_limit=int(poison_limit),
         log_level=known.get("loglevel", "INFO"),
     )
 
@@ -178,6 +187,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
 class _Composed:
     ports: Ports
     leases: PubsubLeases
+    memory: Memory
     stop: Stop
 
 
@@ -202,7 +212,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         tables=BigQueryTables(client, options.project, options.dataset),
         writer=AppendStreams(storage, options.project, options.dataset, stop, clock),
     )
-    return _Composed(ports, leases, stop)
+    return _Composed(ports, leases, Memory(flood=PoisonFlood(options.poison_limit)), stop)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.cdc_consumer.micro_batch import Counts
+from services.cdc_consumer.counts import Counts
 
 
 class ConsumerMetrics:

@@ -3,27 +3,29 @@
 The order of effects is the promise. Rows are durable and dead letters confirmed before their message is acked, so
 whatever ends the process between two lines, the messages come again, and applying them twice changes nothing.
 Trouble has three sizes: a row becomes a dead letter, a table's messages are put off, and when a service is away
-everything waits, leases extended, until it is back.
+everything waits, leases extended, until it is back. Messages that have come often may be what ends the process: they
+are handled last and one by one, when all others are acked.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, TableChanges, decode_messages
+from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, decode_messages
 from services.cdc_consumer.core.poison import Poison, poison_change
-from services.cdc_consumer.core.sequencing import newest_per_key
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, TableDefinition, table_definition
-from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, RowError, Tables, TableTroubleError
+from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.flood import PoisonFlood, Seen
+from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError
+from services.cdc_consumer.trouble import Patience, TablesInTrouble
+from services.cdc_consumer.writing import ListWrites, Writing, by_table
 from shared.contracts.change_batch import Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -32,177 +34,106 @@ from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
-_UNREADABLE: Final = frozenset({Reason.UNDECODABLE, Reason.TRAILING_BYTES, Reason.UNEQUAL_LISTS})
+_SUSPECT_AFTER: Final = 3  # deliveries: a message that ends the process has then ended three
 
 T = TypeVar("T")
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What a micro-batch acts through."""
+    """What a micro-batch acts through. ``waiting`` is called while a service is waited for: the task is alive."""
 
     leases: Leases
     letters: DeadLetters
     tables: Tables
     writer: CdcWriter
+    waiting: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long to bear with what."""
+@dataclass(slots=True)
+class Memory:
+    """What a process knows from one task to the next."""
 
-    table: timedelta = timedelta(seconds=5)
-    """How long a table in trouble is tried again before its messages are put off."""
-    put_off: timedelta = timedelta(seconds=30)
-    """For how long at a message's first delivery; twice as long at each further one."""
-    longest_put_off: timedelta = timedelta(seconds=600)  # Pub/Sub's longest ack deadline
-    between_calls: timedelta = timedelta(seconds=10)
-    unreadable_messages: int = 100
-    """From so many messages on, a majority that cannot be decoded is a bad deploy and not bad records."""
+    patience: Patience = field(default_factory=Patience)
+    flood: PoisonFlood = field(default_factory=PoisonFlood)
+    tables: TablesInTrouble = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = TablesInTrouble(self.patience)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What became of a task's messages."""
-
-    messages: int = 0
-    changes: int = 0
-    rows_written: int = 0
-    superseded: int = 0
-    letters: Mapping[str, int] = field(default_factory=dict)
-    """By reason."""
-    acked: int = 0
-    put_off: int = 0
-    given_back: int = 0
-    """Only where a task failed; then it is the task itself that reports."""
-    tables_in_trouble: Sequence[str] = ()
-    max_commit_timestamp: int | None = None
-    """The latest commit timestamp of a change that was written or superseded, in microseconds."""
-
-    def fields(self) -> Mapping[str, object]:
-        """Return what is not zero or empty, for a log line."""
-        return {name: value for name, value in asdict(self).items() if value}
-
-    def plus(self, other: Self) -> Self:
-        """Return the counts of both."""
-        latest = [at for at in (self.max_commit_timestamp, other.max_commit_timestamp) if at is not None]
-        return type(self)(
-            messages=self.messages + other.messages,
-            changes=self.changes + other.changes,
-            rows_written=self.rows_written + other.rows_written,
-            superseded=self.superseded + other.superseded,
-            letters=dict(Counter(self.letters) + Counter(other.letters)),
-            acked=self.acked + other.acked,
-            put_off=self.put_off + other.put_off,
-            given_back=self.given_back + other.given_back,
-            tables_in_trouble=tuple(sorted({*self.tables_in_trouble, *other.tables_in_trouble})),
-            max_commit_timestamp=max(latest, default=None),
-        )
-
-
-def apply(messages: pa.Table, ports: Ports, stop: Stop, clock: Clock, patience: Patience | None = None) -> Counts:
+def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: Clock) -> Counts:
     """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or put off.
 
     What it raises leaves nothing acked that is not durable; what is not acked has been given back or put off.
-    MisconfiguredError: a newer wire format, or a majority that cannot be decoded; the messages are put off, since
-    somebody has to act first, and every delivery counts against them. TransientError: a service was away until the
-    process was asked to stop.
+    MisconfiguredError: a newer wire format, or a flood of poison; the messages are put off, since somebody has to act
+    first, and every delivery counts against them. TransientError: a service was away until the process was asked to
+    stop.
     """
-    ack_ids = messages["ack_id"].to_pylist()
-    if not ack_ids:
+    if not len(messages):
         return Counts()
-    with ports.leases.keeping(ack_ids):
-        task = _Task(messages, ack_ids, ports, stop, clock, patience or Patience())
+    writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, memory.patience, ports.waiting)
+    counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
+    with ports.leases.keeping(list(unsettled)):
         try:
-            return task.run()
+            for group in _in_groups(messages):
+                task = _Task(group, unsettled, ports, memory, writing)
+                counts = counts.plus(task.run())
         except BaseException as error:
-            task.leave_the_rest(for_later=isinstance(error, MisconfiguredError))
+            _leave(messages, unsettled, ports.leases, memory.patience, stop, isinstance(error, MisconfiguredError))
             raise
+    return counts
 
 
-class _ListWrites:
-    """The changes of one table and column list, and what has become of each row."""
-
-    def __init__(self, changes: TableChanges) -> None:
-        self.changes = changes
-        self.messages: list[int] = []
-        self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
-        self.refused: dict[int, RowError] = {}
-        self.conflict: PoisonRecordError | None = None
-        self.trouble: TableTroubleError | None = None
-
-    @property
-    def writable(self) -> bool:
-        return self.conflict is None and self.trouble is None
-
-    def excluded(self) -> pa.Array | None:
-        return pa.array(sorted(self.refused), pa.int64()) if self.refused else None
-
-    def take_in(self, rows: Rows, errors: Sequence[RowError]) -> None:
-        """Remember what BigQuery has said of rows that were handed to it."""
-        self.accepted[rows] = True
-        for error in errors:
-            row = int(rows[error.index])
-            self.refused[row] = error
-            self.accepted[row] = False
+def _in_groups(messages: pa.Table) -> Sequence[pa.Table]:
+    """Return all messages together but those that have come often: each of these alone, the most frequent last."""
+    often = pc.fill_null(pc.greater(messages["delivery_attempt"], _SUSPECT_AFTER), False)
+    if not pc.any(often).as_py():
+        return [messages]
+    suspects = messages.filter(often).sort_by("delivery_attempt")
+    return [*filter(len, [messages.filter(pc.invert(often))]), *(suspects.slice(n, 1) for n in range(len(suspects)))]
 
 
 class _Task:
-    def __init__(
-        self, messages: pa.Table, ack_ids: Sequence[str], ports: Ports, stop: Stop, clock: Clock, patience: Patience
-    ) -> None:
+    def __init__(self, messages: pa.Table, unsettled: set[str], ports: Ports, memory: Memory, writing: Writing) -> None:
         self._messages = messages
-        self._ack_ids = ack_ids
+        self._ack_ids: Sequence[str] = messages["ack_id"].to_pylist()
+        self._unsettled = unsettled  # leases of all of the task's messages that are neither acked nor put off
+        self._open = set(range(len(messages)))  # messages of ours of which the same is true
         self._ports = ports
-        self._stop = stop
-        self._clock = clock
-        self._patience = patience
-        self._open = set(range(len(ack_ids)))  # messages neither acked nor put off
+        self._patience = memory.patience
+        self._known = memory.tables
+        self._flood = memory.flood
+        self._writing = writing
+        self._stop = writing.stop
+        self._clock = writing.clock
         self._letters: Counter[str] = Counter()
         self._put_off = 0
         self._decoded: Decoded
-        self._lists: list[_ListWrites]
+        self._lists: list[ListWrites]
 
     def run(self) -> Counts:
-        """Do it all, in the order that loses nothing."""
+        """Do it all, in the order that loses nothing, and what may have to wait last."""
         self._decoded = decode_messages(self._messages, self._clock.now())
-        self._refuse_a_bad_deploy()
+        self._flood.judge(self._seen(self._open, self._decoded.poison))
         self._lists = self._column_lists()
+        known = [one for one in self._lists if self._known.known(one.definition)]
+        for one in known:
+            suspected = not self._known.certain(one.definition)
+            one.in_trouble(TableTroubleError(f"table {one.table} was in trouble a moment ago", suspected=suspected))
         self._write()
-        self._settle()
-        self._try_tables_in_trouble_again()
+        self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
+        self._bear_with_new_trouble()
         self._put_off_the_rest()
         return self._counts()
 
-    def leave_the_rest(self, *, for_later: bool) -> None:
-        """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
-        if not self._open:
-            return
-        try:
-            if for_later:
-                self._put_off_the_rest()
-            else:
-                self._ports.leases.give_back([self._ack_ids[message] for message in sorted(self._open)])
-        except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
-            structlog.get_logger().warning("messages_not_given_back", messages=len(self._open), error=str(error))
-
-    def _refuse_a_bad_deploy(self) -> None:
-        unreadable = [p for p in self._decoded.poison if p.change is None and p.reason in _UNREADABLE]
-        total = len(self._ack_ids)
-        if total >= self._patience.unreadable_messages and 2 * len(unreadable) > total:
-            raise MisconfiguredError(
-                f"{len(unreadable)} of {total} messages cannot be decoded (the first: {unreadable[0].detail}): nothing "
-                "was acked or set aside; check that the subscription carries change batches of this version"
-            )
-
-    def _column_lists(self) -> list[_ListWrites]:
+    def _column_lists(self) -> list[ListWrites]:
         """Return the column lists with their messages: a message belongs to one, even if it has no change at all."""
-        lists = [_ListWrites(changes) for changes in self._decoded.tables]
-        by_definition: dict[TableDefinition, list[_ListWrites]] = {}
+        lists = [ListWrites(changes) for changes in self._decoded.tables]
+        by_definition: dict[TableDefinition, list[ListWrites]] = {}
         for one in lists:
-            by_definition.setdefault(one.changes.definition, []).append(one)
-        by_header: dict[Header, Sequence[_ListWrites]] = {}
+            by_definition.setdefault(one.definition, []).append(one)
+        by_header: dict[Header, Sequence[ListWrites]] = {}
         for message, batch in self._decoded.batches.items():
             if batch.header not in by_header:
                 try:
@@ -213,75 +144,76 @@ class _Task:
                 one.messages.append(message)
         return lists
 
-    def _write(self) -> None:
-        """Write until every row of a list that is in no trouble is accepted, refused, or superseded by an accepted one.
-
-        All appends of a round are on their way before the first answer is awaited. A refused row, or a list that gets
-        into trouble, lets the next newest of its keys be chosen in the next round.
-        """
-        tables: dict[str, list[_ListWrites]] = {}
-        for one in self._lists:
-            self._ensure(one)
-            tables.setdefault(one.changes.definition.name, []).append(one)
-        while True:
-            started = []
-            for lists in tables.values():
-                writable = [one for one in lists if one.writable]
-                chosen = newest_per_key([one.changes for one in writable], [one.excluded() for one in writable])
-                for one, newest in zip(writable, chosen, strict=True):
-                    rows = newest.to_numpy()
-                    rows = rows[~one.accepted[rows]]
-                    if len(rows):
-                        appending = self._ports.writer.append(one.changes.definition, one.changes.rows.take(rows))
-                        started.append((one, rows, appending))
-            if not started:
+    def _write(self, again: Sequence[ListWrites] | None = None) -> None:
+        """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""
+        if again is not None:
+            if not again:
                 return
-            for one, rows, appending in started:
-                outcome = self._until_back(appending.refused)
-                if isinstance(outcome, TableTroubleError):
-                    self._in_trouble(one, outcome)
-                else:
-                    one.take_in(rows, outcome)
+            for one in again:
+                one.try_again()
+        self._writing.settle = self._settle
+        self._writing.write(self._lists)
+        self._settle()
 
-    def _ensure(self, one: _ListWrites) -> None:
-        if not one.writable:
+    def _bear_with_new_trouble(self) -> None:
+        """Bear with tables newly in trouble for a while: most often a table or column has just been made."""
+        new = [one for one in self._lists if one.trouble is not None and not self._known.known(one.definition)]
+        if not new:
             return
+        began = self._clock.now()
+        attempts = retrying(self._stop, self._patience.table, self._patience.between_calls)
         try:
-            outcome = self._until_back(lambda: self._ports.tables.ensure(one.changes.definition))
-        except PoisonRecordError as conflict:
-            one.conflict = conflict
-        else:
-            if isinstance(outcome, TableTroubleError):
-                self._in_trouble(one, outcome)
-
-    def _in_trouble(self, one: _ListWrites, trouble: TableTroubleError) -> None:
-        table = one.changes.definition.name
-        one.trouble = trouble
-        self._ports.tables.forget(table)
-        structlog.get_logger().warning("table_in_trouble", table=table, messages=len(one.messages), error=str(trouble))
-
-    def _until_back(self, call: Callable[[], T]) -> T | TableTroubleError:
-        """Call until the service is back, leases extended meanwhile; TransientError only when asked to stop."""
-        for attempt in retrying(self._stop, longest_wait=self._patience.between_calls):
-            with attempt:
-                try:
-                    return call()
-                except TableTroubleError as trouble:
-                    return trouble
-        raise AssertionError("a retry ends with a value or an error")
+            for attempt in attempts:
+                with attempt:
+                    self._write(new)
+                    for one in new:
+                        if one.trouble is not None:
+                            raise one.trouble
+        except TableTroubleError:
+            for one in new:
+                if one.trouble is not None:
+                    self._known.began(one.definition, began, self._clock.now(), one.trouble)
 
     def _settle(self) -> None:
-        """Keep the letters of, and then ack, every open message that is not in a list in trouble."""
-        waiting = {message for one in self._lists if one.trouble is not None for message in one.messages}
+        """Keep the letters of, and then ack, every open message whose changes are all accepted, superseded or poison.
+
+        While one column list of a table fails none of that table's is done: its newer rows may be what supersedes.
+        """
+        waiting: set[int] = set()
+        for lists in by_table(self._lists).values():
+            failing = any(one.failing is not None for one in lists)
+            for one in lists:
+                waiting |= set(one.messages) if failing or one.trouble is not None else self._stuck_messages(one)
         done = self._open - waiting
         if not done:
             return
         poison = [*self._decoded.poison, *chain.from_iterable(self._poison_of(one) for one in self._lists)]
-        self._keep_letters([one for one in poison if one.message in done])
-        self._ports.leases.ack([self._ack_ids[message] for message in sorted(done)])
+        poison = [one for one in poison if one.message in done]
+        seen = self._seen(done, poison)
+        self._flood.judge(seen)
+        self._keep_letters(poison)
+        self._flood.remember(seen)
+        ack_ids = [self._ack_ids[message] for message in sorted(done)]
+        self._until_back(lambda: self._ports.leases.ack(ack_ids))
+        self._unsettled.difference_update(ack_ids)
         self._open -= done
 
-    def _poison_of(self, one: _ListWrites) -> Sequence[Poison]:
+    def _seen(self, messages: set[int], poison: Sequence[Poison]) -> Seen:
+        batches = self._decoded.batches
+        return Seen(len(messages), sum(len(batches[one]) for one in messages if one in batches), poison)
+
+    def _stuck_messages(self, one: ListWrites) -> set[int]:
+        """Return the messages that wait for a row that fails, and refuse those rows that have failed long enough."""
+        waiting, message_of = set(), one.changes.rows[MESSAGE]
+        for row, why in list(one.stuck.items()):
+            message = message_of[row].as_py()
+            if self._deliveries(message) >= self._patience.stuck_deliveries:
+                one.give_up(row, Reason.RETRIES_EXHAUSTED, why)
+            else:
+                waiting.add(message)
+        return waiting
+
+    def _poison_of(self, one: ListWrites) -> Sequence[Poison]:
         """Return the rows of a list that BigQuery, or its table, does not take."""
         message_of = one.changes.rows[MESSAGE]
         change_of = one.changes.rows[CHANGE]
@@ -308,7 +240,7 @@ class _Task:
         if not poison:
             return
         letters = [self._letter(one) for one in poison]
-        self._ports.letters.keep(letters)
+        self._until_back(lambda: self._ports.letters.keep(letters))
         reasons = Counter(letter.reason.value for letter in letters)
         self._letters += reasons
         structlog.get_logger().warning("records_set_aside", reasons=dict(reasons), first=letters[0].identity)
@@ -330,51 +262,83 @@ class _Task:
             commit_timestamp=poison.commit_timestamp,
         )
 
-    def _try_tables_in_trouble_again(self) -> None:
-        """Bear with tables in trouble for a while: most often a table or column has just been made."""
-        if not any(one.trouble for one in self._lists):
-            return
-        attempts = retrying(self._stop, self._patience.table, self._patience.between_calls)
-        try:
-            for attempt in attempts:
-                with attempt:
-                    for one in self._lists:
-                        one.trouble = None
-                    self._write()
-                    self._settle()
-                    for one in self._lists:
-                        if one.trouble is not None:
-                            raise one.trouble
-        except TableTroubleError:
-            return
-
     def _put_off_the_rest(self) -> None:
-        """Put off what is left, each message for longer the more often it has come: every delivery counts."""
-        by_delay: dict[timedelta, list[str]] = {}
-        for message in sorted(self._open):
-            attempt = self._messages["delivery_attempt"][message].as_py() or 1
-            delay = min(self._patience.put_off * 2 ** min(attempt - 1, 10), self._patience.longest_put_off)
-            by_delay.setdefault(delay, []).append(self._ack_ids[message])
-        for delay, ack_ids in by_delay.items():
-            self._ports.leases.put_off(ack_ids, delay)
+        suspected = {
+            message for one in self._lists if one.trouble and one.trouble.suspected for message in one.messages
+        }
+        delays = {
+            self._ack_ids[message]: self._patience.longest_put_off
+            if message in suspected
+            else put_off_for(self._deliveries(message), self._patience)
+            for message in sorted(self._open)
+        }
+        for delay, ack_ids in _by_delay(delays).items():
+            self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.put_off(ack_ids, delay))  # type: ignore[misc]
+            self._unsettled.difference_update(ack_ids)
             self._put_off += len(ack_ids)
         self._open.clear()
+
+    def _deliveries(self, message: int) -> int:
+        return self._messages["delivery_attempt"][message].as_py() or 1
+
+    def _until_back(self, call: Callable[[], None]) -> None:
+        """Call until Pub/Sub is back, leases extended meanwhile; TransientError only when asked to stop."""
+        for attempt in retrying(self._stop, longest_wait=self._patience.between_calls):
+            with attempt:
+                if attempt.retry_state.attempt_number > 1:
+                    self._ports.waiting()
+                call()
 
     def _counts(self) -> Counts:
         done = [one for one in self._lists if one.writable]
         written = sum(int(one.accepted.sum()) for one in done)
-        refused = sum(len(one.refused) for one in done)
+        left_out = sum(len(one.refused) + len(one.stuck) for one in done)
+        rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
         latest = [pc.max(one.changes.rows[COMMIT_TIMESTAMP_COLUMN]).as_py() for one in done]
+        in_trouble = {one.table for one in self._lists if one.trouble is not None}
         return Counts(
             messages=len(self._ack_ids),
             changes=sum(len(batch) for batch in self._decoded.batches.values()),
             rows_written=written,
-            superseded=sum(one.changes.rows.num_rows for one in done) - written - refused,
+            superseded=rows - written - left_out,
             letters=dict(self._letters),
             acked=len(self._ack_ids) - self._put_off,
             put_off=self._put_off,
-            tables_in_trouble=tuple(
-                sorted({one.changes.definition.name for one in self._lists if one.trouble is not None})
-            ),
+            tables_in_trouble=tuple(sorted(in_trouble)),
+            tables_well=tuple(sorted({one.table for one in done} - in_trouble)),
             max_commit_timestamp=max((at for at in latest if at is not None), default=None),
         )
+
+
+def put_off_for(deliveries: int, patience: Patience) -> timedelta:
+    """Return for how long a message is put off: longer the more often it has come, for every delivery counts."""
+    return min(patience.put_off * (1 << min(deliveries - 1, 10)), patience.longest_put_off)
+
+
+def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:
+    by_delay: dict[timedelta, list[str]] = {}
+    for ack_id, delay in delays.items():
+        by_delay.setdefault(delay, []).append(ack_id)
+    return by_delay
+
+
+def _leave(
+    messages: pa.Table, unsettled: set[str], leases: Leases, patience: Patience, stop: Stop, for_later: bool
+) -> None:
+    """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
+    pairs = zip(messages["ack_id"].to_pylist(), messages["delivery_attempt"].to_pylist(), strict=True)
+    delays = {
+        ack_id: put_off_for(deliveries or 1, patience) if for_later else timedelta(0)
+        for ack_id, deliveries in pairs
+        if ack_id in unsettled
+    }
+    try:
+        for delay, ack_ids in _by_delay(delays).items():
+            for attempt in retrying(stop, patience.leaving, patience.between_calls):
+                with attempt:
+                    if for_later:
+                        leases.put_off(ack_ids, delay)
+                    else:
+                        leases.give_back(ack_ids)
+    except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
+        structlog.get_logger().warning("messages_not_given_back", messages=len(delays), error=str(error))

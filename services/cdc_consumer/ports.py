@@ -21,8 +21,19 @@ from shared.contracts.reasons import Reason
 class TableTroubleError(TransientError):
     """One table cannot be written for now, others can: its column is not visible yet, it was just made, no permission.
 
-    Never a reason for a dead letter: the table's messages are put off and come again.
+    Never a reason for a dead letter: the table's messages are put off and come again. ``code`` stands for what BigQuery
+    has said where its words may quote a row. ``suspected``: it may as well be the whole service that is away.
     """
+
+    def __init__(self, message: str, *, code: str = "", suspected: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.suspected = suspected
+
+    @property
+    def shown(self) -> str:
+        """Return what a log may say of it."""
+        return self.code or str(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from services.cdc_consumer.micro_batch import Counts
+from services.cdc_consumer.counts import Counts
 
 _LARGEST: Final = 1 << 16
 _END: Final = b""

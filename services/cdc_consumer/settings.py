@@ -28,6 +28,11 @@ class Settings:
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", default=2, least=1)
     micro_batch_messages: int = setting("messages in a micro-batch, at most", default=2_000, least=1)
     micro_batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=64 << 20, least=1)
+    poison_limit: int = setting(
+        "how many messages that cannot be read may become dead letters though most are such; ten times for changes",
+        default=100,
+        least=0,
+    )
     linger: timedelta = setting("how long more messages are waited for", default=timedelta(milliseconds=50))
     keep_messages_for: timedelta = setting(
         "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)

@@ -27,6 +27,12 @@ class FakeCdcWriter:
         """So many more answers are TransientError."""
         self.invisible: dict[str, int] = {}
         """Columns that appends do not see yet: so many more appends that have one are TableTroubleError."""
+        self.failing: set[str] = set()
+        """Tables every append to which is a TransientError."""
+        self.missing: set[str] = set()
+        """Tables that appends do not find, though they have been made."""
+        self.stuck: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
+        """Appends that hold such a row are a TransientError."""
         self.refuses: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
         self.largest_row = 9_000_000
         self.rows_sent = 0
@@ -68,8 +74,10 @@ class FakeAppending:
         if writer.away:
             writer.away -= 1
             raise TransientError("BigQuery is away")
+        if table in writer.failing or any(writer.stuck(table, row) for row in self._rows):
+            raise TransientError(f"table {table}: INTERNAL")
         there = writer.tables.there.get(table)
-        if there is None:
+        if there is None or table in writer.missing:
             raise TableTroubleError(f"table {table} not found")
         for column in self._definition.columns:
             left = writer.invisible.get(column.name, 0)

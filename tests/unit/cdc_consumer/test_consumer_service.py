@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
+from services.cdc_consumer.counts import Counts
 from services.cdc_consumer.metrics import ConsumerMetrics
-from services.cdc_consumer.micro_batch import Counts
 from services.cdc_consumer.reports import receiving_reports, send_report
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of

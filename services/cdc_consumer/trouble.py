@@ -1,0 +1,131 @@
+"""Which tables are in trouble, and for how long to bear with what: remembered for the process, not for a micro-batch.
+
+A table that cannot be written holds the others up once, for the first patience. After that its messages are put off as
+they come, and one attempt every now and then finds out whether it is well again.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.timestamps import Nanoseconds
+
+_FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest put-off: its messages come no more
+_NEVER: Final = Nanoseconds(-(1 << 62))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to bear with what."""
+
+    table: timedelta = timedelta(seconds=5)
+    """How long a table in trouble is tried again before its messages are put off. Once; then it is known."""
+    alone: timedelta = timedelta(minutes=5)
+    """The same where the service itself may be away: the table is alone in its micro-batch, and nothing tells.
+
+    Its messages are then put off for `longest_put_off`. So a service that stays away costs them a delivery attempt
+    every 900 seconds, 96 a day, of the 100 after which Pub/Sub forwards them to the dead-letter topic.
+    """
+    put_off: timedelta = timedelta(seconds=30)
+    """For how long at a message's first delivery; twice as long at each further one."""
+    longest_put_off: timedelta = timedelta(seconds=600)  # Pub/Sub's longest ack deadline
+    between_calls: timedelta = timedelta(seconds=10)
+    between_probes: timedelta = timedelta(seconds=10)
+    """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
+    stuck_deliveries: int = 10
+    """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
+    leaving: timedelta = timedelta(seconds=10)
+    """How long a task that fails tries to let its messages go."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    since: Nanoseconds
+    probe_at: Nanoseconds
+    seen: Nanoseconds
+    certain: bool
+
+
+class TablesInTrouble:
+    """What one process knows of its tables. A table's column lists are in trouble each for itself.
+
+    That is because a new column that is not visible yet concerns only the rows that have it.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._troubles: dict[TableDefinition, _Trouble] = {}
+        self._accepted: dict[str, Nanoseconds] = {}
+        self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
+
+    def known(self, definition: TableDefinition) -> bool:
+        """Tell whether the first patience with a column list has been spent."""
+        return definition in self._troubles
+
+    def certain(self, definition: TableDefinition) -> bool:
+        """Tell whether it is known, and known not to be the service: others have been accepted since it began."""
+        trouble = self._troubles.get(definition)
+        if trouble is None:
+            return False
+        trouble.certain = trouble.certain or self.others_accepted_since(definition.name, trouble.since)
+        return trouble.certain
+
+    def probe_due(self, definition: TableDefinition, now: Nanoseconds) -> bool:
+        """Tell whether a column list in trouble is to be tried now; if so, not again for a while."""
+        trouble = self._troubles.get(definition)
+        if trouble is None:
+            return True
+        trouble.seen = now
+        if now < trouble.probe_at:
+            return False
+        trouble.probe_at = later(now, self._patience.between_probes)
+        return True
+
+    def began(self, definition: TableDefinition, since: Nanoseconds, now: Nanoseconds, why: TableTroubleError) -> None:
+        """Remember that patience with a column list has run out."""
+        probe_at = later(now, self._patience.between_probes)
+        if definition not in self._troubles:
+            self._troubles[definition] = _Trouble(since, probe_at, now, certain=not why.suspected)
+            structlog.get_logger().warning("table_in_trouble", table=definition.name, why=why.shown)
+        trouble = self._troubles[definition]
+        trouble.certain = trouble.certain or not why.suspected
+        trouble.probe_at, trouble.seen = probe_at, now
+        for other, each in list(self._troubles.items()):
+            if now > later(each.seen, _FORGOTTEN_AFTER):
+                del self._troubles[other]
+
+    def well(self, definition: TableDefinition) -> None:
+        """Forget a column list's trouble."""
+        if self._troubles.pop(definition, None) is not None:
+            structlog.get_logger().info("table_recovered", table=definition.name)
+
+    def accepted(self, table: str, now: Nanoseconds) -> None:
+        """Remember that BigQuery has taken rows of a table."""
+        self._accepted[table] = now
+
+    def accepted_since(self, table: str, since: Nanoseconds) -> bool:
+        """Tell whether BigQuery has taken rows of this table since then."""
+        return self._accepted.get(table, _NEVER) >= since
+
+    def others_accepted_since(self, table: str, since: Nanoseconds) -> bool:
+        """Tell whether BigQuery has taken rows of any other table since then."""
+        return any(at >= since for name, at in self._accepted.items() if name != table)
+
+    def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
+        """Return the conflict of a column list with its table, unless it is time to look at the table again."""
+        found, at = self._conflicts.get(definition, (None, _NEVER))
+        return found if now < later(at, self._patience.between_probes) else None
+
+    def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:
+        """Remember a conflict that has just been looked at."""
+        self._conflicts[definition] = conflict, now
+
+
+def later(when: Nanoseconds, by: timedelta) -> Nanoseconds:
+    """Return a time later by a duration."""
+    return Nanoseconds(when + by // timedelta(microseconds=1) * 1000)

@@ -1,0 +1,291 @@
+"""Writes the changes of a task: the newest of each key, every table's appends at once, and each trouble its size.
+
+What fails retryably is tried again until it is known whose trouble it is. It is the table's if others were accepted
+meanwhile; if nothing at all is accepted, it is the service's, and then everything waits. Where nothing else has been
+sent since, a row that was accepted before is sent once more, to see: repeats are harmless.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.core.columns import TableChanges
+from services.cdc_consumer.core.sequencing import newest_per_key
+from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.ports import Appending, CdcWriter, RowError, Tables, TableTroubleError
+from services.cdc_consumer.trouble import Patience, TablesInTrouble, later
+from shared.contracts.errors import PoisonRecordError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+_FRUITLESS: Final = 32
+"""Failures without anything accepted between them, after which it is not the rows but the table."""
+
+Rows = npt.NDArray[np.int64]
+
+
+class ListWrites:
+    """The changes of one table and column list, and what has become of each row."""
+
+    def __init__(self, changes: TableChanges) -> None:
+        self.changes = changes
+        self.messages: list[int] = []
+        self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
+        self.refused: dict[int, RowError] = {}
+        self.stuck: dict[int, str] = {}
+        """Rows that fail retryably every time while others of their table are accepted, and what was said of them."""
+        self.conflict: PoisonRecordError | None = None
+        self.trouble: TableTroubleError | None = None
+        self.ensured = False
+        self.under_way: tuple[Rows, Appending] | None = None
+        self.failing: TransientError | None = None
+        self.failing_since: Nanoseconds | None = None
+
+    @property
+    def definition(self) -> TableDefinition:
+        """Return the table and column list."""
+        return self.changes.definition
+
+    @property
+    def table(self) -> str:
+        """Return the table's name."""
+        return self.changes.definition.name
+
+    @property
+    def writable(self) -> bool:
+        """Tell whether rows are to be written: there is neither a conflict nor trouble."""
+        return self.conflict is None and self.trouble is None
+
+    def excluded(self) -> pa.Array | None:
+        """Return the rows that BigQuery does not take; None if there are none."""
+        rows = sorted({*self.refused, *self.stuck})
+        return pa.array(rows, pa.int64()) if rows else None
+
+    def take_in(self, rows: Rows, errors: Sequence[RowError]) -> None:
+        """Remember what BigQuery has said of rows that were handed to it."""
+        self.accepted[rows] = True
+        for error in errors:
+            row = int(rows[error.index])
+            self.refused[row] = error
+            self.accepted[row] = False
+
+    def give_up(self, row: int, reason: Reason, why: str) -> None:
+        """Refuse a row that is stuck."""
+        del self.stuck[row]
+        self.refused[row] = RowError(row, reason, why)
+
+    def in_trouble(self, trouble: TableTroubleError) -> None:
+        """Give up for now; what is under way is left to itself, for it may as well be repeated later."""
+        self.trouble = trouble
+        self.failing = self.under_way = None
+        self.ensured = False
+
+    def try_again(self) -> None:
+        """Forget the trouble."""
+        self.trouble = self.failing_since = None
+
+
+@dataclass
+class Writing:
+    """What a task writes with."""
+
+    tables: Tables
+    writer: CdcWriter
+    known: TablesInTrouble
+    stop: Stop
+    clock: Clock
+    patience: Patience
+    waiting: Callable[[], None]
+    """Called whenever a call has failed and is to be tried again: the task is alive."""
+    settle: Callable[[], None] = lambda: None
+    """Called before anything waits, so that what is done does not wait too."""
+    _witnesses: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict)
+
+    def write(self, lists: Sequence[ListWrites]) -> None:
+        """Write until every row of a list that is in no trouble is accepted, refused, or superseded by an accepted one.
+
+        TransientError: the service was away until the process was asked to stop.
+        """
+        going_on = True
+        while going_on:
+            for attempt in retrying(self.stop, longest_wait=self.patience.between_calls):
+                with attempt:
+                    going_on = self._go_round(lists)
+
+    def _go_round(self, lists: Sequence[ListWrites]) -> bool:
+        """Write all that can be written, and try what fails once; tell whether there is more to do at once.
+
+        All appends are on their way before the first answer is awaited. A refused row, or a list that gets into
+        trouble, lets the next newest of its keys be chosen. TransientError: some of it has to wait.
+        """
+        tried: set[int] = set()
+        turn: Sequence[ListWrites] = lists
+        while turn:
+            for one in lists:
+                if one.writable and not one.ensured and id(one) not in tried:
+                    self._attempt(one, self._ensure, tried)
+            self._start(lists)
+            turn = [one for one in lists if one.under_way is not None and id(one) not in tried]
+            for one in turn:
+                self._attempt(one, self._take_answers, tried)
+        failing = [one for one in lists if one.failing is not None]
+        if not failing:
+            return False
+        self._find_out_whose_trouble_it_is(failing)
+        for one in failing:
+            if one.failing is not None:
+                if self._witnesses:  # else it is the service that is away, and nothing is settled
+                    self.settle()
+                raise one.failing
+        return True
+
+    def _attempt(self, one: ListWrites, step: Callable[[ListWrites], None], tried: set[int]) -> None:
+        try:
+            step(one)
+        except TableTroubleError as trouble:
+            self._in_trouble(one, trouble)
+        except TransientError as error:
+            one.failing = error
+            one.failing_since = self.clock.now() if one.failing_since is None else one.failing_since
+            tried.add(id(one))
+            self.waiting()
+        else:
+            one.failing = one.failing_since = None
+
+    def _ensure(self, one: ListWrites) -> None:
+        now = self.clock.now()
+        one.conflict = self.known.conflict(one.definition, now)
+        try:
+            if one.conflict is None:
+                self._look_at_table(one)
+        except PoisonRecordError as conflict:
+            self.known.conflicting(one.definition, conflict, now)
+            one.conflict = conflict
+        one.ensured = True
+        if not one.changes.rows.num_rows:
+            self.known.well(one.definition)
+
+    def _look_at_table(self, one: ListWrites) -> None:
+        try:
+            self.tables.ensure(one.definition)
+        except PoisonRecordError:  # said from memory, perhaps, and mended since
+            self.tables.forget(one.table)
+            self.tables.ensure(one.definition)
+
+    def _start(self, lists: Iterable[ListWrites]) -> None:
+        for group in by_table(lists).values():
+            writable = [one for one in group if one.writable]
+            chosen = newest_per_key([one.changes for one in writable], [one.excluded() for one in writable])
+            for one, newest in zip(writable, chosen, strict=True):
+                if not one.ensured or one.under_way is not None:
+                    continue
+                rows = newest.to_numpy()
+                rows = rows[~one.accepted[rows]]
+                if len(rows):
+                    one.under_way = rows, self.writer.append(one.definition, one.changes.rows.take(rows))
+
+    def _take_answers(self, one: ListWrites) -> None:
+        assert one.under_way is not None
+        rows, appending = one.under_way
+        one.take_in(rows, appending.refused())
+        self._settled(one)
+
+    def _find_out_whose_trouble_it_is(self, failing: Sequence[ListWrites]) -> None:
+        tables = {one.table for one in failing}
+        for one in failing:
+            now, since = self.clock.now(), _beginning(one)
+            if self.known.certain(one.definition):
+                self._in_trouble(one, TableTroubleError(str(one.failing)))
+            elif now < later(since, self.patience.table):
+                continue
+            elif self._others_accepted(since, tables):
+                self._sift(one)
+            elif len(tables) == 1 and now >= later(since, self.patience.alone):
+                self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
+
+    def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
+        """Tell whether BigQuery takes rows of tables that do not fail; if nothing says so yet, send one such row again.
+
+        What was accepted before the failing began proves nothing: the service may have gone away in between.
+        """
+        if any(self.known.accepted_since(table, since) for table in self._witnesses if table not in failing):
+            return True
+        return any(self._accepted_again(table) for table in self._witnesses if table not in failing)
+
+    def _accepted_again(self, table: str) -> bool:
+        """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
+        definition, row = self._witnesses[table]
+        try:
+            accepted = not self.writer.append(definition, row).refused()
+        except TransientError:
+            return False
+        if accepted:
+            self.known.accepted(table, self.clock.now())
+        return accepted
+
+    def _sift(self, one: ListWrites) -> None:
+        """Halve what fails while others are accepted, down to the rows that fail alone; if all do, it is the table."""
+        if one.under_way is None:  # the table itself cannot be had
+            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+        parts, stuck, any_accepted, fruitless = [one.under_way[0]], [], False, 0
+        while parts and fruitless < _FRUITLESS:
+            rows = parts.pop()
+            try:
+                errors = self.writer.append(one.definition, one.changes.rows.take(rows)).refused()
+            except TableTroubleError as trouble:
+                return self._in_trouble(one, trouble)
+            except TransientError as error:
+                self.waiting()
+                fruitless += 1
+                if len(rows) == 1:
+                    stuck.append((int(rows[0]), error))
+                else:
+                    parts += reversed(np.array_split(rows, 2))
+            else:
+                fruitless = 0
+                any_accepted = any_accepted or len(errors) < len(rows)
+                one.take_in(rows, errors)
+        if parts or not (any_accepted or (one.table in self._witnesses and self._accepted_again(one.table))):
+            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+        one.stuck |= {row: str(error) for row, error in stuck}
+        self._settled(one)
+        if stuck:
+            structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(stuck), why=str(stuck[0][1]))
+        return None
+
+    def _settled(self, one: ListWrites) -> None:
+        """Take note that nothing of a list is under way any more."""
+        one.under_way = one.failing = one.failing_since = None
+        accepted = np.flatnonzero(one.accepted)
+        if len(accepted):
+            self.known.well(one.definition)
+            self.known.accepted(one.table, self.clock.now())
+            self._witnesses[one.table] = one.definition, one.changes.rows.slice(int(accepted[0]), 1)
+
+    def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
+        now = self.clock.now()
+        if one.failing is not None or self.known.known(one.definition):  # its first patience is spent already
+            self.known.began(one.definition, now if one.failing_since is None else one.failing_since, now, trouble)
+        self.tables.forget(one.table)
+        one.in_trouble(trouble)
+
+
+def _beginning(one: ListWrites) -> Nanoseconds:
+    assert one.failing_since is not None
+    return one.failing_since
+
+
+def by_table(lists: Iterable[ListWrites]) -> Mapping[str, Sequence[ListWrites]]:
+    """Group column lists by their table."""
+    tables: dict[str, list[ListWrites]] = {}
+    for one in lists:
+        tables.setdefault(one.table, []).append(one)
+    return tables

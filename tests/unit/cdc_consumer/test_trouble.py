@@ -1,0 +1,333 @@
+"""Trouble in its three sizes: whose it is, how long it is borne with, and that everything else flows on."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from services.cdc_consumer.trouble import Patience
+from shared.contracts.errors import TransientError
+from shared.contracts.reasons import Reason
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World
+
+LONGEST = timedelta(seconds=600)
+
+
+@pytest.fixture
+def world() -> World:
+    """Return a world in which a second goes by at each look at the clock."""
+    world = World()
+    world.start_anew(Patience(between_calls=AT_ONCE))
+    world.clock.ticks = timedelta(seconds=1)
+    return world
+
+
+@pytest.fixture
+def attempts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the tables that were looked at or appended to, one entry each time."""
+    seen: list[str] = []
+    append, ensure = world.writer.append, world.tables._brought_about
+
+    def count_append(definition: Any, rows: Any) -> Any:
+        seen.append(definition.name)
+        return append(definition, rows)
+
+    def count_ensure(definition: Any) -> Any:
+        seen.append(definition.name)
+        return ensure(definition)
+
+    monkeypatch.setattr(world.writer, "append", count_append)
+    monkeypatch.setattr(world.tables, "_brought_about", count_ensure)
+    return seen
+
+
+def forbid(world: World, table: str = "planes") -> None:
+    """Forbid a table, and let its first patience be spent without waiting for it."""
+    world.tables.forbidden.add(table)
+    world.start_anew(Patience(table=AT_ONCE, between_calls=AT_ONCE))
+    world.apply(a_message(a_change(1), header=a_header(table)))
+
+
+def test_a_table_known_to_be_in_trouble_is_put_off_at_once_and_not_tried(world: World, attempts: list[str]) -> None:
+    forbid(world)
+    world.clock.ticks = AT_ONCE
+    attempts.clear()
+    for number in range(5):
+        counts = world.apply(a_message(a_change(number)), a_message(a_change(number), header=AIRPORTS))
+        assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 1, ("planes",))
+
+    assert "planes" not in attempts
+    assert set(world.names("airports")) == set(range(5))
+
+
+def test_its_first_patience_is_spent_once_and_not_in_every_micro_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.start_anew(Patience(table=timedelta(seconds=0.2), between_calls=timedelta(seconds=0.01)))
+    world.tables.forbidden.add("planes")
+    tried: list[str] = []
+    monkeypatch.setattr(world.tables, "forget", tried.append)
+    world.clock.ticks = AT_ONCE
+    world.apply(a_message(a_change(1)))
+    first = len(tried)
+    for _ in range(3):
+        world.clock.pass_time(timedelta(seconds=11))
+        world.apply(a_message(a_change(1)))
+
+    assert first > 3
+    assert len(tried) - first == 3
+
+
+def test_one_probe_every_ten_seconds_finds_out_that_it_is_well_again(world: World, attempts: list[str]) -> None:
+    forbid(world)
+    world.clock.ticks = AT_ONCE
+    attempts.clear()
+    for _ in range(60):
+        world.clock.pass_time(timedelta(seconds=1))
+        world.apply(a_message(a_change(1)))
+    assert attempts.count("planes") == 6
+
+    world.tables.forbidden.clear()
+    world.clock.pass_time(timedelta(seconds=10))
+    counts = world.apply(a_message(a_change(1)))
+    assert (counts.acked, counts.tables_in_trouble, counts.tables_well) == (1, (), ("planes",))
+    for number in range(3):
+        assert world.apply(a_message(a_change(number))).acked == 1
+
+
+def test_everything_else_is_acked_before_a_table_is_borne_with(world: World) -> None:
+    world.start_anew(Patience(table=timedelta(seconds=0.1), between_calls=AT_ONCE))
+    world.tables.forbidden.add("planes")
+    acked: list[int] = []
+    forget = world.tables.forget
+    world.tables.forget = lambda table: (acked.append(len(world.leases.acked)), forget(table))[1]  # type: ignore[method-assign,func-returns-value]
+    world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert acked[0] == 0
+    assert set(acked[1:]) == {1}
+
+
+def test_a_table_whose_appends_always_fail_while_others_are_accepted_is_that_tables_trouble(world: World) -> None:
+    world.writer.failing.add("planes")
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 1, ("planes",))
+    assert world.names("airports") == {1: "name 1"}
+    assert world.leases.put_off_for == {"a0": timedelta(seconds=30)}
+    assert world.letters.kept == {}
+    world.clock.ticks = AT_ONCE
+    waits = world.waits
+    for _ in range(3):
+        assert world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).put_off == 1
+    assert world.waits == waits
+
+
+@pytest.mark.parametrize("failing", ["planes", "airports"])
+def test_others_are_acked_while_it_is_still_being_found_out(world: World, failing: str) -> None:
+    acked_meanwhile: list[int] = []
+    world.writer.failing.add(failing)
+    wait = world.wait
+    world.wait = lambda: (wait(), acked_meanwhile.append(len(world.leases.acked)))[0]  # type: ignore[method-assign,func-returns-value]
+    world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert acked_meanwhile[0] == 0
+    assert acked_meanwhile[1] == 1
+
+
+def test_accepted_before_the_service_went_away_proves_nothing(world: World) -> None:
+    """The service goes away in mid-batch: airports were accepted, planes never. A repeated row of airports tells."""
+    append = world.writer.append
+
+    def away_after_airports(definition: Any, rows: Any) -> Any:
+        appending = append(definition, rows)
+        if definition.name == "airports":
+            appending.refused()
+            world.writer.away = 300
+        return appending
+
+    world.writer.append = away_after_airports  # type: ignore[method-assign]
+    counts = world.apply(a_message(a_change(1), header=AIRPORTS), a_message(a_change(1)))
+
+    assert (counts.acked, counts.put_off) == (2, 0)
+    assert world.names() == {1: "name 1"}
+
+
+def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits(world: World) -> None:
+    world.writer.away = 2_000  # seconds go by at each: far longer than any patience with a table
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.acked, counts.put_off, world.letters.kept) == (2, 0, {})
+    assert world.waits >= 2_000
+    assert not any(effect.startswith(("put off", "give back")) for effect in world.effects.done)
+
+
+def test_a_table_alone_in_its_micro_batch_is_waited_for_long_and_then_put_off_for_long(world: World) -> None:
+    world.writer.failing.add("planes")
+    began = world.clock.time
+    counts = world.apply(a_message(a_change(1)))
+
+    assert counts.put_off == 1
+    assert world.leases.put_off_for == {"a0": LONGEST}
+    assert world.clock.time - began >= 300e9
+    world.clock.pass_time(LONGEST)
+    again = world.clock.time
+    world.apply(a_message(a_change(1)))  # still nothing tells, so it may still be the service
+    assert world.clock.time - again >= 290e9
+    assert world.leases.put_off_for == {"a0": LONGEST}
+
+
+def test_a_service_away_for_a_day_costs_a_table_that_is_alone_less_than_all_attempts(world: World) -> None:
+    world.writer.failing.add("planes")
+    world.clock.ticks = timedelta(seconds=15)
+    began, deliveries = world.clock.time, 0
+    while world.clock.time - began < 86_400e9:
+        deliveries += 1
+        world.apply(a_message(a_change(1), delivery_attempt=deliveries))
+        world.clock.pass_time(world.leases.put_off_for["a0"])
+
+    assert deliveries < 100
+
+
+def test_once_others_were_accepted_it_is_that_table_and_is_put_off_at_once(world: World) -> None:
+    world.writer.failing.add("planes")
+    world.apply(a_message(a_change(1)))
+    assert world.apply(a_message(a_change(1), header=AIRPORTS)).acked == 1
+    began = world.clock.time
+    counts = world.apply(a_message(a_change(1)))
+
+    assert counts.put_off == 1
+    assert world.leases.put_off_for == {"a0": timedelta(seconds=30)}
+    assert world.clock.time - began < 20e9
+
+
+def test_a_table_that_cannot_even_be_looked_at_while_others_are_accepted_is_in_trouble(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure = world.tables._brought_about
+
+    def fail(definition: Any) -> Any:
+        if definition.name == "planes":
+            raise TransientError("503")
+        return ensure(definition)
+
+    monkeypatch.setattr(world.tables, "_brought_about", fail)
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 1, ("planes",))
+
+
+def stuck(world: World) -> None:
+    world.writer.stuck = lambda _table, row: row["name"] == "stuck"
+
+
+def test_a_row_that_always_fails_retryably_is_found_and_only_its_message_put_off(world: World) -> None:
+    stuck(world)
+    others = [a_message(*[a_change(n) for n in range(first, first + 20)]) for first in (100, 200, 300)]
+    bad = a_message(a_change(1, 1), a_change(1, 2, name="stuck"), a_change(2))
+    counts = world.apply(*others, bad, a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (4, 1, ())
+    assert world.leases.put_off_for == {"a3": timedelta(seconds=30)}
+    assert len(world.names()) == 62
+    assert world.names()[1] == "name 1"  # the next newest is written in its place
+    assert world.letters.kept == {}
+
+
+def test_a_row_that_has_failed_retryably_for_an_hour_is_a_letter_and_the_rest_of_its_message_applied(
+    world: World,
+) -> None:
+    stuck(world)
+    bad = a_message(a_change(1, 2, name="stuck"), a_change(2), delivery_attempt=10)
+    counts = world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS), bad)
+
+    assert (counts.acked, counts.put_off, counts.letters) == (3, 0, {"retries_exhausted": 1})
+    assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
+    assert set(world.names()) == {2, 3}
+
+
+def test_all_rows_of_a_table_failing_are_never_letters_however_often_they_came(world: World) -> None:
+    world.writer.failing.add("planes")
+    counts = world.apply(
+        *[a_message(*[a_change(n) for n in range(50)], delivery_attempt=90)], a_message(a_change(1), header=AIRPORTS)
+    )
+
+    assert (counts.acked, counts.put_off, world.letters.kept) == (1, 1, {})
+
+
+def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(world: World) -> None:
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    assert world.apply(a_message(a_change(2))).letters == {"schema_conflict": 1}
+
+    (wrong,) = world.tables.there.values()
+    world.apply(a_message(a_change(1), header=WIDER))
+    world.tables.there.clear()  # an operator drops the table, so that it is made anew
+    world.clock.pass_time(timedelta(seconds=11))
+    counts = world.apply(a_message(a_change(2)))
+
+    assert (counts.letters, counts.rows_written) == ({}, 1)
+    assert world.tables.there["planes"] != wrong
+
+
+def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: list[str]) -> None:
+    world.clock.ticks = AT_ONCE
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    attempts.clear()
+    for number in range(20):
+        assert world.apply(a_message(a_change(number))).letters == {"schema_conflict": 1}
+    assert len(attempts) == 1
+
+    world.clock.pass_time(timedelta(seconds=11))
+    world.apply(a_message(a_change(1)))
+    assert 2 <= len(attempts) <= 3
+
+
+def test_messages_that_came_often_are_handled_last_and_one_by_one(world: World) -> None:
+    world.apply(
+        a_message(a_change(1), delivery_attempt=7),
+        a_message(a_change(2), delivery_attempt=4),
+        a_message(a_change(3)),
+        a_message(a_change(4), delivery_attempt=3),
+    )
+
+    assert world.leases.acked == ["a2", "a3", "a1", "a0"]
+    assert world.effects.done.count("ack 1") == 2
+
+
+def test_among_forty_tables_those_in_trouble_are_put_off_and_all_others_flow(world: World) -> None:
+    world.start_anew(Patience(table=AT_ONCE, between_calls=AT_ONCE))
+    world.clock.ticks = AT_ONCE
+    headers = [a_header(f"table{number}") for number in range(40)]
+    world.tables.forbidden |= {"table3", "table17"}  # no permission
+    world.writer.failing |= {"table5", "table30"}  # INTERNAL
+    world.writer.missing |= {"table8"}  # made, and NOT_FOUND
+    world.writer.invisible["colour"] = 1_000_000  # made by us, and not visible yet
+    troubled = {"table3", "table17", "table5", "table30", "table8"}
+
+    def messages(sequence: int) -> list[Any]:
+        new = a_header("table11", (*PLANE_COLUMNS, ("colour", "STRING")))
+        old = [a_message(a_change(1, sequence), a_change(2), header=one) for one in headers]
+        return [*old, a_message(a_change(3, colour="red"), header=new)]
+
+    counts = world.apply(*messages(1))
+    assert set(counts.tables_in_trouble) == troubled | {"table11"}
+    assert (counts.acked, counts.put_off) == (35, 6)
+
+    waits = world.waits
+    for sequence in range(2, 7):
+        counts = world.apply(*messages(sequence))
+        assert (counts.acked, counts.put_off) == (35, 6)
+    assert world.waits == waits  # nothing is waited for any more
+    well = [one.table for one in headers if one.table not in troubled]
+    assert all(world.names(table) == {1: "name 6", 2: "name 1"} for table in well)
+
+    world.tables.forbidden.clear()
+    world.writer.failing.clear()
+    world.writer.missing.clear()
+    world.writer.invisible.clear()
+    world.clock.pass_time(timedelta(seconds=11))
+    counts = world.apply(*messages(8))
+    assert (counts.acked, counts.tables_in_trouble) == (41, ())
+    assert world.letters.kept == {}

@@ -1,0 +1,75 @@
+"""Everything around a micro-batch, in memory: what its tests act on and look at."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.trouble import Patience
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.stop import Stop
+from tests.builders import PLANE_COLUMNS, a_header, messages_table
+from tests.fakes.cdc_writer import FakeCdcWriter
+from tests.fakes.dead_letters import FakeDeadLetters
+from tests.fakes.effects import Effects
+from tests.fakes.leases import FakeLeases
+from tests.fakes.tables import FakeTables
+
+NOW = parse_timestamp("2026-11-21T12:00:05Z")
+WIDER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
+AIRPORTS = a_header("airports")
+AT_ONCE = timedelta(0)
+
+
+class SetClock:
+    """Stands still but for what it is told; ``ticks`` go by each time it is looked at."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+        self.ticks = timedelta(0)
+
+    def now(self) -> Nanoseconds:
+        self.pass_time(self.ticks)
+        return self.time
+
+    def pass_time(self, time: timedelta) -> None:
+        self.time = Nanoseconds(self.time + int(time.total_seconds() * 1e9))
+
+
+@dataclass
+class World:
+    """Everything around a micro-batch. What BigQuery and the dead-letter topic hold outlives a crash."""
+
+    effects: Effects = field(default_factory=Effects)
+    stop: Stop = field(default_factory=Stop)
+    patience: Patience = field(default_factory=lambda: Patience(table=AT_ONCE, between_calls=AT_ONCE))
+
+    def __post_init__(self) -> None:
+        self.tables = FakeTables(self.effects)
+        self.writer = FakeCdcWriter(self.tables, self.effects)
+        self.letters = FakeDeadLetters(self.effects)
+        self.leases = FakeLeases(self.effects, must_keep=True)
+        self.clock = SetClock()
+        self.memory = Memory(self.patience)
+        self.waits = 0
+
+    def apply(self, *messages: Mapping[str, object]) -> Counts:
+        ports = Ports(
+            leases=self.leases, letters=self.letters, tables=self.tables, writer=self.writer, waiting=self.wait
+        )
+        return apply(messages_table(*messages), ports, self.memory, self.stop, self.clock)
+
+    def wait(self) -> None:
+        self.waits += 1
+
+    def start_anew(self, patience: Patience | None = None) -> None:
+        """Be another process."""
+        self.memory = Memory(patience or self.patience)
+
+    def names(self, table: str = "planes") -> Mapping[int, str]:
+        return {key[0]: row["name"] for key, row in self.writer.rows(table).items()}  # type: ignore[misc]
+
+    def reasons(self) -> list[Reason]:
+        return [letter.reason for letter in self.letters.kept.values()]
