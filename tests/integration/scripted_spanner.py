@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -241,13 +241,16 @@ class ScriptedSpanner:
     def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
         context.add_callback(self.stream.wake)
-        first = True
+        resumed_after = int(request.resume_token or 0)
         try:
             query = _query(request, self._name)
-            for record in self.stream.answer(query, lambda: context.is_active() and not self._over.is_set()):
-                for response in responses(record, self.stream.form, first=first):
+            answer = self.stream.answer(query, lambda: context.is_active() and not self._over.is_set())
+            for number, record in enumerate(answer, start=1):
+                if number <= resumed_after:
+                    continue
+                first = number == resumed_after + 1
+                for response in responses(record, self.stream.form, first=first, resume_token=b"%d" % number):
                     yield response.SerializeToString()
-                first = False
         except RefusalError as refusal:
             context.abort(refusal.code, refusal.message)
 
@@ -306,8 +309,3 @@ def _time(record: StreamRecord) -> Nanoseconds:
             return record.timestamp
         case ChildPartitionsRecord():
             return record.start_timestamp
-
-
-def tokens(names: Iterable[str]) -> list[PartitionToken]:
-    """Return names as partition tokens."""
-    return [PartitionToken(name) for name in names]

@@ -76,7 +76,7 @@ _RECORD: Final = _struct(
 ROW_TYPE: Final = StructType(fields=[StructType.Field(name="ChangeRecord", type_=_array(_RECORD))])
 
 
-def responses(record: StreamRecord, form: Form, *, first: bool) -> Iterator[Any]:
+def responses(record: StreamRecord, form: Form, *, first: bool, resume_token: bytes) -> Iterator[Any]:
     """Return the responses that carry one record; the first of a result names its columns."""
     pieces = list(_pieces(change_record(record, form), form.piece))
     for number, piece in enumerate(pieces):
@@ -86,7 +86,7 @@ def responses(record: StreamRecord, form: Form, *, first: bool) -> Iterator[Any]
             response.metadata.CopyFrom(PartialResultSet.pb(PartialResultSet(metadata={"row_type": ROW_TYPE})).metadata)
         response.values.add().CopyFrom(_wire(piece))
         if last:  # a real server gives tokens only now and then, never inside a value
-            response.resume_token = b"after this record"
+            response.resume_token = resume_token
         yield response
 
 

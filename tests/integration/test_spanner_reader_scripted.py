@@ -2,22 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from google.cloud.spanner_v1 import PartialResultSet, SpannerClient, TransactionOptions, TransactionSelector
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
 
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.partitions import Partition, State
+from services.spanner_reader.adapters.change_stream import StreamRows, change_stream_query
+from services.spanner_reader.core.partitions import State
 from services.spanner_reader.core.records import (
     ROOT,
     ColumnType,
@@ -25,122 +19,40 @@ from services.spanner_reader.core.records import (
     HeartbeatRecord,
     Mod,
     PartitionToken,
+    StreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.held import Options
-from services.spanner_reader.ports import WatchedTable
-from services.spanner_reader.reader import Reader
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, parse_timestamp
-from shared.runtime.health import Health
-from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import (
-    FakeCatalog,
-    FakeMetrics,
-    FakePartitionStore,
-    FakePublisher,
-    FakeSubscriptions,
-    Table,
-    Topic,
-)
-from tests.integration.scripted_spanner import Break, RefusalError, ScriptedSpanner, ScriptedStream
+from shared.contracts.timestamps import parse_timestamp
+from tests.integration.scripted_spanner import Break, RefusalError, ScriptedStream
 from tests.integration.scripted_spanner_rows import Form
-from tests.unit.spanner_reader.scripts import COLUMNS, a_record, at, children
+from tests.integration.scripted_spanner_world import (
+    FIRST,
+    FORMS,
+    MERGE,
+    START,
+    T1,
+    T2,
+    T3,
+    T4,
+    World,
+    a_world,
+    run,
+    times,
+    until,
+)
+from tests.unit.spanner_reader.scripts import a_record, at, children
 
 pytestmark = pytest.mark.integration
 
-START, FIRST, MERGE = at("09:00:00"), at("09:00:01"), at("09:30:15")
-T1, T2, T3, T4 = (PartitionToken(f"child_token_{n}") for n in range(1, 5))
-LEASE = timedelta(seconds=30)
-DATABASE = "projects/p/instances/i/databases/d"
-FORMS = [
-    Form(),
-    Form(absent="null", no_parents="null", numbers=True),
-    Form(no_parents="list of null", piece=7),
-    Form(absent="null", numbers=True, piece=1),
-]
-
-
-@dataclass
-class World:
-    """A scripted stream behind a socket; the partition table and the topic in memory."""
-
-    server: ScriptedSpanner
-    table: Table = field(default_factory=Table)
-    topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
-
-    @property
-    def stream(self) -> ScriptedStream:
-        return self.server.stream
-
-    @asynccontextmanager
-    async def running(
-        self, owner: str = "reader", *, end: Nanoseconds | None = None, publisher: FakePublisher | None = None
-    ) -> AsyncIterator["asyncio.Task[None]"]:
-        """Run a reader; at the end of the block it is asked to stop, and whatever it raised is raised."""
-        channels = Channels(self.server.address)
-        stop = Stop()
-        store = FakePartitionStore(self.table, owner, LEASE)
-        await store.add_root(START, end)
-        reader = Reader(
-            stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"),
-            store=store,
-            publisher=publisher or FakePublisher(self.topic),
-            subscriptions=FakeSubscriptions(),
-            catalog=FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")),
-            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
-            metrics=self.metrics,
-            health=Health(),
-            options=Options(
-                owner=owner,
-                lease=LEASE,
-                heartbeat=timedelta(seconds=10),
-                end=end,
-                poll=timedelta(milliseconds=5),
-            ),
-        )
-        task = asyncio.create_task(reader.run(stop))
-        try:
-            yield task
-        finally:
-            stop.request()
-            try:
-                await asyncio.wait_for(task, 20)
-            finally:
-                await channels.close()
-
-    def commits(self) -> list[Nanoseconds]:
-        """Return the commit timestamps as they were first published."""
-        return list(dict.fromkeys(parse_timestamp(change.commit_timestamp) for change in self.topic.changes))
-
-    def in_order(self) -> FakePublisher:
-        """Return a publisher that publishes in the order in which it is asked to, as one ordering key would."""
-        return FakePublisher(self.topic, in_order=True)
+STRONG = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     """Return a world whose stream starts at 09:00:00."""
-    server = ScriptedSpanner("Everything", ScriptedStream(START))
-    yield World(server)
-    server.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to come true."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  what it waits for are fakes and a server, which have no event
-            await asyncio.sleep(0.002)
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scenario())
-
-
-def times(first: str, count: int) -> list[Nanoseconds]:
-    """Return ``count`` times, a microsecond apart."""
-    return [Nanoseconds(at(first) + 1_000 * number) for number in range(count)]
+    with a_world() as made:
+        yield made
 
 
 def seed_workflow(stream: ScriptedStream) -> None:
@@ -277,6 +189,25 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
     assert len(starts) == len(codes) + 3
 
 
+def test_the_server_goes_on_behind_the_resume_token_that_it_is_given(world: World) -> None:
+    world.stream.form = Form(piece=20)
+    world.stream.add(ROOT, *(HeartbeatRecord(time) for time in times("09:10:00", 3)), children(FIRST, T1))
+    query = StreamQuery(ROOT, START, None, 1_000)
+    request = change_stream_query("Everything", query).request("s", STRONG)
+
+    with grpc.insecure_channel(world.server.address) as channel:
+        client = SpannerClient(transport=SpannerGrpcTransport(channel=channel))
+        responses = list(client.execute_streaming_sql(request, retry=None))
+        given = [response.resume_token for response in responses if response.resume_token]
+        assert len(given) == 4
+        assert len(responses) > 4  # a token stands at the end of a value, never inside one
+        request.resume_token = given[1]
+        rest = StreamRows()
+        again = list(client.execute_streaming_sql(request, retry=None))
+    found = [record for response in again for record in rest.records(PartialResultSet.pb(response))]
+    assert found == [HeartbeatRecord(times("09:10:00", 3)[2]), children(FIRST, T1)]
+
+
 def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> None:
     world.stream.form = Form(piece=1_000)
     big = replace(a_record(at("09:10:01")), mods=(Mod('{"Id":"1"}', json.dumps({"Name": "é" * 50_000}), None),))
@@ -388,123 +319,3 @@ def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_says_what
         assert world.table.rows[token].watermark == FIRST
         assert world.table.rows[token].state is not State.FINISHED
     assert world.topic.changes == []
-
-
-def test_an_end_is_not_believed_of_a_query_that_was_asked_before_it(world: World) -> None:
-    # https://github.com/apache/beam/issues/39821: a query with an end in the future ended early; by the time its reader
-    # looked, the end was past, and everything up to there was taken for read.
-    end = at("10:00:00")
-    world.stream.clock = lambda: at("09:30:00")
-    world.table.clock.time = at("09:30:00")
-    world.stream.add(ROOT, children(FIRST, T1))
-    world.stream.breaks(ROOT, Break(1, None))
-    world.stream.breaks(T1, Break(2, None))
-    world.stream.add(T1, a_record(at("09:10:00"), 1))
-
-    async def scenario() -> None:
-        async with world.running(end=end):
-            await until(lambda: T1 in world.stream.open and world.metrics.published_changes == 1)
-            world.table.clock.time = at("11:00:00")
-            world.stream.clock = lambda: at("11:00:00")
-            world.stream.add(T1, HeartbeatRecord(at("09:20:00")), a_record(at("09:40:00"), 2), a_record(end, 3))
-            await until(lambda: world.table.rows[T1].watermark > end)
-
-    run(scenario)
-    assert world.commits() == [at("09:10:00"), at("09:40:00"), end]
-    assert world.stream.asked(T1)[:2] == [FIRST, at("09:20:00")]
-    assert world.table.rows[T1].state is not State.FINISHED
-
-
-def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refused(world: World) -> None:
-    # https://github.com/apache/beam/issues/40232: a query up to an end behind the partition's own ended without the
-    # child records; the next one started behind that end, was refused as out of range, and that was taken for FINISHED.
-    end, split = at("10:00:00"), at("09:50:00")
-    world.stream.clock = lambda: at("12:00:00")
-    world.table.clock.time = at("12:00:00")
-    world.stream.add(ROOT, children(FIRST, T1))
-    world.stream.add(T1, a_record(at("09:10:00"), 1), children(split, T2, T3, parents=[T1]))
-    world.stream.add(T2, a_record(at("09:55:00"), 2))
-    world.stream.without_children[T1] = 1
-
-    async def scenario() -> None:
-        async with world.running("one", end=end) as task:
-            await asyncio.wait([task], timeout=20)
-        assert world.table.rows[T1].watermark > end
-        assert world.table.rows[T1].state is not State.FINISHED
-        async with world.running("two"):
-            await until(lambda: {T2, T3} <= set(world.stream.open))
-            await until(lambda: world.table.rows[T1].state is State.FINISHED)
-            await until(lambda: len({change.key for change in world.topic.changes}) == 2)
-
-    run(scenario)
-    assert world.stream.asked(T1) == [FIRST, Nanoseconds(end + 1), FIRST]
-    assert world.stream.asked(T2) == [split]
-
-
-def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_for_its_end(world: World) -> None:
-    world.stream.add(ROOT, children(FIRST, T1))
-    world.stream.add(T1, children(MERGE, T2, parents=[T1]))
-    strange = at("11:00:00")
-    world.table.rows[T1] = Partition(token=T1, start=strange, watermark=strange)
-
-    async def scenario() -> None:
-        with pytest.raises(MisconfiguredError, match=r"within 2022-05-01T09:00:01Z[\s\S]*another PARTITION_TABLE"):
-            async with world.running() as task:
-                await asyncio.wait([task], timeout=20)
-
-    run(scenario)
-    assert world.table.rows[T1].state is not State.FINISHED
-    assert T2 not in world.table.rows
-
-
-@settings(max_examples=12, deadline=None)
-@given(data=st.data())
-def test_partitions_that_merge_in_any_order_with_restarts_and_breaks_are_read_once_and_in_order(
-    data: st.DataObject,
-) -> None:
-    server = ScriptedSpanner("Everything", ScriptedStream(START, form=data.draw(st.sampled_from(FORMS))))
-    world = World(server)
-    parents = [PartitionToken(f"p{number}") for number in range(data.draw(st.integers(2, 4)))]
-    world.stream.add(ROOT, children(FIRST, *parents))
-    begun = times("09:10:00", 60)
-    for number, token in enumerate(parents):
-        world.stream.add(token, *(a_record(begun[number * 10 + n], number) for n in range(10)))
-        breaks = data.draw(st.lists(st.integers(0, 10), max_size=2))
-        world.stream.breaks(token, *(Break(after) for after in breaks))
-    arrivals = data.draw(st.permutations(parents))
-    restarts = data.draw(st.sets(st.sampled_from(arrivals)))
-
-    async def scenario() -> None:
-        waiting = list(arrivals)
-        life = 0
-        while waiting:
-            life += 1
-            async with world.running(f"reader {life}", publisher=world.in_order()):
-                while waiting:
-                    token = waiting.pop(0)
-                    world.stream.add(token, children(MERGE, T4, parents=parents))
-                    if len(waiting) == len(parents) - 1:
-                        world.stream.add(T4, a_record(MERGE, 99))
-                    await until(partial(_is_finished, world, token))
-                    if token in restarts:
-                        break
-                else:
-                    await until(lambda: T4 in world.stream.open and world.topic.changes[-1].key == '{"Id":"99"}')
-        if T4 not in world.stream.open and not world.stream.asked(T4):
-            async with world.running("last", publisher=world.in_order()):
-                await until(lambda: world.topic.changes[-1].key == '{"Id":"99"}')
-
-    try:
-        run(scenario)
-    finally:
-        server.stop()
-    assert set(world.stream.asked(T4)) == {MERGE}
-    assert max(world.stream.most_open.values()) == 1
-    for number in range(len(parents)):
-        changes = [change for change in world.topic.changes if json.loads(change.key) == {"Id": str(number)}]
-        first = list(dict.fromkeys(parse_timestamp(change.commit_timestamp) for change in changes))
-        assert first == begun[number * 10 : number * 10 + 10]
-
-
-def _is_finished(world: World, token: PartitionToken) -> bool:
-    return token in world.table.rows and world.table.rows[token].state is State.FINISHED
