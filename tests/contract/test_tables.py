@@ -10,7 +10,7 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
-from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.core.tables import TableDefinition, table_definition
 from services.cdc_consumer.ports import Tables, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
@@ -27,10 +27,29 @@ EVERY_TYPE = table_definition(
         columns=[
             *[(f"{kind.lower()}_key", kind) for kind in ("BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP")],
             *[(kind.lower(), kind) for kind in ("FLOAT64", "BYTES", "JSON", "NUMERIC", "BOOL")],
+            *[
+                (f"{kind.lower()}s", f"ARRAY<{kind}>")
+                for kind in ("INT64", "FLOAT64", "NUMERIC", "BOOL", "BYTES", "DATE")
+            ],
+            *[(f"{kind.lower()}s", f"ARRAY<{kind}>") for kind in ("STRING", "TIMESTAMP", "JSON")],
         ],
         key=["bool_key", "int64_key", "numeric_key", "string_key", "date_key", "timestamp_key"],
     )
 )
+OF_OTHER_TYPES = table_definition(
+    a_header(
+        "others",
+        columns=[
+            *[(f"{kind.lower()}_key", kind) for kind in ("BYTES", "FLOAT64", "FLOAT32")],
+            *[(kind.lower(), kind) for kind in ("FLOAT32", "PG_NUMERIC")],
+            *[(f"{kind.lower()}s", f"ARRAY<{kind}>") for kind in ("FLOAT32", "PG_NUMERIC")],
+        ],
+        key=["bytes_key", "float64_key", "float32_key"],
+    )
+)
+"""Types that BigQuery lacks, or lacks in a key: their columns are of another."""
+TAGS = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "ARRAY<STRING>"))))
+TAG = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "STRING"))))
 
 
 @dataclass
@@ -55,6 +74,31 @@ class TablesContract:
         assert place.tables.ensure(COLOUR).columns == (*PLANES.columns, COLOUR.columns[3])
         assert place.tables.ensure(PLANES).columns == (*PLANES.columns, COLOUR.columns[3])
         assert place.columns("planes") == [*[column.name for column in PLANES.columns], "colour"]
+
+    def test_a_type_that_bigquery_lacks_is_the_one_that_holds_it(self, place: Place) -> None:
+        place.tables.ensure(OF_OTHER_TYPES)
+        for tables in (place.tables, place.others):
+            for _again in range(2):
+                seen = tables.ensure(OF_OTHER_TYPES)
+                assert seen.primary_key == OF_OTHER_TYPES.primary_key
+                assert [(each.name, each.type.bigquery, each.type.wire) for each in seen.columns] == [
+                    (each.name, each.type.bigquery, each.type.wire) for each in OF_OTHER_TYPES.columns
+                ]
+
+    def test_an_array_is_added_to_a_table_like_any_column(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        assert place.tables.ensure(TAGS) == place.others.ensure(TAGS)
+        assert place.columns("planes")[-1] == "tags"
+
+    @pytest.mark.parametrize(("there", "wanted"), [(TAGS, TAG), (TAG, TAGS)])
+    def test_an_array_and_a_single_value_are_a_schema_conflict(
+        self, place: Place, there: TableDefinition, wanted: TableDefinition
+    ) -> None:
+        place.tables.ensure(there)
+        for tables in (place.tables, place.others):
+            with pytest.raises(PoisonRecordError) as raised:
+                tables.ensure(wanted)
+            assert raised.value.reason is Reason.SCHEMA_CONFLICT
 
     def test_what_another_process_has_added_is_kept(self, place: Place) -> None:
         place.tables.ensure(PLANES)
@@ -181,7 +225,10 @@ class TestBigQueryTables(TablesContract):
         assert resource["tableConstraints"] == {"primaryKey": {"columns": list(EVERY_TYPE.primary_key)}}
         assert table.clustering_fields == list(EVERY_TYPE.primary_key[:4])
         assert not resource.get("maxStaleness")
-        assert {field.mode for field in table.schema} == {"NULLABLE"}
+        kinds = {column.name: column.type for column in EVERY_TYPE.columns}
+        assert {field.name: field.mode for field in table.schema} == {
+            name: "NULLABLE" if kind.element is None else "REPEATED" for name, kind in kinds.items()
+        }
 
     def test_a_table_made_by_hand_is_told_the_key_it_lacks_and_is_then_claimed(
         self, place: Place, stand_in: StandIn

@@ -1,9 +1,9 @@
 """Typed columns to serialized protobuf rows, as BigQuery's Storage Write API takes them.
 
 `ptars` encodes a whole Arrow batch in Rust, about ten times as fast as a message a row; but it corrupts silently where
-an array's type is not its field's, and drops NULLs of arrays. So it is given only flat fields of the types that the
-tests prove equal, and only batches whose schema equals the one it derives from the descriptor. Everything else goes
-by the plain protobuf classes.
+an array's type is not its field's, and drops NULLs of arrays. So it is given only fields of the types that the tests
+prove equal, alone or repeated, only batches whose schema equals the one it derives from the descriptor, and no array
+with NULL in it. Everything else goes by the plain protobuf classes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import pyarrow as pa
 import structlog
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FieldOptions, FileDescriptorProto
 from google.protobuf.message import Message
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE
@@ -33,6 +33,7 @@ _PROVEN: Final[Mapping[str, pa.DataType]] = {
     "TYPE_BYTES": pa.binary(),
 }
 """The fields that `ptars` may encode: for each, tests show its bytes equal to those of the plain classes."""
+_PACKED: Final = _PROVEN.keys() - {"TYPE_STRING", "TYPE_BYTES"}
 
 
 def row_descriptor(definition: TableDefinition) -> DescriptorProto:
@@ -41,8 +42,8 @@ def row_descriptor(definition: TableDefinition) -> DescriptorProto:
     Optional and of proto2, so that a field left out is NULL and a zero or an empty text is itself. With JSON names of
     their own: those made from ``a_b`` and ``aB`` would be the same, and a descriptor pool refuses that.
     """
-    fields = [(column.name, column.type.proto) for column in definition.columns]
-    fields += [(name, _TEXT) for name in PSEUDO_COLUMNS]
+    fields = [(column.name, column.type.proto, column.type.element is not None) for column in definition.columns]
+    fields += [(name, _TEXT, False) for name in PSEUDO_COLUMNS]
     return DescriptorProto(
         name=ROW,
         field=[
@@ -50,10 +51,12 @@ def row_descriptor(definition: TableDefinition) -> DescriptorProto:
                 name=name,
                 json_name=name,
                 number=number,
-                label=FieldDescriptorProto.LABEL_OPTIONAL,
+                label=FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL,
                 type=FieldDescriptorProto.Type.Value(proto),
+                # `ptars` packs whatever can be; a parser takes both forms, but the descriptor should tell the truth.
+                options=FieldOptions(packed=True) if repeated and proto in _PACKED else None,
             )
-            for number, (name, proto) in enumerate(fields, start=1)
+            for number, (name, proto, repeated) in enumerate(fields, start=1)
         ],
     )
 
@@ -65,6 +68,7 @@ class RowEncoder:
         self.definition = definition
         self.descriptor = row_descriptor(definition)
         self.schema: pa.Schema = row_schema(definition)
+        self._arrays = [column.name for column in definition.columns if column.type.element is not None]
         resolved = resolve(self.descriptor)
         self._ptars = ptars_handler(resolved, self.schema)
         self._message = message_factory.GetMessageClass(resolved)
@@ -88,6 +92,9 @@ class RowEncoder:
             )
         if self._ptars is None:
             return self.encode_plainly(columns)
+        for name in self._arrays:
+            if any(chunk.flatten().null_count for chunk in columns.column(name).chunks):
+                raise TypeError(f"column {name} of table {self.definition.name}: an array holds NULL")
         batches = columns.combine_chunks().to_batches()
         encoded = [self._ptars.record_batch_to_array(batch) for batch in batches]
         result = encoded[0] if len(encoded) == 1 else pa.concat_arrays([pa.array([], pa.binary()), *encoded])
@@ -96,7 +103,10 @@ class RowEncoder:
         return result
 
     def encode_plainly(self, columns: pa.Table) -> pa.BinaryArray:
-        """Encode by the protobuf classes, row by row: what `ptars` is measured against, and what it cannot take."""
+        """Encode by the protobuf classes, row by row: what `ptars` is measured against, and what it cannot take.
+
+        TypeError where an array holds NULL.
+        """
         encoded = [
             self._message(**{name: value for name, value in row.items() if value is not None}).SerializeToString()
             for row in columns.to_pylist()
@@ -123,7 +133,10 @@ def ptars_handler(descriptor: Descriptor, schema: pa.Schema) -> Any:
     descriptor.CopyToProto(proto)
     for field, column in zip(proto.field, schema, strict=True):
         kind = FieldDescriptorProto.Type.Name(field.type)
-        if field.label != FieldDescriptorProto.LABEL_OPTIONAL or _PROVEN.get(kind) != column.type:
+        proven = _PROVEN.get(kind)
+        if proven is not None and field.label == FieldDescriptorProto.LABEL_REPEATED:
+            proven = pa.list_(pa.field("item", proven, nullable=False))
+        if proven != column.type or field.options.packed != (kind in _PACKED and pa.types.is_list(column.type)):
             return None
     try:
         handler = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)

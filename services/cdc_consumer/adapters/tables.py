@@ -30,7 +30,10 @@ _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
 _MIRROR_OF: Final = "millrace_mirror_of"
 """The label by which a table says whose mirror it is: a digest, for a label holds 63 characters of few kinds."""
-_BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {kind.bigquery: kind for kind in COLUMN_TYPES.values()}
+# Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
+_BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
+    kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
+}
 
 
 def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
@@ -157,7 +160,10 @@ class BigQueryTables:
 
 
 def _field(column: TableColumn) -> bigquery.SchemaField:
-    return bigquery.SchemaField(column.name, column.type.bigquery, mode="NULLABLE")
+    element = column.type.element
+    if element is None:
+        return bigquery.SchemaField(column.name, column.type.bigquery, mode="NULLABLE")
+    return bigquery.SchemaField(column.name, element.bigquery, mode="REPEATED")
 
 
 def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
@@ -178,11 +184,10 @@ def _digest(mirror_of: str) -> str:
 
 def _column(field: bigquery.SchemaField) -> TableColumn:
     name = _LEGACY_NAMES.get(field.field_type, field.field_type)
-    kind = _BY_BIGQUERY_NAME.get(name)
-    if kind is None or field.mode == "REPEATED":
-        shown = f"ARRAY<{name}>" if field.mode == "REPEATED" else name
-        kind = ColumnType(shown, shown, COLUMN_TYPES["STRING"].wire, "TYPE_STRING")
-    return TableColumn(field.name, kind)
+    if field.mode == "REPEATED":
+        name = f"ARRAY<{name}>"
+    known = _BY_BIGQUERY_NAME.get(name)
+    return TableColumn(field.name, known or ColumnType(name, name, COLUMN_TYPES["STRING"].wire, "TYPE_STRING"))
 
 
 def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn]:

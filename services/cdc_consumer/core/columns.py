@@ -23,7 +23,7 @@ from services.cdc_consumer.core.tables import (
     table_definition,
 )
 from services.cdc_consumer.core.types import NUMERIC, TIMESTAMP
-from services.cdc_consumer.core.values import beyond_microseconds, limit_of, normal_numerics, wire_values
+from services.cdc_consumer.core.values import beyond_microseconds, holding_null, limit_of, normal_numerics, wire_values
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.contracts.dead_letter import REPLAY_OF
 from shared.contracts.errors import PoisonRecordError
@@ -264,6 +264,9 @@ def _typed(definition: TableDefinition, parsed: Parsed, refusals: _Refusals) -> 
         texts = parsed.columns[column.name]
         values, misfits = wire_values(column.type, texts)
         what = f"column {column.name} of type {column.type.googlesql}"
+        if column.type.element is not None:
+            of_null = f"{what}: an element is NULL, which a BigQuery array cannot hold"
+            refusals.refuse(holding_null(texts), Reason.VALUE_DOES_NOT_FIT, of_null)
         if misfits:
             refusals.refuse(misfits, Reason.VALUE_DOES_NOT_FIT, f"{what}: {limit_of(column.type)}")
         if column.name in definition.primary_key:

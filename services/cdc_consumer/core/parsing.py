@@ -19,7 +19,7 @@ import pyarrow.json
 
 from services.cdc_consumer.core.halving import by_halves
 from services.cdc_consumer.core.tables import TableColumn
-from services.cdc_consumer.core.types import BOOL, FLOAT64, INT64, NUMERIC, ColumnType
+from services.cdc_consumer.core.types import ColumnType
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 
@@ -31,13 +31,17 @@ _BLOCK_LIMIT: Final = 1 << 28
 _NOT_A_NUMBER: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """FLOAT64 values that JSON has no numbers for; Spanner and BigQuery both write them as these texts."""
 
+_AS_NUMBER: Final = frozenset({"FLOAT64", "FLOAT32"})
+_AS_TEXT_OR_DIGITS: Final = frozenset({"INT64", "NUMERIC", "PG_NUMERIC"})
+"""What is text, and in the documentation's examples a JSON number here and there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """Keys and rows in columns. A change that could not be parsed is NULL everywhere and named in ``refused``."""
 
     columns: Mapping[str, pa.Array]
-    """Per column its values: BOOL and FLOAT64 as such, all others as the text they came in."""
+    """Per column its values: BOOL, FLOAT64 and FLOAT32 (64 bits) as such, all others as the text they came in."""
     with_key: pa.BooleanArray
     """Whether the change's key is an object (and not null)."""
     with_row: pa.BooleanArray
@@ -75,11 +79,16 @@ def parse_changes(
 
 
 def _struct(columns: Sequence[TableColumn]) -> pa.StructType:
-    return pa.struct([(column.name, _text_type(column.type)) for column in columns])
+    return pa.struct([(column.name, parsed_type(column.type)) for column in columns])
 
 
-def _text_type(kind: ColumnType) -> pa.DataType:
-    return kind.wire if kind in (BOOL, FLOAT64) else pa.string()
+def parsed_type(kind: ColumnType) -> pa.DataType:
+    """Return the Arrow type that values of a column type are parsed to."""
+    if kind.element is not None:
+        return pa.list_(parsed_type(kind.element))
+    if kind.googlesql == "BOOL":
+        return pa.bool_()
+    return pa.float64() if kind.googlesql in _AS_NUMBER else pa.string()
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -117,11 +126,13 @@ def _read(schema: pa.Schema, text: bytes) -> pa.Table | None:
 def _with_bare_constants(text: bytes) -> bytes:
     """Return the text with ``"NaN"``, ``"Infinity"``, ``"-Infinity"`` as the bare words that pyarrow takes for numbers.
 
-    In valid JSON a colon and then one of these in quotes can only be a member's whole value: inside a string its
-    quotes would be escaped. A text column that holds such a word makes the block fail again, and goes the exact way.
+    In valid JSON a colon and then one of these in quotes can only be a member's whole value, and a bracket or a comma
+    and then one of these only an element or a name: inside a string its quotes would be escaped. Where it is a name,
+    or a text column holds such a word, the block fails again and goes the exact way.
     """
     for word in _NOT_A_NUMBER:
-        text = text.replace(f':"{word}"'.encode(), f":{word}".encode())
+        for before in ":[,":
+            text = text.replace(f'{before}"{word}"'.encode(), f"{before}{word}".encode())
     return text
 
 
@@ -158,33 +169,44 @@ def _exact_object(what: str, text: bytes, columns: Sequence[TableColumn]) -> Map
 
 
 def _exact_value(column: TableColumn, value: object) -> object:
-    match column.type, value:
-        case _, None:
-            return None
-        case kind, bool() if kind == BOOL:
+    try:
+        return _exact(column.type, value)
+    except _MisfitError as error:
+        what = f"column {column.name} of type {column.type.googlesql}"
+        raise PoisonRecordError(Reason.VALUE_DOES_NOT_FIT, f"{what}: {error}") from None
+
+
+def _exact(kind: ColumnType, value: object) -> object:
+    if value is None:
+        return None
+    if kind.element is not None:
+        if not isinstance(value, list):
+            raise _MisfitError("not a JSON array")
+        try:
+            return [_exact(kind.element, each) for each in value]
+        except _MisfitError as error:
+            raise _MisfitError(f"an element is {error}") from None
+    match kind.googlesql, value:
+        case "BOOL", bool():
             return value
-        case kind, _Number() if kind == FLOAT64:
-            number = float(value.text)
-            if math.isfinite(number):
-                return number
-        case kind, str() if kind == FLOAT64:
-            if value in _NOT_A_NUMBER:
-                return _NOT_A_NUMBER[value]
-        case kind, _Number(whole=True) if kind in (INT64, NUMERIC):
+        case "BOOL", _:
+            raise _MisfitError("not a JSON boolean")
+        case name, _Number() if name in _AS_NUMBER and math.isfinite(float(value.text)):
+            return float(value.text)
+        case name, str() if name in _AS_NUMBER and value in _NOT_A_NUMBER:
+            return _NOT_A_NUMBER[value]
+        case name, _ if name in _AS_NUMBER:
+            raise _MisfitError('neither a JSON number of 64 bits nor "NaN", "Infinity", "-Infinity"')
+        case name, _Number(whole=True) if name in _AS_TEXT_OR_DIGITS:
             return value.text
-        case kind, str() if kind != BOOL:
+        case _, str():
             return value
-    raise PoisonRecordError(
-        Reason.VALUE_DOES_NOT_FIT, f"column {column.name} of type {column.type.googlesql}: {_expected(column.type)}"
-    )
+        case _, _:
+            raise _MisfitError("not a JSON string")
 
 
-def _expected(kind: ColumnType) -> str:
-    if kind == BOOL:
-        return "not a JSON boolean"
-    if kind == FLOAT64:
-        return 'neither a JSON number of 64 bits nor "NaN", "Infinity", "-Infinity"'
-    return "not a JSON string"
+class _MisfitError(ValueError):
+    """A JSON value is of another kind than its column's type is written in."""
 
 
 class _TwiceError(ValueError):

@@ -97,8 +97,8 @@ def table_definition(header: Header) -> TableDefinition:
     _check_names(names)
     if len(set(header.primary_key)) != len(header.primary_key):
         raise PoisonRecordError(Reason.BAD_NAME, f"a column is twice in the primary key {list(header.primary_key)}")
-    columns = tuple(TableColumn(column.name, _typed(column.name, column.type)) for column in header.columns)
-    _check_key(columns, header.primary_key)
+    key = frozenset(header.primary_key)
+    columns = tuple(TableColumn(each.name, _typed(each.name, each.type, each.name in key)) for each in header.columns)
     ours = (TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP))
     return TableDefinition(name, columns + ours, header.primary_key, _mirror_of(header))
 
@@ -133,21 +133,18 @@ def _check_names(names: Sequence[str]) -> None:
         seen.add(upper)
 
 
-def _typed(name: str, googlesql: str) -> ColumnType:
+def _typed(name: str, googlesql: str, in_key: bool) -> ColumnType:
     try:
-        return column_type(googlesql)
+        kind = column_type(googlesql)
     except PoisonRecordError as error:
         raise PoisonRecordError(error.reason, f"column {name}: {error.detail}") from None
-
-
-def _check_key(columns: Sequence[TableColumn], primary_key: Sequence[str]) -> None:
-    types = {column.name: column.type for column in columns}
-    for name in primary_key:
-        if types[name] not in KEY_TYPES:
-            raise PoisonRecordError(
-                Reason.KEY_NOT_REPRESENTABLE,
-                f"key column {name} of type {types[name].googlesql}: BigQuery has no such keys",
-            )
+    if not in_key:
+        return kind
+    if kind not in KEY_TYPES:
+        raise PoisonRecordError(
+            Reason.KEY_NOT_REPRESENTABLE, f"key column {name} of type {googlesql}: BigQuery has no such keys"
+        )
+    return KEY_TYPES[kind]
 
 
 def _shown(name: str) -> str:

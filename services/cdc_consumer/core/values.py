@@ -1,11 +1,12 @@
-"""Text to a column's wire type: what a value means, and whether its type can hold it.
+"""What was parsed to a column's wire type: what a value means, and whether its type can hold it.
 
 Per type there is a fast way over a whole array, which takes all of it or refuses, and an exact one for a single text,
 which is the arbiter. An array that the fast way refuses is halved down to the few texts that only the exact one can
-judge, so one bad value costs little and is found alone.
+judge, so one bad value costs little and is found alone. An array column is the column of all its elements.
 """
 
 import binascii
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,20 @@ import pyarrow.compute as pc
 
 from services.cdc_consumer.core.base64_array import decode_base64
 from services.cdc_consumer.core.halving import by_halves
-from services.cdc_consumer.core.types import BYTES, DATE, INT64, JSON, NUMERIC, TIMESTAMP, ColumnType
+from services.cdc_consumer.core.types import (
+    BYTES,
+    BYTES_KEY,
+    DATE,
+    FLOAT32,
+    FLOAT32_KEY,
+    FLOAT64_KEY,
+    INT64,
+    JSON,
+    NUMERIC,
+    PG_NUMERIC,
+    TIMESTAMP,
+    ColumnType,
+)
 from shared.contracts.timestamps import microseconds, parse_timestamp
 
 FIRST_DAY: Final = -719_162
@@ -42,6 +56,9 @@ _NORMAL_NUMERIC: Final = r"(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9])"
 _ANY_NUMERIC: Final = re.compile(r"-?[0-9]{1,1000}(?:\.[0-9]{0,1000})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
+# The one base64 text of its bytes: the bits that pad the last character are zero.
+_NORMAL_BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
+_PG_NUMERIC: Final = r"-?[0-9]+(?:\.[0-9]+)?|NaN"
 _LONGEST_IN_MICROSECONDS: Final = len("2024-01-02T03:04:05.123456Z")
 _SHORTEST_INSTANT: Final = len("2024-01-02T03:04:05Z")
 _BEFORE_SECONDS: Final = len("2024-01-02T03:04")
@@ -49,13 +66,73 @@ _BEFORE_SECONDS: Final = len("2024-01-02T03:04")
 _validate_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def wire_values(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[int]]:
-    """Return an array in its column's wire type, and the indices of the texts that do not fit it (NULL in the array).
+def wire_values(kind: ColumnType, parsed: pa.Array) -> tuple[pa.Array, Sequence[int]]:
+    """Return a parsed column in its wire type, and the indices of the values that do not fit it.
 
-    BOOL, FLOAT64 and STRING need no more than they are.
+    Parsed are BOOL as such, FLOAT64 and FLOAT32 as numbers of 64 bits, all else as text, arrays as arrays of those.
+    What does not fit is NULL in the result; of an array, each element that does not fit is. NULL fits as a value, and
+    as an element it is for `holding_null` to tell.
     """
+    if kind.element is None:
+        return _scalars(kind, parsed)
+    values, misfits = _scalars(kind.element, parsed.flatten())
+    offsets = _element_offsets(parsed)
+    mask = parsed.is_null() if parsed.null_count else None
+    arrays = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=kind.wire, mask=mask)
+    return arrays, _owners(offsets, misfits)
+
+
+def holding_null(arrays: pa.ListArray) -> Sequence[int]:
+    """Return the indices of the arrays that have a NULL among their elements."""
+    elements = arrays.flatten()
+    return _owners(_element_offsets(arrays), _places(elements.is_null())) if elements.null_count else ()
+
+
+def _element_offsets(arrays: pa.ListArray) -> npt.NDArray[np.int64]:
+    """Return where in the flattened elements each array starts (and the last ends), whatever it is a slice of."""
+    lengths = pc.fill_null(pc.list_value_length(arrays), 0).to_numpy(zero_copy_only=False)
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+def _owners(offsets: npt.NDArray[np.int64], elements: Sequence[int]) -> list[int]:
+    """Return the indices of the arrays that elements are in. Of arrays that start together only the last has any."""
+    owners: list[int] = (np.searchsorted(offsets, np.array(elements, np.int64), side="right") - 1).tolist()
+    return sorted(set(owners))
+
+
+def _places(mask: pa.BooleanArray) -> list[int]:
+    found: list[int] = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def _scalars(kind: ColumnType, parsed: pa.Array) -> tuple[pa.Array, Sequence[int]]:
+    if kind in (FLOAT32, FLOAT32_KEY):
+        # However many digits its source writes, a FLOAT32 is the number of 32 bits that is meant.
+        single = parsed.cast(pa.float32()).cast(pa.float64())
+        beyond = _places(pc.and_(pc.is_finite(parsed), pc.is_inf(single)))
+        return _float_texts(single) if kind == FLOAT32_KEY else single, beyond
+    if kind == FLOAT64_KEY:
+        return _float_texts(parsed), ()
+    return _from_texts(kind, parsed)
+
+
+def _float_texts(numbers: pa.Array) -> pa.Array:
+    """Return numbers as the texts by which a key tells them apart."""
+    distinct = pc.dictionary_encode(numbers)
+    texts = pa.array([None if number is None else float_text(number) for number in distinct.dictionary.to_pylist()])
+    return texts.cast(pa.string()).take(distinct.indices)
+
+
+def float_text(number: float) -> str:
+    """Return the one text of a number in a key: the shortest from which it can be read back."""
+    if math.isfinite(number):
+        return repr(number + 0.0)  # -0.0 and 0.0 are the same key
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _from_texts(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[int]]:
     fitting = _FITTINGS.get(kind)
-    if fitting is None:
+    if fitting is None:  # BOOL, FLOAT64 and STRING need no more than they are
         return texts, ()
     misfits: list[int] = []
 
@@ -80,7 +157,11 @@ def wire_values(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[i
 
 
 def limit_of(kind: ColumnType) -> str:
-    """Say, for a dead letter's detail, what a text of a type has to be."""
+    """Say, for a dead letter's detail, what a value of a type has to be."""
+    if kind.element is not None:
+        return f"an element is {limit_of(kind.element)}"
+    if kind in (FLOAT32, FLOAT32_KEY):
+        return "not a number of 32 bits"
     return _FITTINGS[kind].limit
 
 
@@ -151,6 +232,18 @@ def exact_bytes(text: str) -> bytes:
     return binascii.a2b_base64(text)
 
 
+def exact_bytes_text(text: str) -> str:
+    """Return the one base64 text of the bytes that a base64 text means; ValueError as of `exact_bytes`."""
+    return binascii.b2a_base64(exact_bytes(text), newline=False).decode()
+
+
+def exact_pg_numeric(text: str) -> str:
+    """Return a PostgreSQL numeric as it is; ValueError unless it is decimal digits, or NaN."""
+    if re.fullmatch(_PG_NUMERIC, text, re.ASCII) is None:
+        raise ValueError("not a decimal number")
+    return text
+
+
 def exact_json(text: str) -> str:
     """Return a JSON text as it is; ValueError (msgspec's) if it is none."""
     _validate_json(text)
@@ -167,6 +260,14 @@ def _whole_numbers(texts: pa.Array) -> pa.Array | None:
 
 def _numerics(texts: pa.Array) -> pa.Array | None:
     return texts if _all_match(texts, _PLAIN_NUMERIC) else None
+
+
+def _pg_numerics(texts: pa.Array) -> pa.Array | None:
+    return texts if _all_match(texts, _PG_NUMERIC) else None
+
+
+def _bytes_texts(texts: pa.Array) -> pa.Array | None:
+    return texts if _all_match(texts, _NORMAL_BASE64) else None
 
 
 def _days(texts: pa.Array) -> pa.Array | None:
@@ -232,5 +333,7 @@ _FITTINGS: Final[Mapping[ColumnType, _Fitting]] = {
     DATE: _Fitting(_days, exact_day, "not a date from 0001-01-01 to 9999-12-31"),
     TIMESTAMP: _Fitting(_instants, exact_microsecond, "not an RFC 3339 timestamp from 0001-01-01 to 9999-12-31"),
     BYTES: _Fitting(decode_base64, exact_bytes, "not base64"),
+    BYTES_KEY: _Fitting(_bytes_texts, exact_bytes_text, "not base64"),
+    PG_NUMERIC: _Fitting(_pg_numerics, exact_pg_numeric, "neither a decimal number nor NaN"),
     JSON: _Fitting(_documents, exact_json, "not a JSON text"),
 }

@@ -1,6 +1,7 @@
 """Messages to columns: what is applied, what is poison, and that one never drags the other along."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -38,6 +39,10 @@ ALL_TYPES = {
     "d": "DATE",
     "t": "TIMESTAMP",
     "j": "JSON",
+    "g": "FLOAT32",
+    "a": "ARRAY<INT64>",
+    "af": "ARRAY<FLOAT64>",
+    "at": "ARRAY<TIMESTAMP>",
 }
 
 
@@ -75,6 +80,7 @@ def test_every_type_comes_out_in_its_wire_type() -> None:
     row = {
         "b": True, "i": "9223372036854775807", "f": -0.5, "n": "1.10", "s": "é\u0000😀", "y": "AP9hYmM=",
         "d": "2024-02-29", "t": "1969-12-31T23:59:59.9999999Z", "j": '{"a":[1,2.5,null]}',
+        "g": 1.1, "a": ["9223372036854775807", "0"], "af": [1, "-Infinity"], "at": ["1969-12-31T23:59:59.9999999Z"],
     }  # fmt: skip
     decoded = decode_changes([upsert(1, row)], header_of({"id": "INT64"} | ALL_TYPES))
 
@@ -83,6 +89,7 @@ def test_every_type_comes_out_in_its_wire_type() -> None:
         {
             "id": 1, "b": True, "i": 2**63 - 1, "f": -0.5, "n": "1.10", "s": "é\u0000😀", "y": b"\x00\xffabc",
             "d": 19_782, "t": -1, "j": '{"a":[1,2.5,null]}',
+            "g": 1.100000023841858, "a": [2**63 - 1, 0], "af": [1.0, -math.inf], "at": [-1],
             "_millrace_sequence": "0000000000000001/0000000000000000/0000000000000000/0000000000000000",
             "_millrace_commit_timestamp": COMMITTED_MICROS,
             "_CHANGE_TYPE": "UPSERT",
@@ -190,7 +197,7 @@ def test_a_newer_format_stops_everything() -> None:
 
 def test_a_wrong_header_poisons_each_change_alone_so_that_each_can_be_replayed_alone() -> None:
     keyless = header_of(key=())
-    array = header_of({"id": "INT64", "tags": "ARRAY<STRING>"})
+    array = header_of({"id": "INT64", "tags": "ARRAY<UUID>"})
 
     decoded = decode(batch_of([upsert(1), upsert(2)], keyless), batch_of([upsert(3)], array), batch_of([upsert(4)]))
 
@@ -289,6 +296,60 @@ def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too
     decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind}))
     assert not decoded.poison
     assert [row["c"] for row in rows(decoded)] == [None] * 20 + [value] + [None] * 19
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "detail"),
+    [
+        ("ARRAY<INT64>", '["1",null]', "an element is NULL, which a BigQuery array cannot hold"),
+        ("ARRAY<STRING>", "[null]", "an element is NULL, which a BigQuery array cannot hold"),
+        ("ARRAY<BOOL>", "[true,null]", "an element is NULL, which a BigQuery array cannot hold"),
+        ("ARRAY<FLOAT64>", '["NaN",null]', "an element is NULL, which a BigQuery array cannot hold"),
+        ("ARRAY<TIMESTAMP>", '[null,"x"]', "an element is NULL, which a BigQuery array cannot hold"),
+        ("ARRAY<INT64>", '["1","NULL"]', "an element is not a whole number of 64 bits"),
+        ("ARRAY<INT64>", "[1.5]", "an element is not a JSON string"),
+        ("ARRAY<BOOL>", '[true,"true"]', "an element is not a JSON boolean"),
+        ("ARRAY<STRING>", "[5]", "an element is not a JSON string"),
+        ("ARRAY<STRING>", '[["a"]]', "an element is not a JSON string"),
+        ("ARRAY<STRING>", '"a"', "not a JSON array"),
+        ("ARRAY<STRING>", '{"0":"a"}', "not a JSON array"),
+        ("ARRAY<FLOAT64>", '["nan"]', 'an element is neither a JSON number of 64 bits nor "NaN"'),
+        ("ARRAY<FLOAT32>", "[1,1e39]", "an element is not a number of 32 bits"),
+        ("ARRAY<DATE>", '["2024-02-30"]', "an element is not a date from 0001-01-01 to 9999-12-31"),
+        ("FLOAT32", "1e39", "not a number of 32 bits"),
+        ("FLOAT32", '"1.1"', 'neither a JSON number of 64 bits nor "NaN"'),
+        ("PG_NUMERIC", "1.5", "not a JSON string"),
+        ("PG_NUMERIC", '"1e5"', "neither a decimal number nor NaN"),
+        ("INT64", '["1"]', "not a JSON string"),
+    ],
+)
+def test_an_array_that_its_column_cannot_hold_is_poison_that_names_it(kind: str, text: str, detail: str) -> None:
+    poison = poison_of_value(kind, text)
+    assert poison.reason is Reason.VALUE_DOES_NOT_FIT
+    assert poison.detail.startswith(f"column c of type {kind}: {detail}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("ARRAY<INT64>", '[1, "2", -3]', [1, 2, -3]),
+        ("ARRAY<NUMERIC>", '["1.10", 5]', ["1.10", "5"]),
+        ("ARRAY<PG_NUMERIC>", '["NaN", 5]', ["NaN", "5"]),
+        ("ARRAY<FLOAT64>", '["Infinity",1,2.5]', [math.inf, 1.0, 2.5]),
+        ("ARRAY<FLOAT32>", '[ "-Infinity" , 1.1]', [-math.inf, 1.100000023841858]),
+        ("ARRAY<STRING>", '["NaN", ",\\"NaN\\"", "[\\"NaN\\"", ""]', ["NaN", ',"NaN"', '["NaN"', ""]),
+        ("ARRAY<JSON>", '["[null,\\"NaN\\"]", "null"]', ['[null,"NaN"]', "null"]),
+        ("ARRAY<BYTES>", '["AP9hYmM=", "", "YQ=="]', [b"\x00\xffabc", b"", b"a"]),
+        ("ARRAY<BOOL>", "[]", []),
+        ("ARRAY<DATE>", "null", None),
+    ],
+)
+def test_an_array_is_its_elements_among_rows_of_every_other_kind(kind: str, text: str, value: object) -> None:
+    changes = [upsert(key, f'{{"c":{text},"f":"NaN"}}' if key % 20 == 0 else '{"f":1}') for key in range(60)]
+    decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind, "f": "FLOAT64"}))
+    assert not decoded.poison
+    assert [row["c"] for row in rows(decoded)] == ([value] + [None] * 19) * 3
+    assert {str(row["f"]) for row in rows(decoded)} == {"nan", "1.0"}
 
 
 def test_nan_among_numbers_is_nan() -> None:
@@ -403,7 +464,10 @@ def test_a_letters_texts_are_cut_so_that_it_can_always_be_published() -> None:
 
 def key_poison(kind: str, text: str) -> Poison:
     header = header_of({"id": kind, "note": "STRING"})
-    other = {"BOOL": "true", "TIMESTAMP": '"2024-01-01T00:00:00.123456000Z"', "DATE": '"2024-01-01"'}.get(kind, '"5"')
+    other = {
+        "BOOL": "true", "TIMESTAMP": '"2024-01-01T00:00:00.123456000Z"', "DATE": '"2024-01-01"', "BYTES": '"YQ=="',
+        "FLOAT64": "0.5", "FLOAT32": '"NaN"',
+    }.get(kind, '"5"')  # fmt: skip
     decoded = decode_changes(
         [upsert(f'{{"id":{other}}}'), upsert(f'{{"id":{text}}}'), delete(f'{{"id":{other}}}')], header
     )
@@ -412,7 +476,9 @@ def key_poison(kind: str, text: str) -> Poison:
     return only(decoded)
 
 
-@pytest.mark.parametrize("kind", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP"])
+@pytest.mark.parametrize(
+    "kind", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP", "BYTES", "FLOAT64", "FLOAT32"]
+)
 def test_null_in_a_key_is_poison(kind: str) -> None:
     poison = key_poison(kind, "null")
     assert poison.reason is Reason.KEY_NOT_REPRESENTABLE
@@ -432,6 +498,47 @@ def test_a_timestamp_key_with_digits_beyond_the_microsecond_is_poison() -> None:
 def test_a_key_value_that_does_not_fit_is_poison_like_any_other() -> None:
     assert key_poison("INT64", '"x"').reason is Reason.VALUE_DOES_NOT_FIT
     assert key_poison("TIMESTAMP", '"2024-01-01"').reason is Reason.VALUE_DOES_NOT_FIT
+
+
+def test_null_in_one_part_of_a_key_is_poison_that_names_the_part_whichever_it_is() -> None:
+    header = header_of({"a": "INT64", "b": "BYTES", "v": "STRING"}, key=("a", "b"))
+    keys: list[dict[str, object]] = [
+        {"a": "1", "b": "YQ=="},
+        {"a": None, "b": "YQ=="},
+        {"a": "1", "b": None},
+        {"a": "1"},
+    ]
+    decoded = decode_changes([change(key) for key in keys for change in (upsert, delete)], header)
+
+    assert [(row["a"], row["b"], row["_CHANGE_TYPE"]) for row in rows(decoded)] == [
+        (1, "YQ==", "UPSERT"), (1, "YQ==", "DELETE"),
+    ]  # fmt: skip
+    assert [(each.change, each.reason, each.detail.partition(":")[0]) for each in decoded.poison] == [
+        (2, Reason.KEY_NOT_REPRESENTABLE, "key column a of type INT64"),
+        (3, Reason.KEY_NOT_REPRESENTABLE, "key column a of type INT64"),
+        (4, Reason.KEY_NOT_REPRESENTABLE, "key column b of type BYTES"),
+        (5, Reason.KEY_NOT_REPRESENTABLE, "key column b of type BYTES"),
+        (6, Reason.KEY_NOT_REPRESENTABLE, "key column b of type BYTES"),
+        (7, Reason.KEY_NOT_REPRESENTABLE, "key column b of type BYTES"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "texts"),
+    [
+        ("BYTES", ['"AP9hYmM="', '""', '"YQ=="', '"YR=="'], ["AP9hYmM=", "", "YQ==", "YQ=="]),
+        ("FLOAT64", ["1", "1.0", "-0.0", '"NaN"', '"-Infinity"'], ["1.0", "1.0", "0.0", "NaN", "-Infinity"]),
+        ("FLOAT32", ["1.1", "1.100000023841858"], ["1.100000023841858"] * 2),
+    ],
+)
+def test_a_key_that_bigquery_has_no_type_for_is_one_text_per_value_and_no_other_column_is(
+    kind: str, keys: Sequence[str], texts: Sequence[str]
+) -> None:
+    header = header_of({"id": kind, "v": kind})
+    decoded = decode_changes([upsert(f'{{"id":{key}}}', f'{{"v":{key}}}') for key in keys], header)
+    assert not decoded.poison
+    assert [row["id"] for row in rows(decoded)] == texts
+    assert {type(row["v"]) for row in rows(decoded)} == ({bytes} if kind == "BYTES" else {float})
 
 
 def test_a_key_that_its_row_id_cannot_take_is_shown_as_it_came() -> None:

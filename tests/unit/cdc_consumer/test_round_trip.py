@@ -14,10 +14,11 @@ from services.cdc_consumer.adapters.row_encoder import RowEncoder, message_class
 from services.cdc_consumer.core.columns import decode_messages
 from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, delete, header_of, messages_of, upsert
 
-COLUMNS = {
-    "b": "BOOL", "i": "INT64", "f": "FLOAT64", "n": "NUMERIC", "s": "STRING", "y": "BYTES",
-    "d": "DATE", "t": "TIMESTAMP", "j": "JSON",
+SCALARS = {
+    "b": "BOOL", "i": "INT64", "f": "FLOAT64", "g": "FLOAT32", "n": "NUMERIC", "s": "STRING", "y": "BYTES",
+    "d": "DATE", "t": "TIMESTAMP", "j": "JSON", "p": "PG_NUMERIC",
 }  # fmt: skip
+COLUMNS = SCALARS | {f"a{name}": f"ARRAY<{googlesql}>" for name, googlesql in SCALARS.items()}
 EPOCH = date(1970, 1, 1)
 
 
@@ -72,6 +73,21 @@ def floats() -> st.SearchStrategy[Written]:
     return st.floats().map(write) | st.integers(-(2**80), 2**80).map(lambda whole: Written(whole, float(whole)))
 
 
+def singles() -> st.SearchStrategy[Written]:
+    def write(number: float, digits: str) -> Written:
+        if math.isnan(number) or math.isinf(number):
+            return Written(str(number).replace("nan", "NaN").replace("inf", "Infinity"), number)
+        # Nine digits are enough to tell any two numbers of 32 bits apart, and 17 write one to its end.
+        return Written(float(format(number, digits)), number)
+
+    return st.builds(write, st.floats(width=32), st.sampled_from([".9g", ".17g"]))
+
+
+def pg_numerics() -> st.SearchStrategy[Written]:
+    digits = st.from_regex(r"-?[0-9]{1,200}(\.[0-9]{1,200})?|NaN", fullmatch=True)
+    return digits.map(lambda text: Written(text, text))
+
+
 def json_texts() -> st.SearchStrategy[Written]:
     values: st.SearchStrategy[object] = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -81,19 +97,32 @@ def json_texts() -> st.SearchStrategy[Written]:
     return values.map(json.dumps).map(lambda text: Written(text, text))
 
 
-VALUES: Mapping[str, st.SearchStrategy[Written]] = {
+OF_SCALARS: Mapping[str, st.SearchStrategy[Written]] = {
     "b": st.booleans().map(lambda value: Written(value, value)),
     "i": st.integers(-(2**63), 2**63 - 1).flatmap(
         lambda number: st.sampled_from([Written(str(number), number), Written(number, number)])
     ),
     "f": floats(),
+    "g": singles(),
     "n": numerics(),
     "s": st.text().map(lambda text: Written(text, text)),
     "y": st.binary().map(lambda content: Written(base64.b64encode(content).decode(), content)),
     "d": st.dates().map(lambda day: Written(day.isoformat(), (day - EPOCH).days)),
     "t": timestamps(),
     "j": json_texts(),
+    "p": pg_numerics(),
 }
+
+
+def arrays(elements: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
+    def write(values: Sequence[Written]) -> Written:
+        # BigQuery knows no array that is NULL: an empty one and none are the same.
+        return Written([value.json for value in values], [value.arrives for value in values] or None)
+
+    return st.lists(elements, max_size=4).map(write)
+
+
+VALUES = {**OF_SCALARS, **{f"a{name}": arrays(values) for name, values in OF_SCALARS.items()}}
 NULL = Written(None, None)
 rows_written = st.none() | st.fixed_dictionaries(
     {}, optional={name: st.one_of(st.just(NULL), values, values, values) for name, values in VALUES.items()}

@@ -22,17 +22,47 @@ DOCUMENTED = {
     "TIMESTAMP": {"TYPE_INT64", "TYPE_INT32", "TYPE_UINT32"},
     "JSON": {"TYPE_STRING"},
 }
+SCALARS = (
+    "BOOL",
+    "INT64",
+    "FLOAT64",
+    "FLOAT32",
+    "NUMERIC",
+    "STRING",
+    "BYTES",
+    "DATE",
+    "TIMESTAMP",
+    "JSON",
+    "PG_NUMERIC",
+)
+"""Spanner's types, in GoogleSQL and in the PostgreSQL dialect, that have values of their own in BigQuery."""
 
 
 def test_every_type_travels_as_a_protobuf_type_that_bigquery_documents_for_it() -> None:
-    assert {name: COLUMN_TYPES[name].proto in DOCUMENTED[name] for name in COLUMN_TYPES} == dict.fromkeys(
-        DOCUMENTED, True
-    )
+    assert [*COLUMN_TYPES] == [*SCALARS, *(f"ARRAY<{name}>" for name in SCALARS)]
     for kind in COLUMN_TYPES.values():
+        assert kind.proto in DOCUMENTED[(kind.element or kind).bigquery]
         assert FieldDescriptorProto.Type.Value(kind.proto)
 
 
-@pytest.mark.parametrize("googlesql", ["FLOAT32", "ARRAY<STRING>", "int64", "", "STRUCT<a INT64>", "UUID"])
+@pytest.mark.parametrize("googlesql", SCALARS)
+def test_an_array_is_a_repeated_column_of_what_its_elements_are(googlesql: str) -> None:
+    element, array = column_type(googlesql), column_type(f"ARRAY<{googlesql}>")
+    assert (array.element, array.proto) == (element, element.proto)
+    assert array.bigquery == f"ARRAY<{element.bigquery}>"
+    assert array.wire == pa.list_(pa.field("item", element.wire, nullable=False))
+
+
+@pytest.mark.parametrize(("googlesql", "bigquery"), [("FLOAT32", "FLOAT64"), ("PG_NUMERIC", "STRING")])
+def test_what_bigquery_has_no_type_for_has_the_one_that_holds_it_without_loss(googlesql: str, bigquery: str) -> None:
+    assert column_type(googlesql).bigquery == bigquery
+    assert column_type(googlesql).wire == column_type(bigquery).wire
+
+
+@pytest.mark.parametrize(
+    "googlesql",
+    ["ARRAY<ARRAY<INT64>>", "ARRAY<>", "ARRAY", "array<INT64>", "int64", "", "STRUCT<a INT64>", "UUID", "ARRAY<UUID>"],
+)
 def test_a_type_that_is_not_applied_yet_is_poison_and_named(googlesql: str) -> None:
     with pytest.raises(PoisonRecordError, match=f"type {googlesql} ") as caught:
         column_type(googlesql)
@@ -92,20 +122,30 @@ def test_a_table_without_a_key_is_poison() -> None:
     assert refused(columns={"id": "INT64"}, key=()) is Reason.NO_PRIMARY_KEY
 
 
-@pytest.mark.parametrize("googlesql", ["FLOAT64", "BYTES", "JSON"])
-def test_a_key_column_that_no_bigquery_key_can_be_is_poison(googlesql: str) -> None:
+@pytest.mark.parametrize("googlesql", ["JSON", "PG_NUMERIC", *(f"ARRAY<{name}>" for name in SCALARS)])
+def test_a_key_column_of_a_type_that_no_source_has_in_a_key_is_poison(googlesql: str) -> None:
     assert refused(columns={"id": googlesql}, key=("id",)) is Reason.KEY_NOT_REPRESENTABLE
 
 
-def test_every_other_type_can_be_a_key() -> None:
-    assert {kind.googlesql for kind in KEY_TYPES} == {"BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP"}
-    for kind in KEY_TYPES:
-        assert table_definition(header_of(columns={"id": kind.googlesql}, key=("id",))).columns[0].type == kind
+@pytest.mark.parametrize("googlesql", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP"])
+def test_a_key_column_of_a_type_that_bigquery_has_in_a_key_is_what_it_is_anywhere(googlesql: str) -> None:
+    kind = column_type(googlesql)
+    assert KEY_TYPES[kind] == kind
+    assert table_definition(header_of(columns={"id": googlesql}, key=("id",))).columns[0].type == kind
+
+
+@pytest.mark.parametrize("googlesql", ["BYTES", "FLOAT64", "FLOAT32"])
+def test_a_key_column_of_a_type_that_bigquery_has_in_no_key_is_a_text_there(googlesql: str) -> None:
+    columns = {"id": googlesql, "other": googlesql}
+    in_key, elsewhere = table_definition(header_of(columns=columns, key=("id",))).columns[:2]
+
+    assert (in_key.type.bigquery, in_key.type.wire, in_key.type.googlesql) == ("STRING", pa.string(), googlesql)
+    assert elsewhere.type == column_type(googlesql)
 
 
 def test_a_column_of_an_unsupported_type_is_poison_that_names_it() -> None:
-    with pytest.raises(PoisonRecordError, match="column tags: type ARRAY<STRING>") as caught:
-        table_definition(header_of(columns={"id": "INT64", "tags": "ARRAY<STRING>"}, key=("id",)))
+    with pytest.raises(PoisonRecordError, match="column tags: type ARRAY<UUID>") as caught:
+        table_definition(header_of(columns={"id": "INT64", "tags": "ARRAY<UUID>"}, key=("id",)))
     assert caught.value.reason is Reason.UNSUPPORTED_TYPE
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from datetime import date
 from decimal import Decimal
 
@@ -10,15 +11,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.cdc_consumer.core.types import BYTES, COLUMN_TYPES, DATE, INT64, JSON, NUMERIC, TIMESTAMP, ColumnType
+from services.cdc_consumer.core.parsing import parsed_type
+from services.cdc_consumer.core.types import (
+    BYTES,
+    BYTES_KEY,
+    COLUMN_TYPES,
+    DATE,
+    FLOAT32,
+    FLOAT32_KEY,
+    FLOAT64_KEY,
+    INT64,
+    JSON,
+    NUMERIC,
+    PG_NUMERIC,
+    TIMESTAMP,
+    ColumnType,
+    array_of,
+)
 from services.cdc_consumer.core.values import (
     beyond_microseconds,
     exact_bytes,
+    exact_bytes_text,
     exact_day,
     exact_json,
     exact_microsecond,
     exact_numeric,
+    exact_pg_numeric,
     exact_whole_number,
+    float_text,
+    holding_null,
+    limit_of,
     normal_numeric,
     normal_numerics,
     wire_values,
@@ -130,6 +152,89 @@ def test_json_is_any_json_text_and_stays_as_it_is() -> None:
     assert fitted(JSON, *bad) == ["misfit"] * len(bad)
 
 
+def test_a_postgresql_numeric_is_any_number_of_digits_and_stays_as_it_is() -> None:
+    texts = ["1.50", "-0.000", "0" * 3 + "1", "9" * 147_455 + "." + "9" * 16_383, "NaN", None]
+    assert fitted(PG_NUMERIC, *texts) == texts
+    bad = ["", "Infinity", "nan", "1e5", "+1", ".5", "1.", " 1", "1\n", "0x1", "1_0"]
+    assert fitted(PG_NUMERIC, *bad) == ["misfit"] * len(bad)
+
+
+def test_a_key_of_bytes_is_their_one_base64_text() -> None:
+    # The last bits of YR== and YWJ= are no part of any byte: a decoder takes them for YQ== and YWI=.
+    assert fitted(BYTES_KEY, "AP9hYmM=", "", None, "YQ==", "YR==", "YWI=", "YWJ=", "+/+/") == [
+        "AP9hYmM=", "", None, "YQ==", "YQ==", "YWI=", "YWI=", "+/+/",
+    ]  # fmt: skip
+    bad = ["YQ", "YQ=", "Y===", "-_-_", "YQ==YQ==", " YWJj", "YWJj\n", "é"]
+    assert fitted(BYTES_KEY, *bad) == ["misfit"] * len(bad)
+
+
+def test_a_float32_is_the_number_of_32_bits_however_many_digits_it_is_written_with() -> None:
+    numbers = [1.1, 1.100000023841858, -0.0, math.nan, math.inf, None, 3.4028235e38, 1e-45, 16_777_217.0, 1e39, -1e300]
+    values, misfits = wire_values(FLOAT32, pa.array(numbers, pa.float64()))
+
+    assert repr(values.to_pylist()[:9]) == repr(
+        [
+            1.100000023841858, 1.100000023841858, -0.0, math.nan, math.inf, None,
+            3.4028234663852886e38, 1.401298464324817e-45, 16_777_216.0,
+        ]
+    )  # fmt: skip
+    assert list(misfits) == [9, 10]
+    assert limit_of(FLOAT32) == "not a number of 32 bits"
+
+
+def test_a_key_of_a_number_is_its_shortest_text_and_zero_has_no_sign() -> None:
+    numbers = [1.5, 0.0, -0.0, 1.0, math.nan, -math.nan, math.inf, -math.inf, None, 0.1, 1e300, 5e-324]
+    texts = ["1.5", "0.0", "0.0", "1.0", "NaN", "NaN", "Infinity", "-Infinity", None, "0.1", "1e+300", "5e-324"]
+    values, misfits = wire_values(FLOAT64_KEY, pa.array(numbers, pa.float64()))
+    assert (values.to_pylist(), values.type, list(misfits)) == (texts, pa.string(), [])
+
+    singles, misfits = wire_values(FLOAT32_KEY, pa.array([1.1, 1.100000023841858, -0.0, 1e39], pa.float64()))
+    assert (singles.to_pylist()[:3], list(misfits)) == (["1.100000023841858", "1.100000023841858", "0.0"], [3])
+
+
+@given(st.floats(), st.floats())
+def test_two_numbers_have_one_text_in_a_key_only_if_they_are_one_key(one: float, other: float) -> None:
+    assert repr(float(float_text(one))) == repr(one + 0.0)
+    assert (float_text(one) == float_text(other)) is (one == other or (math.isnan(one) and math.isnan(other)))
+
+
+@given(st.binary(), st.binary())
+def test_two_keys_of_bytes_have_one_text_only_if_they_are_the_same_bytes(one: bytes, other: bytes) -> None:
+    texts = [base64.b64encode(content).decode() for content in (one, other)]
+    keys = fitted(BYTES_KEY, *texts)
+    assert [base64.b64decode(str(key)) for key in keys] == [one, other]
+
+
+def test_an_array_with_a_value_that_does_not_fit_is_a_misfit_as_a_whole_and_alone() -> None:
+    texts = [["1", "2"], ["x"], None, [], ["3"], ["4", None, "5"], ["6", "0x7"], []]
+    for start, stop in ((0, 8), (2, 7), (3, 4)):
+        arrays = pa.array(texts, pa.list_(pa.string())).slice(start, stop - start)
+        values, misfits = wire_values(array_of(INT64), arrays)
+        expected = {0: [1, 2], 2: None, 3: [], 4: [3], 7: []}
+
+        assert [start + index for index in misfits] == [index for index in (1, 6) if start <= index < stop]
+        assert {n: values[n - start].as_py() for n in expected if start <= n < stop} == {
+            n: value for n, value in expected.items() if start <= n < stop
+        }
+        assert [start + index for index in holding_null(arrays)] == [n for n in (5,) if start <= n < stop]
+    assert limit_of(array_of(INT64)) == "an element is not a whole number of 64 bits"
+
+
+def test_elements_that_a_null_array_hides_are_not_looked_at() -> None:
+    hidden = pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), pa.array(["x", "5"]), mask=pa.array([True, False, False]))
+    values, misfits = wire_values(array_of(INT64), hidden)
+    assert (values.to_pylist(), list(misfits), list(holding_null(hidden))) == ([None, [5], []], [], [])
+
+
+def test_one_bad_element_among_many_is_found_alone() -> None:
+    texts = [[str(number)] * (number % 4) for number in range(10_000)]
+    texts[7_777][0] = "0x10"
+    values, misfits = wire_values(array_of(INT64), pa.array(texts, pa.list_(pa.string())))
+    assert list(misfits) == [7_777]
+    assert values.to_pylist()[:7_777] == [[number] * (number % 4) for number in range(7_777)]
+    assert values.to_pylist()[7_778:] == [[number] * (number % 4) for number in range(7_778, 10_000)]
+
+
 def test_one_bad_value_among_many_is_found_alone_and_the_others_stay() -> None:
     texts = [str(number) for number in range(10_000)]
     texts[7_777] = "0x10"
@@ -148,9 +253,8 @@ def test_an_array_that_is_a_slice_of_another_is_decoded_from_its_own_start() -> 
 
 @pytest.mark.parametrize("kind", COLUMN_TYPES.values(), ids=COLUMN_TYPES)
 def test_nothing_and_only_null_are_arrays_too(kind: ColumnType) -> None:
-    type_read = kind.wire if kind.googlesql in ("BOOL", "FLOAT64") else pa.string()
     for texts in ([], [None], [None] * 50):
-        values, misfits = wire_values(kind, pa.array(texts, type_read))
+        values, misfits = wire_values(kind, pa.array(texts, parsed_type(kind)))
         assert (values.to_pylist(), values.type, list(misfits)) == (texts, kind.wire, [])
 
 
@@ -183,6 +287,8 @@ EXACT = {
     TIMESTAMP: (exact_microsecond, "0123456789-+:TZ. "),
     BYTES: (exact_bytes, "AZaz09+/=-_ \n"),
     JSON: (exact_json, '[]{}",:0123456789.-eEtruefalsn \\u'),
+    BYTES_KEY: (exact_bytes_text, "AZaz09+/=-_ \n"),
+    PG_NUMERIC: (exact_pg_numeric, "0123456789+-.eE _Na"),
 }
 
 dates = st.dates().map(date.isoformat)
@@ -223,7 +329,10 @@ LIKELY = {
 }
 
 
-@pytest.mark.parametrize("kind", EXACT, ids=lambda kind: kind.googlesql)
+LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC]}
+
+
+@pytest.mark.parametrize("kind", EXACT, ids=lambda kind: f"{kind.googlesql}-{kind.bigquery}")
 @settings(deadline=None)
 @given(data=st.data())
 def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_misfits(
