@@ -395,6 +395,7 @@ class FakeMetrics:
     losing: bool = False
     states: Mapping[str, int] = field(default_factory=dict)
     low_watermark: Nanoseconds | None = None
+    now: Nanoseconds | None = None
 
     def read(self, record: StreamRecord, changes: int) -> None:
         """Count a record that was read, and the changes in it."""
@@ -421,3 +422,4 @@ class FakeMetrics:
         """Remember what was shown."""
         self.states = states
         self.low_watermark = low_watermark
+        self.now = now

@@ -59,8 +59,9 @@ def test_an_end_is_not_believed_of_a_query_that_was_asked_before_it(world: World
         async with world.running(end=end):
             await until(lambda: T1 in world.stream.open and world.metrics.published_changes == 1)
             world.table.clock.time = at("11:00:00")
-            world.stream.clock = lambda: at("11:00:00")
+            await until(lambda: world.metrics.now == at("11:00:00"))
             world.stream.add(T1, HeartbeatRecord(at("09:20:00")), a_record(at("09:40:00"), 2), a_record(end, 3))
+            world.stream.clock = lambda: at("11:00:00")
             await until(lambda: world.table.rows[T1].watermark > end)
 
     run(scenario)

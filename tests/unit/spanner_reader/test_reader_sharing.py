@@ -14,7 +14,7 @@ from services.spanner_reader.reader import Reader
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import Script
+from tests.fakes.spanner_reader import FakePublisher, Script
 from tests.unit.spanner_reader.scripts import World, a_record, at, children
 
 START, FIRST = at("09:00:00"), at("09:00:01")
@@ -91,12 +91,22 @@ def test_a_handover_waits_for_what_is_under_way_and_goes_on_behind_it() -> None:
     async def scenario() -> None:
         world = a_wide_world(T1, T2)
         await world.add_root(START)
-        async with running(world.reader(owner="one")):
-            await until(lambda: {T1, T2} <= world.script.open_queries and len(world.topic.changes) == 3)
+        publisher = FakePublisher(world.topic, by_hand=True)
+        async with running(world.reader(owner="one", publisher=publisher)):
+            await until(lambda: len(publisher.waiting) == 2)  # the announcement, and the first query's record
+            for future in list(publisher.waiting):
+                publisher.confirm(future)
+            await until(lambda: len(publisher.waiting) == 2)  # one record of each partition
             async with running(world.reader(owner="two")):
+                await until(lambda: len(world.script.open_queries) == 1)
+                for _turn in range(200):
+                    await asyncio.sleep(0)
+                assert held_by(world) == {"one": 2}
+                for future in list(publisher.waiting):
+                    publisher.confirm(future)
                 await until(lambda: held_by(world) == {"one": 1, "two": 1})
                 await until(lambda: {T1, T2} <= world.script.open_queries)
-        assert len(world.topic.changes) == 3  # handed over behind what was confirmed: nothing is published twice
+        assert len(world.topic.changes) == 3  # nothing is published twice
 
     asyncio.run(scenario())
 
