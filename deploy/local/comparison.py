@@ -1,8 +1,10 @@
 """Whether BigQuery equals Spanner: every row and every column of every table by value, and exactly what differs.
 
-*Equal* is what the type map says it is: TIMESTAMP to the microsecond, NaN equal to NaN, NUMERIC and JSON by value.
+*Equal* is what the type map says it is: TIMESTAMP to the microsecond, NaN equal to NaN, NUMERIC and JSON by value, an
+array that is NULL equal to an empty one, and a key of BYTES, FLOAT64 or FLOAT32 a text.
 """
 
+import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,7 +85,7 @@ def compare(
         return result
     wanted = {_key(shape, row): row for row in source}
     seen: set[tuple[Any, ...]] = set()
-    for row in target:
+    for row in (_with_keys_as_in_source(shape, row) for row in target):
         key = _key(shape, row)
         if key in seen:
             result.differs(f"{_name(shape, row)}: twice in BigQuery")
@@ -101,6 +103,9 @@ def compare(
 
 def canonical(googlesql: str, value: Any) -> Any:
     """Return a value in the one form that equals that of an equal value of the same type."""
+    if googlesql.startswith("ARRAY<"):
+        element = googlesql.removeprefix("ARRAY<").partition(">")[0]
+        return ("array", tuple(canonical(_base(element), each) for each in value or ()))
     match value:
         case None | bool() | bytes():
             return (type(value).__name__, value)
@@ -144,7 +149,24 @@ def _differences(shape: TableShape, source: Mapping[str, Any], target: Mapping[s
 
 
 def _base(googlesql: str) -> str:
-    return googlesql.partition("(")[0]
+    return googlesql if googlesql.startswith("ARRAY<") else googlesql.partition("(")[0]
+
+
+def _with_keys_as_in_source(shape: TableShape, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of BigQuery with the key columns that are a text there as the values that they stand for."""
+    texts = {column: row[column] for column in shape.key if isinstance(row.get(column), str)}
+    meant = {column: _meant(_base(shape.columns[column]), text) for column, text in texts.items()}
+    return {**row, **meant}
+
+
+def _meant(googlesql: str, text: str) -> Any:
+    match googlesql:
+        case "BYTES":
+            return base64.b64decode(text, validate=True)
+        case "FLOAT64" | "FLOAT32":
+            return float(text)
+        case _:
+            return text
 
 
 def _key(shape: TableShape, row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -35,7 +35,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_rand
 
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
-Value = bool | int | float | Decimal | str | bytes | date | datetime | dict[str, Any] | list[Any] | None
+_Json = dict[str, Any] | list[Any]
+Value = bool | int | float | Decimal | str | bytes | date | datetime | _Json | tuple[Any, ...] | None
+"""A Spanner value; a tuple is an ARRAY."""
 Row = Mapping[str, Value]
 Operation = Literal["insert", "update", "insert_or_update", "replace", "delete"]
 
@@ -172,8 +174,8 @@ class SpannerDatabase:
         rows = list(results)
         if not rows:
             return []
-        fields = [(each.name, each.type_.code.name) for each in results.metadata.row_type.fields]
-        return [{name: from_wire(code, cell) for (name, code), cell in zip(fields, row, strict=True)} for row in rows]
+        fields = [(each.name, each.type_) for each in results.metadata.row_type.fields]
+        return [{name: _value(kind, cell) for (name, kind), cell in zip(fields, row, strict=True)} for row in rows]
 
 
 def _finish(operation: Any) -> None:
@@ -185,7 +187,7 @@ def _commit_timestamp(answer: CommitResponse) -> Nanoseconds:
 
 
 def to_wire(value: Value) -> Any:
-    """Return a value as Spanner's API takes it, for ``ListValue.extend``; a dict or list is JSON."""
+    """Return a value as Spanner's API takes it, for ``ListValue.extend``."""
     match value:
         case None | bool() | str():
             return value
@@ -196,11 +198,19 @@ def to_wire(value: Value) -> Any:
         case bytes():
             return base64.b64encode(value).decode()
         case datetime():
-            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         case date():
             return value.isoformat()
         case dict() | list():
             return json.dumps(value)
+        case tuple():
+            return [to_wire(element) for element in value]
+
+
+def _value(kind: Any, cell: Any) -> Value:
+    if kind.code.name == "ARRAY" and not cell.HasField("null_value"):
+        return tuple(_value(kind.array_element_type, element) for element in cell.list_value.values)
+    return from_wire(kind.code.name, cell)
 
 
 def from_wire(code: str, cell: Any) -> Value:

@@ -21,6 +21,8 @@ SHAPE = TableShape(
         "day": "DATE",
         "at": "TIMESTAMP",
         "doc": "JSON",
+        "names": "ARRAY<STRING(10)>",
+        "ratios": "ARRAY<FLOAT32>",
     },
     ["k"],
 )
@@ -37,6 +39,8 @@ def a_row(**values: Any) -> dict[str, Any]:
         "day": date(2013, 1, 1),
         "at": NOON,
         "doc": {"a": [1, None]},
+        "names": ("a", "b"),
+        "ratios": (0.5,),
     }
     return row | values
 
@@ -55,6 +59,8 @@ def applied(row: dict[str, Any]) -> dict[str, Any]:
         ({"at": NOON}, {"at": NOON.astimezone(timezone(timedelta(hours=5)))}),
         ({"doc": {"a": 1, "b": 2}}, {"doc": {"b": 2.0, "a": 1}}),
         ({"name": None, "doc": None}, {"name": None, "doc": None}),
+        ({"names": None, "ratios": ()}, {"names": [], "ratios": []}),
+        ({"names": ("a", ""), "ratios": (float("nan"), -0.0)}, {"names": ["a", ""], "ratios": [float("nan"), 0.0]}),
     ],
 )
 def test_equal_values_are_equal(source: dict[str, Any], target: dict[str, Any]) -> None:
@@ -82,6 +88,10 @@ def test_equal_values_are_equal(source: dict[str, Any], target: dict[str, Any]) 
         ("doc", {"a": [1]}),
         ("doc", {"a": [True, None]}),
         ("doc", '{"a": [1, null]}'),
+        ("names", ["a"]),
+        ("names", ["b", "a"]),
+        ("names", []),
+        ("ratios", [0.25]),
     ],
 )
 def test_a_value_that_differs_is_named(column: str, value: Any) -> None:
@@ -89,6 +99,17 @@ def test_a_value_that_differs_is_named(column: str, value: Any) -> None:
 
     assert comparison.differing == 1
     assert comparison.named[0].startswith(f"t[1]: {column} is {value!r} in BigQuery and")
+
+
+def test_keys_that_are_a_text_in_bigquery_are_the_value_that_they_stand_for() -> None:
+    shape = TableShape("t", {"b": "BYTES(16)", "f": "FLOAT64", "s": "STRING(9)", "v": "BYTES(9)"}, ["b", "f", "s"])
+    row = {"b": b"\x00\xff", "f": 1e300, "s": "AP8=", "v": b"x"}
+    target = applied(row | {"b": "AP8=", "f": "1e+300"})
+
+    assert compare(shape, [row], [target]).named == []
+    assert compare(shape, [row | {"f": float("nan")}], [target | {"f": "NaN"}]).named == []
+    assert compare(shape, [row], [target | {"f": "1e+301"}]).differing == 2
+    assert compare(shape, [row], [target | {"v": "eA=="}]).named[0].partition(": ")[2].startswith("v is 'eA=='")
 
 
 def test_missing_extra_and_repeated_rows_are_told_apart() -> None:

@@ -1,0 +1,59 @@
+"""A reader of the real adapters on a database of the emulator, with a fake topic: what is published, as messages."""
+
+import asyncio
+from datetime import timedelta
+
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.adapters.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.schema import SpannerCatalog
+from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.held import Options
+from services.spanner_reader.reader import Reader
+from shared.contracts.change_batch import encode_batch
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import FakeMetrics, FakePublisher, FakeSubscriptions, Topic
+
+LEASE = timedelta(seconds=30)
+SECONDS = 60
+
+
+def read_all(source: SpannerDatabase, stream: str, start: Nanoseconds, partitions: SpannerDatabase) -> list[bytes]:
+    """Return the change batches of a stream from ``start`` until now, announcements of tables among them.
+
+    The partition table is made in ``partitions``, which may be the same database.
+    """
+    topic = Topic()
+    asyncio.run(asyncio.wait_for(_read(source, stream, start, partitions, topic), SECONDS))
+    return [encode_batch(header, changes) for header, changes in topic.batches]
+
+
+async def _read(
+    source: SpannerDatabase, stream: str, start: Nanoseconds, partitions: SpannerDatabase, topic: Topic
+) -> None:
+    channels = Channels(source.instance.address)
+    try:
+        database, end = Database(source.path, channels), source.now()
+        elsewhere = database if partitions.path == source.path else Database(partitions.path, channels)
+        store = SpannerPartitionStore(elsewhere, "Partitions", change_stream=stream, owner="test", lease=LEASE)
+        catalog = SpannerCatalog(database, stream)
+        tables = await catalog.watched_tables()
+        await store.create_table()
+        await store.add_root(start, end)
+        reader = Reader(
+            stream=SpannerChangeStream(database, stream),
+            store=store,
+            publisher=FakePublisher(topic),
+            subscriptions=FakeSubscriptions(),
+            catalog=catalog,
+            changes=ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
+            metrics=FakeMetrics(),
+            health=Health(),
+            options=Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), end=end),
+        )
+        await reader.run(Stop())
+    finally:
+        await channels.close()

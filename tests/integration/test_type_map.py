@@ -1,0 +1,210 @@
+"""The type map to its end: what a source writes is what a query of the mirror returns, whatever the type.
+
+Once with anything that a source could write, as change batches; once with what the Spanner emulator really sends.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deploy.local.comparison import compare_tables
+from deploy.local.source import Row, SpannerDatabase, Value, Write
+from deploy.local.target import BigQueryDataset
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.columns import conform, decode_messages
+from services.cdc_consumer.core.poison import Poison
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+from tests.integration.reading import read_all
+from tests.integration.stand_in import PROJECT, StandIn
+from tests.source_values import COLUMNS, EPOCH, VALUES, Written
+from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, header_of, messages_of, upsert
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Target:
+    """A dataset of the stand-in, and the part of the consumer that writes it."""
+
+    stand_in: StandIn
+    dataset: BigQueryDataset
+    tables: BigQueryTables
+    writer: AppendStreams
+
+    def apply(self, *data: bytes) -> Sequence[Poison]:
+        """Apply the changes of messages; return the poison among them."""
+        decoded = decode_messages(messages_of(*data), AN_HOUR_LATER)
+        for table in decoded.tables:
+            definition = self.tables.ensure(table.definition)
+            if len(table.rows):
+                assert self.writer.append(definition, conform(table.rows, definition)).refused() == []
+        return decoded.poison
+
+
+@pytest.fixture
+def target(bigquery_stand_in: tuple[str, str]) -> Iterator[Target]:
+    rest, grpc = bigquery_stand_in
+    stand_in = StandIn(bigquery_stand_in)
+    dataset = BigQueryDataset(rest, PROJECT, stand_in.dataset)
+    with open_storage_channel(grpc) as channel:
+        writer = AppendStreams(channel, PROJECT, stand_in.dataset, Stop(), SystemClock())
+        yield Target(stand_in, dataset, BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset), writer)
+        writer.close()
+    dataset.close()
+
+
+def queried(googlesql: str, value: Any) -> Any:
+    """Return what the official client makes of a value that arrived."""
+    if googlesql.startswith("ARRAY<"):
+        return [queried(googlesql[len("ARRAY<") : -1], element) for element in value or ()]
+    match googlesql:
+        case _ if value is None:
+            return None
+        case "DATE":
+            return EPOCH + timedelta(days=value)
+        case "TIMESTAMP":
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+        case "NUMERIC":
+            return Decimal(value)
+        case "JSON":
+            return json.loads(value)
+        case _:
+            return value
+
+
+def told_apart(value: Any) -> Any:
+    """Return a value so that only what is the same equals it: NaN itself, and -0.0 not 0.0, nor 1 True."""
+    match value:
+        case list():
+            return [told_apart(each) for each in value]
+        case float():
+            return repr(value)
+        case _:
+            return type(value), value
+
+
+# DuckDB, on which the stand-in stands, has no text with a NUL in it, and its JSON takes no number that is not finite.
+written = {
+    name: values.filter(lambda value: "\0" not in json.dumps(value.json).replace("\\u0000", "\0"))
+    for name, values in VALUES.items()
+}
+rows_written = st.fixed_dictionaries(
+    {}, optional={name: st.one_of(st.just(Written(None, None)), values, values) for name, values in written.items()}
+)
+ids = iter(range(1_000_000_000))
+
+
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(st.lists(rows_written, min_size=1, max_size=12))
+def test_a_query_of_the_mirror_returns_what_the_source_wrote(
+    target: Target, rows: Sequence[Mapping[str, Written]]
+) -> None:
+    header = header_of({"id": "INT64"} | COLUMNS, table="written")
+    by_id = {next(ids): row for row in rows}
+    texts = {key: json.dumps({name: value.json for name, value in row.items()}) for key, row in by_id.items()}
+
+    assert not target.apply(batch_of([upsert(key, text) for key, text in texts.items()], header))
+
+    found = target.dataset.query(f"SELECT * FROM written WHERE id BETWEEN {min(by_id)} AND {max(by_id)}")
+    assert {row["id"] for row in found} == set(by_id)
+    for row in found:
+        given_row = by_id[row["id"]]
+        for name, googlesql in COLUMNS.items():
+            arrives = given_row[name].arrives if name in given_row else None
+            assert (name, told_apart(row[name])) == (name, told_apart(queried(googlesql, arrives)))
+
+
+def array_columns(lengths: Mapping[str, str]) -> str:
+    return ", ".join(f"a_{name.lower()} ARRAY<{name}{length}>" for name, length in lengths.items())
+
+
+SCALARS = {
+    "BOOL": "", "INT64": "", "FLOAT64": "", "FLOAT32": "", "NUMERIC": "", "STRING": "(MAX)", "BYTES": "(MAX)",
+    "DATE": "", "TIMESTAMP": "", "JSON": "",
+}  # fmt: skip
+SCHEMA = (
+    f"""CREATE TABLE Arrays (Id INT64 NOT NULL, {array_columns(SCALARS)}, Ratio FLOAT32,
+        Place ARRAY<FLOAT32>(vector_length=>2)) PRIMARY KEY (Id)""",
+    "CREATE TABLE ByBytes (Id BYTES(16) NOT NULL, Name STRING(9)) PRIMARY KEY (Id)",
+    """CREATE TABLE ByNumbers (F FLOAT64 NOT NULL, G FLOAT32 NOT NULL, D DATE NOT NULL, V BYTES(9))
+       PRIMARY KEY (F, G, D)""",
+    "CREATE TABLE ByNull (A INT64, B STRING(9), V STRING(9)) PRIMARY KEY (A, B)",
+    """CREATE CHANGE STREAM Everything FOR Arrays, ByBytes, ByNumbers, ByNull
+       OPTIONS (value_capture_type = 'NEW_ROW')""",
+)
+EVERYTHING: Row = {
+    "Id": 1,
+    "a_bool": (True, False),
+    "a_int64": (2**63 - 1, -(2**63), 0),
+    "a_float64": (0.1, -0.0, 5e-324, 1.7976931348623157e308),
+    "a_float32": (1.1, -3.4028234663852886e38),
+    "a_numeric": (Decimal("99999999999999999999999999999.999999999"), Decimal("-1.5")),
+    "a_string": ("", "é\N{GUITAR}\"'\\\n", "NaN", "NULL"),
+    "a_bytes": (b"", b"\x00\xff", b"abc"),
+    "a_date": (date(1, 1, 1), date(9999, 12, 31)),
+    # In a change stream the emulator drops fractions of seconds, and writes years before 1000 without their zeros.
+    "a_timestamp": (datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+    "a_json": ({"a": [1, 2.5, None]}, [], {"b": "\N{SNOWMAN}"}),
+    "Ratio": 1.1,
+    "Place": (0.1, -2.5),
+}
+
+
+def test_rows_with_arrays_of_every_type_and_keys_of_every_kind_arrive_from_spanner(
+    database: Callable[..., SpannerDatabase], target: Target
+) -> None:
+    source = database(*SCHEMA)
+    start = source.now()
+    empty: dict[str, Value] = {name: () for name in EVERYTHING if name.startswith("a_")}
+    keys: list[Row] = [
+        {"F": 1e300, "G": 1.1, "D": date(1, 1, 1), "V": b"x"},
+        {"F": -0.0, "G": 0.5, "D": date(1970, 1, 1), "V": None},
+        {"F": 0.5, "G": 0.5, "D": date(1970, 1, 1)},
+    ]
+    source.commit([Write("insert", "Arrays", EVERYTHING), Write("insert", "Arrays", {"Id": 2})])
+    source.commit([Write("insert", "Arrays", {"Id": number, **empty}) for number in (3, 4)])
+    source.commit([Write("insert", "ByNumbers", row) for row in keys])
+    source.commit([Write("insert", "ByBytes", {"Id": bytes([n, 255]), "Name": f"n{n}"}) for n in range(4)])
+    source.commit([Write("update", "Arrays", {"Id": 2, "a_string": ("now",)}), Write("delete", "Arrays", {"Id": 4})])
+    source.commit([Write("delete", "ByBytes", {"Id": b"\x01\xff"}), Write("delete", "ByNumbers", keys[2])])
+    source.commit([Write("update", "ByBytes", {"Id": b"\x02\xff", "Name": "again"})])
+
+    assert not target.apply(*read_all(source, "Everything", start, source))
+
+    tables = ["Arrays", "ByBytes", "ByNumbers"]
+    assert [named for one in compare_tables(source, target.dataset, tables) for named in one.named] == []
+    assert [len(target.dataset.rows(table) or ()) for table in tables] == [3, 3, 2]
+    texts = target.dataset.query("SELECT FROM_BASE64(Id) AS id FROM ByBytes ORDER BY Id")
+    assert [row["id"] for row in texts] == [b"\x00\xff", b"\x02\xff", b"\x03\xff"]
+
+
+def test_a_key_with_null_is_refused_and_named_and_its_neighbours_arrive(
+    database: Callable[..., SpannerDatabase], target: Target
+) -> None:
+    source = database(*SCHEMA)
+    start = source.now()
+    parts: list[Row] = [{"A": 1, "B": "b"}, {"A": None, "B": "b"}, {"A": 2, "B": None}, {"A": None, "B": None}]
+    source.commit([Write("insert", "ByNull", {**row, "V": "v"}) for row in parts])
+    source.commit([Write("delete", "ByNull", parts[1])])
+
+    poison = target.apply(*read_all(source, "Everything", start, source))
+
+    assert sorted((each.key, each.reason.value) for each in poison) == [
+        ("[2,null]", "key_not_representable"),
+        ('[null,"b"]', "key_not_representable"),
+        ('[null,"b"]', "key_not_representable"),
+        ("[null,null]", "key_not_representable"),
+    ]
+    assert [(row["A"], row["B"]) for row in target.dataset.rows("ByNull") or ()] == [(1, "b")]
