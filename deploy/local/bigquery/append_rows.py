@@ -1,7 +1,7 @@
 """What AppendRows means: one connection's requests, checked in order and accepted whole or not at all.
 
 Source: google/cloud/bigquery/storage/v1/storage.proto; BigQuery, "Introduction to the Storage Write API" and "Stream
-table updates with change data capture". Only the default stream is served.
+table updates with change data capture".
 """
 
 import re
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-import grpc
 from google.protobuf import message
 
 from deploy.local.bigquery.append_errors import (
@@ -19,7 +18,6 @@ from deploy.local.bigquery.append_errors import (
 from deploy.local.bigquery.catalog import Column, Table, TableName
 from deploy.local.bigquery.errors import ApiError
 from deploy.local.bigquery.protocol import (
-    STREAM_NOT_FOUND,
     TABLE_NOT_FOUND,
     AppendRowsRequest,
     AppendRowsResponse,
@@ -28,29 +26,37 @@ from deploy.local.bigquery.protocol import (
 )
 from deploy.local.bigquery.rows import RowReader
 from deploy.local.bigquery.warehouse import Warehouse
+from deploy.local.bigquery.write_streams import Stream, WriteStreams
 from deploy.local.bigquery.writer_schema import CHANGE_TYPE, read_writer_schema, table_schema
 
 REQUEST_BYTES: Final = 10_000_000
 """The limit of one request. The service has raised it to 20 MB of late; the stricter of the two is kept here."""
 
 _DEFAULT_STREAM: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)/(?:streams/)?_default")
-_STREAM: Final = re.compile(r"projects/[^/]+/datasets/[^/]+/tables/[^/]+/streams/[^/]+")
+_STREAM: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)/streams/[^/]+")
+_PARENT: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)")
 _ROUTING_HEADER: Final = "x-goog-request-params"
 
 
 def table_of(stream: str) -> TableName:
-    """Return the table that a default stream writes to; AppendRefusedError for any other name."""
-    match = _DEFAULT_STREAM.fullmatch(stream)
-    if match is not None:
-        return TableName(*match.groups())
-    if _STREAM.fullmatch(stream) is not None:
-        raise closing(
-            f"Requested entity was not found. Entity: {stream}",
-            grpc.StatusCode.NOT_FOUND,
-            STREAM_NOT_FOUND,
-            stream,
-        )
-    raise closing(f"Invalid stream name: {stream!r}")
+    """Return the table that a stream writes to; AppendRefusedError for what is no stream's name."""
+    match = _DEFAULT_STREAM.fullmatch(stream) or _STREAM.fullmatch(stream)
+    if match is None:
+        raise closing(f"Invalid stream name: {stream!r}")
+    return TableName(*match.groups())
+
+
+def is_default(stream: str) -> bool:
+    """Tell whether it is the name of a default stream."""
+    return _DEFAULT_STREAM.fullmatch(stream) is not None
+
+
+def parent_table(parent: str) -> TableName:
+    """Return the table of a path like ``projects/p/datasets/d/tables/t``; AppendRefusedError for another path."""
+    match = _PARENT.fullmatch(parent)
+    if match is None:
+        raise closing(f"Invalid parent: {parent!r}")
+    return TableName(*match.groups())
 
 
 def find_table(warehouse: Warehouse, stream: str) -> Table:
@@ -71,8 +77,8 @@ def find_table(warehouse: Warehouse, stream: str) -> Table:
 
 def check_routing(metadata: Iterable[tuple[str, str | bytes]]) -> None:
     """Refuse a connection without the header that leads it to its project's region."""
-    headers = {name: value for name, value in metadata if isinstance(value, str)}
-    parameters = dict(part.partition("=")[::2] for part in headers.get(_ROUTING_HEADER, "").split("&"))
+    sent = [value for name, value in metadata if name == _ROUTING_HEADER and isinstance(value, str)]
+    parameters = dict(part.partition("=")[::2] for value in sent for part in value.split("&"))  # Google's client: twice
     if not unquote(parameters.get("write_stream", "")).startswith("projects/"):
         raise closing("Cannot route on empty project id ''")
 
@@ -80,9 +86,11 @@ def check_routing(metadata: Iterable[tuple[str, str | bytes]]) -> None:
 class Connection:
     """One AppendRows connection: which table its next rows go to, by which schema, and whether they are changes."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: Warehouse, streams: WriteStreams) -> None:
         self._warehouse = warehouse
+        self._streams = streams
         self._stream = ""
+        self._named: Stream | None = None
         self._reader: RowReader | None = None
         self._changes: bool | None = None
         self._columns: Sequence[Column] = ()
@@ -91,16 +99,19 @@ class Connection:
         """Accept a request's rows and return the answer; AppendRefusedError where none of them were."""
         if size > REQUEST_BYTES:
             raise AppendRefusedError(f"AppendRows request too large: {size} limit {REQUEST_BYTES}")
-        if request.HasField("offset"):
-            raise AppendRefusedError("Offset must not be set for the default stream")
         self._choose_stream(request)
         reader = self._choose_reader(request)
-        rows = reader.read(request.proto_rows.rows.serialized_rows, self._changes, self._warehouse.now())
-        self._warehouse.append(reader.schema.table, rows)
-        if rows.columns.num_rows:
-            self._changes = rows.changes
         answer = AppendRowsResponse(write_stream=self._stream)
         answer.append_result.SetInParent()
+        if self._named is not None:
+            answer.append_result.offset.value = self._append_to(self._named, reader, request)
+        elif request.HasField("offset"):
+            raise AppendRefusedError("Offset must not be set for the default stream")
+        else:
+            rows = reader.read(request.proto_rows.rows.serialized_rows, self._changes, self._warehouse.now())
+            self._warehouse.append(reader.schema.table, rows)
+            if rows.columns.num_rows:
+                self._changes = rows.changes
         current = find_table(self._warehouse, self._stream)
         if current.columns != self._columns:
             self._columns = current.columns
@@ -111,9 +122,23 @@ class Connection:
         """Return the stream that the latest request was for."""
         return self._stream
 
+    def _append_to(self, stream: Stream, reader: RowReader, request: Any) -> int:
+        """Append to a stream that an application has made; return the offset of the first row."""
+        if reader.schema.has(CHANGE_TYPE):
+            raise AppendRefusedError(f"{CHANGE_TYPE} is only supported on the default stream. Entity: {stream.name}")
+        offset = request.offset.value if request.HasField("offset") else None
+        self._streams.check_place(stream, self, offset)
+        rows = reader.read(request.proto_rows.rows.serialized_rows, False, self._warehouse.now())
+        return self._streams.append(stream, self, rows, offset)
+
     def _choose_stream(self, request: Any) -> None:
         if request.write_stream and request.write_stream != self._stream:
+            if self._named is not None:
+                raise closing("Only connections to default streams can change their table")
             find_table(self._warehouse, request.write_stream)
+            if not is_default(request.write_stream):
+                self._named = _found(self._streams, request.write_stream)
+                self._named.connection = self  # the newest connection is the one that may append
             self._stream, self._reader = request.write_stream, None
         elif not self._stream:
             raise closing("The first request of a connection must name its write_stream")
@@ -146,6 +171,13 @@ class Connection:
         return "This stand-in takes rows in protobuf format only"
 
 
+def _found(streams: WriteStreams, name: str) -> Stream:
+    try:
+        return streams.find(name)
+    except AppendRefusedError as refused:
+        raise closing(refused.message, refused.code, refused.storage_code, name) from refused
+
+
 def parse_request(data: bytes) -> Any:
     """Return the request in a message; AppendRefusedError where there is none."""
     try:
@@ -154,16 +186,24 @@ def parse_request(data: bytes) -> Any:
         raise closing(f"Could not parse the request: {error}") from error
 
 
-def write_stream(warehouse: Warehouse, request: Any) -> Any:
-    """Return the default stream of a table, as GetWriteStream does; with the table's schema where that is asked for."""
+def write_stream(warehouse: Warehouse, streams: WriteStreams, request: Any) -> Any:
+    """Return a stream, as GetWriteStream does; with the table's schema where that is asked for."""
     table = find_table(warehouse, request.name)
-    name = table.name
-    stream = WriteStream(
-        name=f"projects/{name.project}/datasets/{name.dataset}/tables/{name.table}/streams/_default",
-        type_=WriteStream.COMMITTED,
-        write_mode=WriteStream.INSERT,
-        location="US",
-    )
+    if is_default(request.name):
+        name = table.name
+        path = f"projects/{name.project}/datasets/{name.dataset}/tables/{name.table}/streams/_default"
+        stream = WriteStream(name=path, type_=WriteStream.COMMITTED, write_mode=WriteStream.INSERT, location="US")
+    else:
+        stream = stream_resource(streams.find(request.name))
     if request.view == WriteStreamView.FULL:
         stream.table_schema.CopyFrom(table_schema(table))
     return stream
+
+
+def stream_resource(stream: Stream) -> Any:
+    """Return a stream that an application has made, as the API describes it."""
+    resource = WriteStream(name=stream.name, write_mode=WriteStream.INSERT, location="US")
+    resource.type_ = WriteStream.Type.Value(stream.type)
+    resource.create_time.FromMicroseconds(stream.created)
+    resource.table_schema.CopyFrom(table_schema(stream.table))
+    return resource

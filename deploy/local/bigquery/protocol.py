@@ -6,6 +6,13 @@ from google.cloud.bigquery_storage_v1 import types
 
 AppendRowsRequest: Final[Any] = types.AppendRowsRequest.pb()
 AppendRowsResponse: Final[Any] = types.AppendRowsResponse.pb()
+BatchCommitRequest: Final[Any] = types.BatchCommitWriteStreamsRequest.pb()
+BatchCommitResponse: Final[Any] = types.BatchCommitWriteStreamsResponse.pb()
+CreateWriteStreamRequest: Final[Any] = types.CreateWriteStreamRequest.pb()
+FinalizeWriteStreamRequest: Final[Any] = types.FinalizeWriteStreamRequest.pb()
+FinalizeWriteStreamResponse: Final[Any] = types.FinalizeWriteStreamResponse.pb()
+FlushRowsRequest: Final[Any] = types.FlushRowsRequest.pb()
+FlushRowsResponse: Final[Any] = types.FlushRowsResponse.pb()
 GetWriteStreamRequest: Final[Any] = types.GetWriteStreamRequest.pb()
 RowError: Final[Any] = types.RowError.pb()
 StorageError: Final[Any] = types.StorageError.pb()
@@ -15,5 +22,4 @@ WriteStream: Final[Any] = types.WriteStream.pb()
 WriteStreamView: Final[Any] = types.WriteStreamView
 
 TABLE_NOT_FOUND: Final[int] = StorageError.TABLE_NOT_FOUND
-STREAM_NOT_FOUND: Final[int] = StorageError.STREAM_NOT_FOUND
 SCHEMA_MISMATCH_EXTRA_FIELDS: Final[int] = StorageError.SCHEMA_MISMATCH_EXTRA_FIELDS

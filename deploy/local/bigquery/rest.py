@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from deploy.local.bigquery.catalog import DatasetName, Table, TableName
 from deploy.local.bigquery.control import Control
+from deploy.local.bigquery.discovery import discovery_document
 from deploy.local.bigquery.errors import ApiError, invalid, not_found
 from deploy.local.bigquery.faults import Faults
 from deploy.local.bigquery.resources import (
@@ -42,6 +43,7 @@ class Call:
     def __init__(self, request: Request, body: bytes) -> None:
         self.path: Mapping[str, str] = request.path_params
         self.parameters: Mapping[str, str] = request.query_params
+        self.root = str(request.base_url)
         self.if_match = request.headers.get("if-match", "")
         try:
             self.body: Any = msgspec.json.decode(body) if body else {}
@@ -83,6 +85,9 @@ def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
     api = _Api(warehouse, jobs)
     dataset, table = f"{_API}/datasets/{{dataset}}", f"{_API}/datasets/{{dataset}}/tables/{{table}}"
     handlers: Sequence[tuple[str, str, Handler]] = (
+        ("GET", "/$discovery/rest", lambda call: discovery_document(call.root)),
+        ("GET", "/discovery/v1/apis/bigquery/v2/rest", lambda call: discovery_document(call.root)),
+        ("GET", "/bigquery/v2/projects", api.list_projects),
         ("GET", f"{_API}/datasets", api.list_datasets),
         ("POST", f"{_API}/datasets", api.insert_dataset),
         ("GET", dataset, lambda call: dataset_resource(warehouse.dataset(call.dataset))),
@@ -95,6 +100,7 @@ def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
         ("DELETE", table, lambda call: warehouse.drop_table(call.table)),
         ("GET", f"{table}/data", api.list_rows),
         ("POST", f"{_API}/jobs", lambda call: jobs.insert(call.path["project"], call.body)),
+        ("GET", f"{_API}/jobs", lambda call: jobs.list(call.path["project"], call.parameters)),
         ("GET", f"{_API}/jobs/{{job}}", lambda call: jobs.get(call.path["project"], call.path["job"])),
         ("POST", f"{_API}/queries", lambda call: jobs.query(call.path["project"], call.body)),
         ("GET", f"{_API}/queries/{{job}}", api.query_results),
@@ -118,6 +124,13 @@ class _Api:
     def __init__(self, warehouse: Warehouse, jobs: Jobs) -> None:
         self._warehouse = warehouse
         self._jobs = jobs
+
+    def list_projects(self, _call: Call) -> Mapping[str, Any]:
+        projects = [
+            {"kind": "bigquery#project", "id": name, "projectReference": {"projectId": name}, "friendlyName": name}
+            for name in self._warehouse.projects()
+        ]
+        return {"kind": "bigquery#projectList", "projects": projects, "totalItems": len(projects)}
 
     def list_datasets(self, call: Call) -> Mapping[str, Any]:
         datasets = self._warehouse.datasets(call.path["project"])

@@ -21,6 +21,7 @@ from deploy.local.bigquery.warehouse import Warehouse
 
 _KEPT_JOBS: Final = 200
 _USER: Final = "anonymous@example.com"
+_LISTED_JOBS: Final = 50
 _PAGE_ROWS: Final = 20_000
 
 
@@ -64,6 +65,14 @@ class Jobs:
     def get(self, project: str, identifier: str) -> Mapping[str, Any]:
         """Return a job."""
         return _resource(self._job(project, identifier))
+
+    def list(self, project: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a project's latest jobs, the latest first."""
+        limit = _number(parameters.get("maxResults", _LISTED_JOBS))
+        with self._lock:
+            jobs = [job for job in reversed(self._jobs.values()) if job.project == project][:limit]
+        listed = [{**_resource(job), "state": "DONE", "user_email": _USER} for job in jobs]
+        return {"kind": "bigquery#jobList", "jobs": listed}
 
     def results(self, project: str, identifier: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a page of a job's result."""

@@ -64,6 +64,11 @@ class Warehouse:
         with self._lock:
             return [self._datasets[name] for name in sorted(self._datasets) if name.project == project]
 
+    def projects(self) -> Sequence[str]:
+        """Return the projects that have a dataset."""
+        with self._lock:
+            return sorted({name.project for name in self._datasets})
+
     def drop_dataset(self, name: DatasetName, contents: bool) -> None:
         """Drop a dataset, with its tables if asked to; one that is not empty is kept otherwise."""
         with self._lock:

@@ -5,17 +5,38 @@ at a few milliseconds.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
 import structlog
 
 from deploy.local.bigquery.append_errors import AppendRefusedError
-from deploy.local.bigquery.append_rows import Connection, check_routing, parse_request, table_of, write_stream
+from deploy.local.bigquery.append_rows import (
+    Connection,
+    check_routing,
+    parent_table,
+    parse_request,
+    stream_resource,
+    table_of,
+    write_stream,
+)
+from deploy.local.bigquery.errors import ApiError
 from deploy.local.bigquery.faults import Counters, Faults
-from deploy.local.bigquery.protocol import AppendRowsResponse, GetWriteStreamRequest, WriteStream
+from deploy.local.bigquery.protocol import (
+    AppendRowsResponse,
+    BatchCommitRequest,
+    BatchCommitResponse,
+    CreateWriteStreamRequest,
+    FinalizeWriteStreamRequest,
+    FinalizeWriteStreamResponse,
+    FlushRowsRequest,
+    FlushRowsResponse,
+    GetWriteStreamRequest,
+    WriteStream,
+)
 from deploy.local.bigquery.warehouse import Warehouse
+from deploy.local.bigquery.write_streams import WriteStreams
 
 _SERVICE: Final = "google.cloud.bigquery.storage.v1.BigQueryWrite"
 _MESSAGE_BYTES: Final = 64_000_000  # far above the API's limit, so that it is the API that refuses
@@ -41,6 +62,17 @@ def write_server(warehouse: Warehouse, faults: Faults, counters: Counters) -> gr
             request_deserializer=GetWriteStreamRequest.FromString,
             response_serializer=WriteStream.SerializeToString,
         ),
+        **{
+            name: grpc.unary_unary_rpc_method_handler(
+                handler, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+            )
+            for name, handler, request, response in (
+                ("CreateWriteStream", api.create_write_stream, CreateWriteStreamRequest, WriteStream),
+                ("FinalizeWriteStream", api.finalize, FinalizeWriteStreamRequest, FinalizeWriteStreamResponse),
+                ("FlushRows", api.flush, FlushRowsRequest, FlushRowsResponse),
+                ("BatchCommitWriteStreams", api.commit, BatchCommitRequest, BatchCommitResponse),
+            )
+        },
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
     return server
@@ -51,6 +83,7 @@ class _WriteApi:
         self._warehouse = warehouse
         self._faults = faults
         self._counters = counters
+        self._streams = WriteStreams(warehouse)
         self._open = 0
 
     async def append_rows(self, _requests: AsyncIterator[bytes], context: Any) -> None:
@@ -63,13 +96,37 @@ class _WriteApi:
             self._counters.count(connections_open=-1)
 
     async def get_write_stream(self, request: Any, context: Any) -> Any:
-        try:
-            return write_stream(self._warehouse, request)
-        except AppendRefusedError as refused:
-            await _close(context, refused)
+        return await _answered(context, lambda: write_stream(self._warehouse, self._streams, request))
+
+    async def create_write_stream(self, request: Any, context: Any) -> Any:
+        def create() -> Any:
+            return stream_resource(self._streams.create(parent_table(request.parent), request.write_stream.type_))
+
+        return await _answered(context, create)
+
+    async def finalize(self, request: Any, context: Any) -> Any:
+        return await _answered(
+            context, lambda: FinalizeWriteStreamResponse(row_count=self._streams.finalize(request.name))
+        )
+
+    async def flush(self, request: Any, context: Any) -> Any:
+        return await _answered(
+            context,
+            lambda: FlushRowsResponse(offset=self._streams.flush(request.write_stream, request.offset.value)),
+        )
+
+    async def commit(self, request: Any, context: Any) -> Any:
+        def commit() -> Any:
+            errors = self._streams.commit(parent_table(request.parent), request.write_streams)
+            answer = BatchCommitResponse(stream_errors=errors)
+            if not errors:
+                answer.commit_time.FromMicroseconds(self._warehouse.now())
+            return answer
+
+        return await _answered(context, commit)
 
     async def _serve(self, context: Any) -> None:
-        connection = Connection(self._warehouse)
+        connection = Connection(self._warehouse, self._streams)
         try:
             check_routing(context.invocation_metadata())
             self._check_quota()
@@ -121,6 +178,16 @@ class _WriteApi:
                 raise
             return refused.response(connection.stream())
         return answer
+
+
+async def _answered(context: Any, call: Callable[[], Any]) -> Any:
+    """Return the answer of a call that may wait for locks; a refusal ends it with its status."""
+    try:
+        return await asyncio.to_thread(call)
+    except AppendRefusedError as refused:
+        await _close(context, refused)
+    except ApiError as error:
+        await context.abort(error.grpc_code, error.message)
 
 
 async def _close(context: Any, refused: AppendRefusedError) -> None:

@@ -1,0 +1,79 @@
+"""The Cloud SDK's `bq`, pointed at the stand-in with `--api`: it reads the discovery document first."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.local import emulators
+from tests.integration.stand_in import PROJECT, StandIn
+from tests.row_messages import CHANGE, change
+
+pytestmark = pytest.mark.integration
+
+Bq = Callable[..., str]
+
+# BigQuery, "Stream table updates with change data capture", section "Create a table with the max_staleness option".
+EMPLOYEES = """CREATE TABLE employees (
+  id INT64 PRIMARY KEY NOT ENFORCED,
+  name STRING)
+  CLUSTER BY
+    id
+  OPTIONS (
+    max_staleness = INTERVAL 10 MINUTE);"""
+
+
+@pytest.fixture
+def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
+    return StandIn(bigquery_stand_in)
+
+
+@pytest.fixture
+def bq(bigquery_stand_in: tuple[str, str], tmp_path: Path) -> Bq:
+    command = [
+        str(emulators.find_sdk(os.environ) / "bin" / "bq"),
+        "--oauth_access_token=any",
+        f"--api=http://{bigquery_stand_in[0]}",
+        f"--project_id={PROJECT}",
+        "--quiet",
+        "--headless",
+        "--format=json",
+    ]
+    environment = {**os.environ, "HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path)}
+
+    def run(*arguments: str, fails: bool = False) -> str:
+        ended = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=120
+        )
+        assert (ended.returncode != 0) is fails, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
+
+
+def test_the_documents_table_is_made_written_and_queried(stand_in: StandIn, bq: Bq) -> None:
+    query = ("query", "--nouse_legacy_sql", f"--dataset_id={stand_in.dataset}")
+    bq(*query, EMPLOYEES)
+    stand_in.run("ALTER TABLE employees SET OPTIONS (max_staleness = INTERVAL 0 MINUTE)")
+    rows = [change("UPSERT", "1", id=1, name="Lucy")]
+    assert not stand_in.append("employees", {"id": "int64", "name": "string", **CHANGE}, rows).HasField("error")
+
+    assert json.loads(bq(*query, "SELECT * FROM employees")) == [{"id": "1", "name": "Lucy"}]
+    shown = json.loads(bq("show", f"{stand_in.dataset}.employees"))
+    assert shown["tableConstraints"] == {"primaryKey": {"columns": ["id"]}}
+    assert "Not found" in bq(*query, "SELECT * FROM missing", fails=True)
+
+
+def test_datasets_tables_and_views_are_made_listed_and_removed(bq: Bq) -> None:
+    bq("mk", "--dataset", "made_by_bq")
+    bq("mk", "--table", "made_by_bq.t", "k:INTEGER,v:STRING")
+    bq("mk", "--use_legacy_sql=false", "--view", "SELECT 1 AS one", "made_by_bq.w")
+
+    listed = json.loads(bq("ls", "made_by_bq"))
+    assert [(each["tableReference"]["tableId"], each["type"]) for each in listed] == [("t", "TABLE"), ("w", "VIEW")]
+    assert json.loads(bq("head", "made_by_bq.t")) == []
+    bq("rm", "-f", "-r", "made_by_bq")
+    assert "Not found" in bq("ls", "made_by_bq", fails=True)
