@@ -119,6 +119,11 @@ def check_subscription(
         )
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [f"{mistake}; mend it with `{update} {fix}`" for mistake, fix in _mendable(found, keep_messages_for)]
+    if found.enable_exactly_once_delivery:
+        mistakes.append(
+            "it has exactly-once delivery, by which acks are refused once a lease has run out, and which the consumer "
+            f"does not need; mend it with `{update} --no-enable-exactly-once-delivery`"
+        )
     if found.dead_letter_policy.dead_letter_topic != dead_letter_topic:
         mistakes.append(
             f"its dead-letter topic is {found.dead_letter_policy.dead_letter_topic or 'not set'}, not "

@@ -66,6 +66,7 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
         ({"expiration_policy": {"ttl": timedelta(days=400)}}, "expires after 400 days"),
         ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=604800s"),
         ({"enable_message_ordering": True}, "it is ordered"),
+        ({"enable_exactly_once_delivery": True}, "--no-enable-exactly-once-delivery"),
         ({"filter": 'attributes.table = "x"'}, "it has a filter"),
         ({"push_config": {"push_endpoint": "https://example.com"}}, "pushed"),
         ({"dead_letter_policy": None}, "--dead-letter-topic=projects/"),
