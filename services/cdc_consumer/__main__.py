@@ -30,17 +30,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.reports import receiving_reports
 from services.cdc_consumer.adapters.tables import check_dataset, open_client
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.metrics import ConsumerMetrics
-from services.cdc_consumer.reports import receiving_reports
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, open_session
+from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, open_session, start_error
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
 from shared.pubsub.topology import Topology, check_subscription, create_topology
+from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
@@ -54,7 +55,7 @@ _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is noth
 _FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may take: Spark's own end needs the rest
 _LOOK: Final = timedelta(milliseconds=200)
 _LIVENESS: Final = timedelta(minutes=15)
-"""How long a micro-batch may take. While BigQuery is away it waits, leases extended, and a restart would not help."""
+"""How long a micro-batch may take without a sign of life; a task that waits for a service gives one at each retry."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -107,10 +108,10 @@ def serve(settings: Settings, stop: Stop) -> None:
     log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
     health = Health(_LIVENESS)
     registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry)
+    metrics = ConsumerMetrics(registry, SystemClock())
 
-    def take(counts: Counts) -> None:
-        metrics.take(counts)
+    def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
+        metrics.take(report)
         health.progressed()
 
     with (
@@ -121,16 +122,33 @@ def serve(settings: Settings, stop: Stop) -> None:
         check_java(os.environ)
         ack_deadline = check_start(settings, stop)
         exchange = Path(directory)
-        with receiving_reports(exchange / "reports", take), spark(settings) as session:
-            if stop.requested:
-                return
-            try:
-                query = start_query(session, settings, ack_deadline, exchange)
-            except PySparkException as error:
-                raise error_of(str(error)) from None
-            log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
-            health.ready = True
-            watch(query, health, stop, exchange / "stop")
+        try:
+            with receiving_reports(exchange / "reports", take), spark(settings) as session:
+                if stop.requested:
+                    return
+                run_query(session, settings, ack_deadline, exchange, health, stop)
+        finally:
+            log.info("leases_counted", **metrics.left())
+
+
+def run_query(
+    session: SparkSession, settings: Settings, ack_deadline: timedelta, exchange: Path, health: Health, stop: Stop
+) -> None:
+    """Start the query and watch it until it is asked to stop or fails."""
+    log = structlog.get_logger()
+    slots = session.sparkContext.defaultParallelism
+    if settings.spark_master.startswith("local") and settings.tasks > slots:
+        raise MisconfiguredError(
+            f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run here: "
+            "the messages of a task that waits for a slot have leases that nobody keeps"
+        )
+    try:
+        query = start_query(session, settings, ack_deadline, exchange)
+    except PySparkException as error:
+        raise error_of(str(error)) from None
+    log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
+    health.ready = True
+    watch(query, health, stop, exchange / "stop")
 
 
 def check_start(settings: Settings, stop: Stop) -> timedelta:
@@ -154,8 +172,11 @@ def check_start(settings: Settings, stop: Stop) -> timedelta:
 
 @contextmanager
 def spark(settings: Settings) -> Iterator[SparkSession]:
-    """Start Spark for the block."""
-    session = open_session(os.environ, settings.spark_master, settings.driver_memory, settings.tasks)
+    """Start Spark for the block; what prevents it is one error with Spark's own words."""
+    try:
+        session = open_session(os.environ, settings.spark_master, settings.driver_memory, settings.tasks)
+    except Exception as error:  # whatever Spark, py4j or Java raise; there is no list of it
+        raise start_error(settings.spark_master, error) from error
     try:
         yield session
     finally:
@@ -170,6 +191,8 @@ def start_query(session: SparkSession, settings: Settings, ack_deadline: timedel
         "subscription": subscription_path(settings.project, settings.subscription),
         "ackDeadline": f"{ack_deadline.total_seconds():.0f}s",
         "stopFile": str(exchange / "stop"),
+        "reportSocket": str(exchange / "reports"),
+        "logLevel": settings.log_level,
     }
     source = shared | {
         "emulatorHost": settings.pubsub_emulator_host or "",
@@ -186,9 +209,7 @@ def start_query(session: SparkSession, settings: Settings, ack_deadline: timedel
         "pubsubEmulatorHost": settings.pubsub_emulator_host or "",
         "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
         "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
-        "reportSocket": str(exchange / "reports"),
         "poisonLimit": str(settings.poison_limit),
-        "logLevel": settings.log_level,
         "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),
     }
     messages = session.readStream.format("pubsub").options(**source).load()

@@ -22,15 +22,17 @@ last is such: 100), ``logLevel``.
 
 import functools
 import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -38,12 +40,12 @@ from pyspark.sql.types import StructType
 from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Counts, Report
 from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.reports import send_report
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
@@ -54,7 +56,7 @@ from shared.runtime.retries import retrying
 from shared.runtime.settings import parse_duration
 from shared.runtime.stop import Stop
 
-_NEEDED: Final = ("ack_id", "ordering_key", "data", "attributes", "delivery_attempt")
+_NEEDED: Final = ("ack_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
 _LOOK_FOR_STOP: Final = 0.5  # seconds
 _FIRST_ANSWER: Final = timedelta(seconds=30)
 
@@ -115,10 +117,18 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             return Committed(Counts())
         composed = _composed(os.getpid(), self._options)
         messages, leases = pa.Table.from_batches(batches), composed.leases
+        oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
+
+        def report(counts: Counts | None = None, oldest_held: int | None = None) -> None:
+            told = Report(counts=counts or Counts(), process=_process_name(), oldest_held=oldest_held)
+            send_report(self._options.report_socket, told)
+
+        report(oldest_held=oldest)
+        ports = replace(composed.ports, waiting=lambda: report(oldest_held=oldest))
         acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
         try:
             with _stopping_at(self._options.stop_file, composed.stop):
-                return Committed(apply(messages, composed.ports, composed.memory, composed.stop, SystemClock()))
+                counts = apply(messages, ports, composed.memory, composed.stop, SystemClock())
         except BaseException:  # a task that fails has no commit message, so it tells by itself
             left = Counts(
                 messages=len(messages),
@@ -126,9 +136,10 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 put_off=leases.put_off_count - put_off,
                 given_back=leases.given_back - given_back,
             )
-            if self._options.report_socket:
-                send_report(self._options.report_socket, left)
+            report(left)
             raise
+        report()
+        return Committed(counts)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Hand the counts of a micro-batch on: to the driver's metrics, or else to the log."""
@@ -147,8 +158,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             return
         configure_logs("cdc_consumer", self._options.log_level)
         structlog.get_logger().info(event, batch=batch_id, **counts.fields())
-        if self._options.report_socket:
-            send_report(self._options.report_socket, counts)
+        send_report(self._options.report_socket, Report(counts=counts))
 
 
 def read_options(options: Mapping[str, str]) -> SinkOptions:
@@ -183,6 +193,10 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
+def _process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Composed:
     ports: Ports
@@ -205,10 +219,11 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         with attempt:
             deadline = deadline or ack_deadline_of(pubsub, options.subscription)
     assert deadline is not None
-    leases = PubsubLeases(pubsub, options.subscription, deadline, stop)
+    # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
+    leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
     ports = Ports(
         leases=leases,
-        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop),
+        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
         tables=BigQueryTables(client, options.project, options.dataset),
         writer=AppendStreams(storage, options.project, options.dataset, stop, clock),
     )

@@ -1,25 +1,27 @@
 """The consumer's metrics, for Prometheus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Report
+from shared.runtime.clock import Clock
 
 
 class ConsumerMetrics:
-    """Adds up what the micro-batches report."""
+    """Adds up what the processes report."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         def counter(name: str, documentation: str) -> Callable[[int], None]:
             return Counter(f"millrace_{name}", documentation, registry=registry).inc
 
+        self._clock = clock
         self._messages = counter("consumer_messages", "Messages that came, redelivered ones each time")
         self._changes = counter("consumer_changes", "Changes in them")
         self._rows_written = counter("consumer_rows_written", "Rows that BigQuery has accepted")
         self._superseded = counter("consumer_superseded", "Changes not written, for a newer one of their row was")
         self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages")
-        self._taken = counter("leases_taken", "Messages that a task held")
+        self._taken = counter("leases_taken", "Messages that the source leased")
         self._acked = counter("leases_acked", "Messages acknowledged")
         self._put_off = counter("leases_put_off", "Messages put off, for their table was in trouble")
         self._given_back = counter("leases_given_back", "Messages given back by tasks that failed")
@@ -30,24 +32,64 @@ class ConsumerMetrics:
             registry=registry,
         )
         self._tables_in_trouble = Gauge(
-            "millrace_consumer_tables_in_trouble",
-            "Tables in trouble in the last micro-batch that had messages",
+            "millrace_consumer_tables_in_trouble", "Tables whose messages are being put off", registry=registry
+        )
+        self._trouble_since = Gauge(
+            "millrace_consumer_table_in_trouble_since_seconds",
+            "Unix time since when a table's messages are being put off",
+            ["table"],
             registry=registry,
         )
+        self._troubles: set[str] = set()
+        self._oldest: dict[str, int] = {}
+        oldest = Gauge(
+            "millrace_consumer_oldest_held_age_seconds",
+            "Age of the oldest unacked message that a task holds; 0 where none is held",
+            registry=registry,
+        )
+        oldest.set_function(self._oldest_age)
+        self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}
+        """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
-    def take(self, counts: Counts) -> None:
-        """Add what became of a micro-batch's messages."""
-        self._micro_batches(1)
+    def take(self, report: Report) -> None:
+        """Add what a process reports."""
+        counts = report.counts
+        if report.process:
+            self._hold(report)
+        if counts.messages:
+            self._micro_batches(1)
         self._messages(counts.messages)
         self._changes(counts.changes)
         self._rows_written(counts.rows_written)
         self._superseded(counts.superseded)
-        self._taken(counts.messages)
+        self._taken(counts.taken)
         self._acked(counts.acked)
         self._put_off(counts.put_off)
         self._given_back(counts.given_back)
+        for name in self.leases:
+            self.leases[name] += getattr(counts, name)
         for reason, letters in counts.letters.items():
             self._letters.labels(reason).inc(letters)
-        self._tables_in_trouble.set(len(counts.tables_in_trouble))
+        for table in set(counts.tables_in_trouble) - self._troubles:
+            self._trouble_since.labels(table).set(self._clock.now() / 1e9)
+        for table in self._troubles & set(counts.tables_well):
+            self._trouble_since.remove(table)
+        self._troubles = (self._troubles - set(counts.tables_well)) | set(counts.tables_in_trouble)
+        self._tables_in_trouble.set(len(self._troubles))
         if counts.max_commit_timestamp is not None:
             self._applied.set(counts.max_commit_timestamp / 1e6)
+
+    def left(self) -> Mapping[str, int]:
+        """Return what became of leases, and how many are left to their deadlines, once nothing is held any more."""
+        taken, *settled = self.leases.values()
+        return {**self.leases, "left": taken - sum(settled)}
+
+    def _hold(self, report: Report) -> None:
+        if report.oldest_held is None:
+            self._oldest.pop(report.process, None)
+        else:
+            self._oldest[report.process] = report.oldest_held
+
+    def _oldest_age(self) -> float:
+        oldest = min(self._oldest.values(), default=None)
+        return 0.0 if oldest is None else max(0.0, self._clock.now() / 1e9 - oldest / 1e6)

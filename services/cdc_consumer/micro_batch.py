@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import structlog
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, decode_messages
+from services.cdc_consumer.core.counts import Counts
 from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, TableDefinition, table_definition
-from services.cdc_consumer.counts import Counts
 from services.cdc_consumer.flood import PoisonFlood, Seen
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError
 from services.cdc_consumer.trouble import Patience, TablesInTrouble

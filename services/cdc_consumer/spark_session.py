@@ -33,6 +33,15 @@ def error_of(words: str) -> Exception:
     return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
 
 
+def start_error(master: str, error: Exception) -> Exception:
+    """Return what it means that Spark did not start: in its own words, and not in twenty lines of where."""
+    words = str(getattr(error, "java_exception", "") or error).strip() or type(error).__name__
+    told = f"Spark does not start at SPARK_MASTER={master}: {words.splitlines()[0]}"
+    if "Could not parse Master URL" in words or "ClassNotFoundException" in words:
+        return MisconfiguredError(told)
+    return QueryFailedError(told)
+
+
 def check_java(environ: Mapping[str, str]) -> None:
     """Raise MisconfiguredError, saying how to get it, unless there is a Java that Spark runs on."""
     how = f"Spark needs Java {_JAVA_NEEDED} or newer (apt-get install openjdk-17-jre-headless), in JAVA_HOME or on PATH"

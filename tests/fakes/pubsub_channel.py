@@ -43,6 +43,15 @@ class _Call:
             raise self._error
         return self._response
 
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def done(self) -> bool:
+        return True
+
+    def cancelled(self) -> bool:
+        return False
+
     def exception(self) -> grpc.RpcError | None:
         self.awaited = True
         return self._error

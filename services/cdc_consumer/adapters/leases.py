@@ -56,27 +56,28 @@ class PubsubLeases:
         self.extended = 0
 
     def ack(self, ack_ids: Sequence[str]) -> None:
-        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away."""
-        self._let_go(ack_ids)
+        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away.
+
+        Their leases are kept until that has succeeded.
+        """
         requests = [
             AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk)
             for chunk in _chunks(self._subscription, ack_ids)
         ]
         self._send("acknowledge", self._acknowledge, requests)
+        self._let_go(ack_ids, wait=False)  # an extension that overtakes an ack finds nothing to extend
         with self._lock:
             self.acked += len(ack_ids)
 
     def give_back(self, ack_ids: Sequence[str]) -> None:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
-        self._let_go(ack_ids, for_good=False)
-        self._send("give back", self._modify, self._deadlines(ack_ids, timedelta(0)))
+        self._send_ending_leases("give back", ack_ids, timedelta(0))
         with self._lock:
             self.given_back += len(ack_ids)
 
     def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
         """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
-        self._let_go(ack_ids, for_good=False)
-        self._send("put off", self._modify, self._deadlines(ack_ids, min(delay, LONGEST_DEADLINE)))
+        self._send_ending_leases("put off", ack_ids, min(delay, LONGEST_DEADLINE))
         with self._lock:
             self.put_off_count += len(ack_ids)
 
@@ -112,11 +113,20 @@ class PubsubLeases:
         with self._lock:
             self.extended += len(ack_ids)
 
-    def _let_go(self, ack_ids: Sequence[str], *, for_good: bool = True) -> None:
+    def _send_ending_leases(self, what: str, ack_ids: Sequence[str], deadline: timedelta) -> None:
+        """Set deadlines that nothing extends; where that fails, keep the leases as before."""
+        let_go = self._let_go(ack_ids, wait=True)
+        try:
+            self._send(what, self._modify, self._deadlines(ack_ids, deadline))
+        except TransientError:
+            for keeper, kept in let_go:
+                keeper.add(kept)
+            raise
+
+    def _let_go(self, ack_ids: Sequence[str], *, wait: bool) -> Sequence[tuple["Keeper", Sequence[str]]]:
         with self._lock:
             keepers = list(self._keepers)
-        for keeper in keepers:
-            keeper.remove(ack_ids, wait=not for_good)
+        return [(keeper, keeper.remove(ack_ids, wait=wait)) for keeper in keepers]
 
     def _deadlines(self, ack_ids: Sequence[str], deadline: timedelta) -> list[Any]:
         return [
@@ -168,18 +178,20 @@ class Keeper:
         with self._lock:
             self._ids.update(dict.fromkeys(ack_ids))
 
-    def remove(self, ack_ids: Iterable[str], *, wait: bool) -> None:
-        """Keep these leases no longer.
+    def remove(self, ack_ids: Iterable[str], *, wait: bool) -> Sequence[str]:
+        """Keep these leases no longer; return those that were kept.
 
         With ``wait`` no extension of them is under way any more: one that overtook the giving back of a message would
         withhold it for another deadline. An ack need not wait: there is nothing left that could be extended.
         """
         with self._lock:
-            for ack_id in ack_ids:
+            kept = [ack_id for ack_id in ack_ids if ack_id in self._ids]
+            for ack_id in kept:
                 self._ids.pop(ack_id, None)
         if wait:
             with self._extending:
                 pass
+        return kept
 
     @contextmanager
     def running(self, at_once: bool) -> Iterator[None]:

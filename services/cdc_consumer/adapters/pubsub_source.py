@@ -13,7 +13,8 @@ how much there is decides how many tasks read. The tasks take what is there and 
 
 Options: ``subscription`` (or with ``project`` its short name), ``emulatorHost``, ``tasks`` (reading when behind, 2),
 ``microBatchMessages`` (2000) and ``microBatchBytes`` (64 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
-when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile``.
+when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile`` (which ends the
+wait), ``reportSocket`` (where the leases taken are reported), ``logLevel``.
 """
 
 import functools
@@ -41,17 +42,24 @@ from services.cdc_consumer.adapters.pulling import (
     ack_ids,
     to_record_batch,
 )
+from services.cdc_consumer.adapters.reports import send_report
+from services.cdc_consumer.core.counts import Counts, Report
 from services.cdc_consumer.core.messages import MESSAGE_DDL
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path
 from shared.pubsub.stubs import PullResponse
+from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
 from shared.runtime.settings import parse_duration
 from shared.runtime.stop import Stop
 
 _PEEK: Final = 2  # messages waited for: more than one means that there is a backlog, and work for all tasks
-_PAUSE: Final = 0.2  # seconds; Spark asks again after 10 ms when there is nothing
+_PAUSE: Final = timedelta(milliseconds=200)  # Spark asks again after 10 ms when there is nothing
+_SERVICE_PULL: Final = timedelta(minutes=10)
+# The emulator answers a waiting pull with nothing shortly before the call's deadline, and goes on serving a cancelled
+# one: it leases messages to nobody. So there a pull is short, and awaited at the end.
+_EMULATOR_PULL: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,8 @@ class SourceOptions:
     idle_wait: timedelta = timedelta(seconds=8)
     ack_deadline: timedelta | None = None
     stop_file: str | None = None
+    report_socket: str | None = None
+    log_level: str = "INFO"
 
     def __post_init__(self) -> None:
         if min(self.tasks, self.micro_batch_messages, self.micro_batch_bytes) < 1:
@@ -188,11 +198,12 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield message rows. Rows out = leases taken; if reading fails, all of this read's are given back."""
+        """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are given back."""
         assert isinstance(partition, MessagesPartition)
         clients = _clients(os.getpid(), partition.options, partition.ack_deadline)
         held = [PullResponse.FromString(partition.held)] if partition.held else []
         taken: list[str] = []
+        given_back, unseen = clients.leases.given_back, clients.puller.given_back
         with clients.leases.keeper() as keeper:
             try:
                 for response in chain(held, clients.puller.collect(partition.limits)):
@@ -200,17 +211,29 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     taken += ids
                     keeper.add(ids)
                     yield to_record_batch(response)
-            except Exception:  # the attempt fails, and Spark throws away what it has been given already
+            except BaseException:  # GeneratorExit too: Spark throws away what it has been given already
                 clients.leases.give_back(taken)
                 raise
-        if structlog.is_configured():
-            structlog.get_logger().debug("leases_taken", partition=partition.index, leases=len(taken))
+            finally:
+                counts = Counts(
+                    taken=len(taken) + clients.puller.given_back - unseen,
+                    given_back=clients.leases.given_back - given_back,
+                )
+                send_report(partition.options.report_socket, Report(counts=counts))
+        structlog.get_logger().debug("leases_taken", partition=partition.index, leases=len(taken))
 
     def stop(self) -> None:
-        """Give back what the driver holds and no task was planned for."""
+        """Give back what the driver holds and no task was planned for, and what a pull that waits still brings."""
         held, self._held = self._held, None
+        clients = self._clients()
+        before = clients.leases.given_back
         if held is not None and not held.planned:
-            self._clients().leases.give_back(ack_ids(held.response))
+            clients.leases.give_back(ack_ids(held.response))
+        clients.puller.wait_no_more(_EMULATOR_PULL + _PAUSE if self._options.emulator_host else timedelta(0))
+        given_back = clients.leases.given_back - before
+        if given_back:
+            counts = Counts(taken=given_back, given_back=given_back)
+            send_report(self._options.report_socket, Report(counts=counts))
 
     def _wait_for_messages(self) -> Any | None:
         began, response = time.monotonic(), None
@@ -221,13 +244,14 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._drained = self._drain and response is None
         except TransientError as error:  # Pub/Sub is away and keeps the backlog; the query lives on
             structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
-        if response is None and time.monotonic() - began < _PAUSE:
+        if response is None and time.monotonic() - began < _PAUSE.total_seconds():
             _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
         return response
 
     def _pull(self) -> Any | None:
         puller, most = self._clients().puller, min(_PEEK, self._options.micro_batch_messages)
-        response = puller.first(self._options.idle_wait, most)
+        lasts = _EMULATOR_PULL if self._options.emulator_host else _SERVICE_PULL
+        response = puller.first(self._options.idle_wait, most, lasts, self._stopping)
         if response is None and self._drain:  # nothing came, or no answer at all: only an answer says "drained"
             response = puller.now(most)
         return response
@@ -245,7 +269,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _deadline(self) -> timedelta:
         if self._ack_deadline is None:
-            channel = _channel(os.getpid(), self._options.emulator_host)
+            channel = _channel(os.getpid(), self._options.emulator_host, self._options.log_level)
             for attempt in retrying(Stop(), timedelta(seconds=30)):
                 with attempt:
                     self._ack_deadline = ack_deadline_of(channel, self._options.subscription)
@@ -268,6 +292,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         "subscription": subscription,
         "emulator_host": known.get("emulatorhost") or None,
         "stop_file": known.get("stopfile") or None,
+        "report_socket": known.get("reportsocket") or None,
+        "log_level": known.get("loglevel") or "INFO",
     }
     for option, field, parse in (
         ("tasks", "tasks", int),
@@ -296,16 +322,17 @@ class _Clients:
 # A worker process serves one task after another, in changing roles: what it has opened stays open. The process id is
 # part of the key because a channel does not survive a fork.
 @functools.cache
-def _channel(_process: int, emulator_host: str | None) -> Any:
+def _channel(_process: int, emulator_host: str | None, log_level: str) -> Any:
+    configure_logs("cdc_consumer", log_level)  # Spark's processes start with none
     return open_channel(emulator_host)
 
 
 @functools.cache
 def _clients(process: int, options: SourceOptions, ack_deadline: timedelta) -> _Clients:
-    channel = _channel(process, options.emulator_host)
+    channel = _channel(process, options.emulator_host, options.log_level)
     leases = PubsubLeases(channel, options.subscription, ack_deadline, Stop())
     return _Clients(Puller(channel, options.subscription, leases), leases)
 
 
 def _pause() -> None:
-    threading.Event().wait(_PAUSE)
+    threading.Event().wait(_PAUSE.total_seconds())

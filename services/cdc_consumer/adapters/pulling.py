@@ -1,8 +1,9 @@
 """Pulls messages from a subscription so that every lease taken ends up in somebody's hands.
 
 Unary Pull only: what a streaming pull has buffered in a worker that meanwhile does something else is withheld from
-everyone. A call in flight is awaited, never cancelled, because what a cancelled pull has leased comes back only when
-its deadline has passed.
+everyone. A call in flight is awaited, because what a cancelled pull has leased comes back only when its deadline has
+passed, an attempt later. That goes for calls that end by their own deadline too, and the service lets them (see
+googleapis/python-pubsub#343): so the pull that waits has a long one, and is kept from one wait to the next.
 """
 
 import threading
@@ -32,8 +33,8 @@ from shared.pubsub.stubs import (
 IN_FLIGHT: Final = 4
 _MOST_PER_PULL: Final = 1_000
 _TIMEOUT: Final = 30.0
-# Pub/Sub answers a waiting pull with nothing shortly before the call's own deadline, so that none is ever cut off.
-_ANSWERS_BEFORE: Final = timedelta(seconds=1)
+_LONGEST_PULL: Final = timedelta(minutes=10)
+_LOOK: Final = 0.2  # seconds between two looks at whether to go on waiting
 # An answer of this size says that there is more: one goes on after the linger. (The emulator gives 100 at most.)
 _BEHIND_MESSAGES: Final = 10
 _BEHIND_BYTES: Final = 1_000_000
@@ -66,19 +67,51 @@ class Puller:
         self._leases = leases
         self._clock = clock
         self._wait = wait or threading.Event().wait
+        self._waiting: tuple[Any, threading.Event] | None = None
+        self.given_back = 0
 
-    def first(self, patience: timedelta, most: int) -> Any | None:
-        """Wait until there are messages, at most for ``patience``; return up to ``most`` of them, or None."""
-        request = PullRequest(subscription=self._subscription, max_messages=most)
-        timeout = (patience + _ANSWERS_BEFORE).total_seconds()
+    def first(
+        self,
+        patience: timedelta,
+        most: int,
+        lasts: timedelta = _LONGEST_PULL,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> Any | None:
+        """Wait until there are messages, at most for ``patience`` or until ``enough``; return some, or None.
+
+        The pull that waits goes on when this returns None, for ``lasts`` in all, and the next call waits for the same.
+        """
+        if self._waiting is None:
+            request = PullRequest(subscription=self._subscription, max_messages=most)
+            call = self._pull.future(request, timeout=lasts.total_seconds(), metadata=self._metadata)
+            answered = threading.Event()
+            call.add_done_callback(lambda _call: answered.set())
+            self._waiting = call, answered
+        call, answered = self._waiting
+        until = time.monotonic() + patience.total_seconds()
+        while not answered.wait(max(0.0, min(_LOOK, until - time.monotonic()))):
+            if enough() or time.monotonic() >= until:
+                return None
+        self._waiting = None
         with pubsub_errors(f"pull from {self._subscription}"):
             try:
-                response = self._pull(request, timeout=timeout, metadata=self._metadata)
+                response = call.result()
             except grpc.RpcError as error:
                 if status_code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return None
                 raise
         return response if response.received_messages else None
+
+    def wait_no_more(self, patience: timedelta) -> None:
+        """End the pull that waits: give back what it brings within ``patience``, then cancel it."""
+        if self._waiting is None:
+            return
+        (call, answered), self._waiting = self._waiting, None
+        if not answered.wait(patience.total_seconds()):
+            call.cancel()
+            answered.wait(_LOOK)
+        if call.done() and not call.cancelled():
+            self._give_back([(call, 0)])
 
     def now(self, most: int) -> Any | None:
         """Return up to ``most`` messages if there are any, without waiting; TransientError if Pub/Sub is away."""
@@ -149,6 +182,7 @@ class Puller:
                 ids += ack_ids(call.result())
         if ids:
             self._leases.give_back(ids)
+            self.given_back += len(ids)
             structlog.get_logger().info("messages_given_back", messages=len(ids))
 
 

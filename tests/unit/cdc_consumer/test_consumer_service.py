@@ -2,20 +2,22 @@
 
 import pickle
 import queue
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.reports import receiving_reports, send_report
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Counts, Report
 from services.cdc_consumer.metrics import ConsumerMetrics
-from services.cdc_consumer.reports import receiving_reports, send_report
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
+from tests.unit.cdc_consumer.world import NOW, SetClock
 
 NEEDED = {
     "GOOGLE_CLOUD_PROJECT": "p",
@@ -169,24 +171,27 @@ def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> 
 
 
 def test_reports_reach_whoever_receives_them(tmp_path: Path) -> None:
-    taken: queue.Queue[Counts] = queue.Queue()
+    taken: queue.Queue[Report] = queue.Queue()
     with receiving_reports(tmp_path / "r", taken.put):
-        send_report(str(tmp_path / "r"), COUNTS)
+        send_report(str(tmp_path / "r"), Report(counts=COUNTS, process="p", oldest_held=5))
         found = taken.get(timeout=10)
 
-    assert found.plus(Counts()) == COUNTS.plus(Counts())
+    assert found.counts.plus(Counts()) == COUNTS.plus(Counts())
+    assert (found.process, found.oldest_held) == ("p", 5)
     assert taken.empty()
 
 
 def test_a_report_that_nobody_receives_is_dropped(tmp_path: Path) -> None:
-    send_report(str(tmp_path / "nobody"), COUNTS)
+    send_report(str(tmp_path / "nobody"), Report(counts=COUNTS))
+    send_report(None, Report(counts=COUNTS))
 
 
 def test_metrics_add_up_the_counts() -> None:
     registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry)
+    metrics = ConsumerMetrics(registry, SetClock())
     for _ in range(2):
-        metrics.take(COUNTS)
+        metrics.take(Report(counts=Counts(taken=5)))
+        metrics.take(Report(counts=COUNTS))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"millrace_{name}", labels)
@@ -201,3 +206,37 @@ def test_metrics_add_up_the_counts() -> None:
     assert value("leases_given_back_total") == 0
     assert value("consumer_tables_in_trouble") == 1
     assert value("consumer_latest_commit_seconds") == 1_700_000_000
+    assert metrics.left() == {"taken": 10, "acked": 8, "put_off": 2, "given_back": 0, "left": 0}
+
+
+def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None:
+    registry, clock = CollectorRegistry(), SetClock()
+    metrics = ConsumerMetrics(registry, clock)
+
+    def since(table: str) -> float | None:
+        return registry.get_sample_value("millrace_consumer_table_in_trouble_since_seconds", {"table": table})
+
+    metrics.take(Report(counts=Counts(messages=1, tables_in_trouble=("planes", "airports"))))
+    clock.pass_time(timedelta(seconds=30))
+    metrics.take(Report(counts=Counts(messages=1, tables_in_trouble=("planes",), tables_well=("airports", "others"))))
+    metrics.take(Report(counts=Counts(taken=1)))
+
+    assert since("planes") == NOW / 1e9
+    assert since("airports") is None
+    assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 1
+
+
+def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_by_itself() -> None:
+    registry, clock = CollectorRegistry(), SetClock()
+    metrics = ConsumerMetrics(registry, clock)
+
+    def age() -> float | None:
+        return registry.get_sample_value("millrace_consumer_oldest_held_age_seconds")
+
+    assert age() == 0
+    metrics.take(Report(process="a", oldest_held=NOW // 1000 - 5_000_000))
+    metrics.take(Report(process="b", oldest_held=NOW // 1000 - 60_000_000))
+    clock.pass_time(timedelta(seconds=1))
+    assert age() == pytest.approx(61)
+    metrics.take(Report(process="b"))
+    assert age() == pytest.approx(6)

@@ -91,6 +91,39 @@ def test_a_stop_ends_the_retries(pubsub: PubsubInMemory) -> None:
     assert len(pubsub.called("ModifyAckDeadline")) == 1
 
 
+def test_leases_are_kept_until_an_ack_or_a_putting_off_has_succeeded(pubsub: PubsubInMemory) -> None:
+    away = True
+
+    def answer(name: str, request: Any) -> None:
+        extension = name == "ModifyAckDeadline" and request.ack_deadline_seconds == 1
+        if extension:
+            pubsub.extensions.release()
+        elif away:
+            raise FakeRpcError(UNAVAILABLE)
+
+    pubsub.channel.answer = answer
+    channel: Any = pubsub.channel
+    leases = PubsubLeases(channel, "s", SHORT, Stop(), patience=timedelta(0))
+    with leases.keeping(["a", "b", "c"]):
+        with pytest.raises(TransientError):
+            leases.ack(["a"])
+        with pytest.raises(TransientError):
+            leases.put_off(["b"], timedelta(seconds=60))
+        before = len(pubsub.channel.calls)
+        pubsub.extensions = threading.Semaphore(0)
+        pubsub.wait_for_extensions(3)
+        assert set(pubsub.channel.calls[before + 2][1].ack_ids) == {"a", "b", "c"}
+        away = False
+        leases.ack(["a"])
+        leases.put_off(["b"], timedelta(seconds=60))
+        settled = len(pubsub.channel.calls)
+        pubsub.extensions = threading.Semaphore(0)
+        pubsub.wait_for_extensions(3)
+
+    assert all(list(request.ack_ids) == ["c"] for _name, request in pubsub.channel.calls[settled + 1 :])
+    assert (leases.acked, leases.put_off_count) == (1, 1)
+
+
 def test_putting_off_asks_for_no_more_than_pubsub_takes(pubsub: PubsubInMemory) -> None:
     leases = pubsub.leases()
     leases.put_off(["a"], timedelta(hours=2))

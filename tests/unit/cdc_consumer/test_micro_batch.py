@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Counts
 from services.cdc_consumer.trouble import Patience
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError

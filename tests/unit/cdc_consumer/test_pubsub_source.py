@@ -1,5 +1,6 @@
 """The source: its options, its offsets and plans, and that every lease it takes is a row or given back."""
 
+import queue
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from services.cdc_consumer.adapters import pubsub_source
 from services.cdc_consumer.adapters.pubsub_source import PubsubStreamReader, SourceOptions, read_options
+from services.cdc_consumer.adapters.reports import receiving_reports
+from services.cdc_consumer.core.counts import Counts, Report
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PullResponse, Subscription
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
@@ -95,7 +98,7 @@ class Pubsub:
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pubsub]:
     pubsub = Pubsub()
     monkeypatch.setattr(pubsub_source, "open_channel", lambda _host: pubsub.channel)
-    monkeypatch.setattr(pubsub_source, "_PAUSE", 0.0)
+    monkeypatch.setattr(pubsub_source, "_PAUSE", timedelta(0))
     forget_clients()
     yield pubsub
     forget_clients()
@@ -213,6 +216,42 @@ def test_a_read_that_fails_gives_back_all_that_it_took(reader: PubsubStreamReade
     with pytest.raises(MisconfiguredError):
         rows(reader, partition)
     assert sorted(pubsub.given_back) == sorted(["a"] + [f"m{number}" for number in range(10)])
+
+
+def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_reports_balance(
+    pubsub: Pubsub, tmp_path: Path
+) -> None:
+    reports: queue.Queue[Report] = queue.Queue()
+    with receiving_reports(tmp_path / "r", reports.put):
+        options = SourceOptions(subscription=NAME, tasks=1, report_socket=str(tmp_path / "r"))
+        reader = PubsubStreamReader(options)
+        pubsub.pulls = [["a"]]
+        reader.latestOffset(BEGIN, LIMIT)
+        (partition,) = reader.partitions(BEGIN, FIRST)
+        pubsub.pulls = [[f"{pull}{number}" for number in range(20)] for pull in "bcde"]
+        reading = reader.read(partition)
+        next(reading), next(reading), next(reading)
+        reading.close()  # type: ignore[attr-defined]
+        counts = reports.get(timeout=10).counts
+
+    assert {"a", "b0", "c19"} <= set(pubsub.given_back)
+    assert len(pubsub.given_back) == counts.given_back == counts.taken
+
+
+def test_what_was_read_is_reported_as_taken(pubsub: Pubsub, tmp_path: Path) -> None:
+    reports: queue.Queue[Report] = queue.Queue()
+    with receiving_reports(tmp_path / "r", reports.put):
+        reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, report_socket=str(tmp_path / "r")))
+        pubsub.pulls = [["a", "b"]]
+        reader.latestOffset(BEGIN, LIMIT)
+        (partition,) = reader.partitions(BEGIN, FIRST)
+        pubsub.pulls = [["c"]]
+        assert rows(reader, partition) == ["a", "b", "c"]
+        assert reports.get(timeout=10).counts == Counts(taken=3)
+        pubsub.pulls = [["held"]]
+        reader.latestOffset(FIRST, LIMIT)
+        reader.stop()
+        assert reports.get(timeout=10).counts == Counts(taken=1, given_back=1)
 
 
 def test_available_now_ends_only_when_pubsub_says_that_nothing_is_left(

@@ -180,6 +180,114 @@ def test_a_wait_that_ran_out_found_nothing() -> None:
     assert backlog.puller.now(2) is None
 
 
+class PendingCall:
+    """A pull that Pub/Sub has not answered yet."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+        self.response: Any = None
+        self.cancels = 0
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def answer(self, *ids: str) -> None:
+        self.response = PullResponse(received_messages=[{"ack_id": one, "message": {}} for one in ids])
+        for callback in self.callbacks:
+            callback(self)
+
+    def cancel(self) -> None:
+        self.cancels += 1
+
+    def done(self) -> bool:
+        return self.response is not None
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Any:
+        return self.response
+
+
+class WaitingPubsub:
+    """Leaves every pull without an answer until told, and remembers what was given back."""
+
+    def __init__(self) -> None:
+        self.pulls: list[PendingCall] = []
+        self.timeouts: list[float] = []
+        self.given_back: list[str] = []
+
+    def unary_unary(self, path: str, **_serializers: Any) -> Any:
+        return PendingStub(self, path.rpartition("/")[2])
+
+
+class PendingStub:
+    def __init__(self, pubsub: WaitingPubsub, name: str) -> None:
+        self.pubsub, self.name = pubsub, name
+
+    def future(self, request: Any, *, timeout: float, **_options: Any) -> PendingCall:
+        call = PendingCall()
+        if self.name == "Pull":
+            self.pubsub.pulls.append(call)
+            self.pubsub.timeouts.append(timeout)
+        else:
+            self.pubsub.given_back += request.ack_ids
+            call.answer()
+        return call
+
+
+@pytest.fixture
+def waiting() -> WaitingPubsub:
+    return WaitingPubsub()
+
+
+@pytest.fixture
+def waiting_puller(waiting: WaitingPubsub) -> Puller:
+    channel: Any = waiting
+    return Puller(channel, "s", PubsubLeases(channel, "s", timedelta(seconds=60), Stop()))
+
+
+SHORT = timedelta(milliseconds=20)
+
+
+def test_a_pull_that_waits_is_never_cut_off_but_kept_for_the_next_wait(
+    waiting: WaitingPubsub, waiting_puller: Puller
+) -> None:
+    for _ in range(3):
+        assert waiting_puller.first(SHORT, 2) is None
+    (call,) = waiting.pulls
+    call.answer("a", "b")
+
+    assert ack_ids(waiting_puller.first(SHORT, 2)) == ["a", "b"]
+    assert waiting.timeouts[0] >= 300
+    assert waiting_puller.first(SHORT, 2) is None
+    assert len(waiting.pulls) == 2
+
+
+def test_a_stop_ends_the_wait_and_not_the_pull(waiting: WaitingPubsub, waiting_puller: Puller) -> None:
+    assert waiting_puller.first(timedelta(minutes=10), 2, enough=lambda: True) is None
+    assert waiting.pulls[0].cancels == 0
+
+
+def test_at_the_end_what_the_pull_brings_is_given_back_and_else_it_is_cancelled(
+    waiting: WaitingPubsub, waiting_puller: Puller
+) -> None:
+    waiting_puller.wait_no_more(SHORT)
+    assert waiting.pulls == []
+
+    waiting_puller.first(SHORT, 2)
+    waiting.pulls[0].answer("late")
+    waiting_puller.wait_no_more(SHORT)
+    assert (waiting.given_back, waiting.pulls[0].cancels) == (["late"], 0)
+
+    waiting_puller.first(SHORT, 2)
+    waiting_puller.wait_no_more(SHORT)
+    assert (waiting.given_back, waiting.pulls[1].cancels) == (["late"], 1)
+
+
 def test_a_row_is_the_message_with_its_lease() -> None:
     response = PullResponse(
         received_messages=[

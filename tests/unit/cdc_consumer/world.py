@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Counts
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.trouble import Patience
 from shared.contracts.reasons import Reason

@@ -1,7 +1,7 @@
 """What became of a task's messages, to be added up: for the log, the metrics and the balance of leases."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
@@ -10,6 +10,8 @@ from typing import Self
 class Counts:
     """What became of a task's messages."""
 
+    taken: int = 0
+    """Leases that a source has taken; the rest of the fields is a sink's."""
     messages: int = 0
     changes: int = 0
     rows_written: int = 0
@@ -20,8 +22,8 @@ class Counts:
     put_off: int = 0
     given_back: int = 0
     """Only where a task failed; then it is the task itself that reports."""
-    tables_in_trouble: Sequence[str] = ()
-    tables_well: Sequence[str] = ()
+    tables_in_trouble: tuple[str, ...] = ()
+    tables_well: tuple[str, ...] = ()
     """Tables that had messages, and no trouble with any of them."""
     max_commit_timestamp: int | None = None
     """The latest commit timestamp of a change that was written or superseded, in microseconds."""
@@ -35,6 +37,7 @@ class Counts:
         latest = [at for at in (self.max_commit_timestamp, other.max_commit_timestamp) if at is not None]
         troubled = {*self.tables_in_trouble, *other.tables_in_trouble}
         return type(self)(
+            taken=self.taken + other.taken,
             messages=self.messages + other.messages,
             changes=self.changes + other.changes,
             rows_written=self.rows_written + other.rows_written,
@@ -47,3 +50,14 @@ class Counts:
             tables_well=tuple(sorted({*self.tables_well, *other.tables_well} - troubled)),
             max_commit_timestamp=max(latest, default=None),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a process says of itself: what became of messages, and what it holds now."""
+
+    counts: Counts = field(default_factory=Counts)
+    process: str = ""
+    """Which process says what it holds; empty where this is nothing but counts."""
+    oldest_held: int | None = None
+    """When the oldest message that it holds was published, in microseconds; None: it holds none."""

@@ -1,7 +1,7 @@
-"""Counts on their way from where Spark commits a micro-batch, a Python process of its own, to the driver's metrics.
+"""Counts, and signs of life, on their way from Spark's processes to the driver's metrics.
 
-One datagram a micro-batch over a Unix socket: nothing waits, nothing is stored, and a report that nobody takes is
-dropped, for it decides nothing.
+One datagram each over a Unix socket on the driver's machine: nothing is stored, and a report that nobody takes is
+dropped, for it decides nothing. So where executors run on other machines, only what `commit` reports arrives.
 """
 
 import contextlib
@@ -14,28 +14,31 @@ from typing import Final
 
 import msgspec
 
-from services.cdc_consumer.counts import Counts
+from services.cdc_consumer.core.counts import Report
 
-_LARGEST: Final = 1 << 16
+_LARGEST: Final = 1 << 17
+_PATIENCE: Final = 1.0  # seconds: the receiver's queue is short, and does nothing else
 _END: Final = b""
 
 
-def send_report(address: str, counts: Counts) -> None:
-    """Send counts to whoever receives at ``address``; drop them if nobody does."""
+def send_report(address: str | None, report: Report) -> None:
+    """Send a report to whoever receives at ``address``; drop it if nobody does."""
+    if not address:
+        return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.setblocking(False)
-        sender.sendto(msgspec.json.encode(counts), address)
+        sender.settimeout(_PATIENCE)
+        sender.sendto(msgspec.json.encode(report), address)
 
 
 @contextmanager
-def receiving_reports(address: Path, take: Callable[[Counts], None]) -> Iterator[None]:
+def receiving_reports(address: Path, take: Callable[[Report], None]) -> Iterator[None]:
     """Hand every report to ``take``, on a thread of its own, while the block runs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(address))
 
         def receive() -> None:
             while (data := receiver.recv(_LARGEST)) != _END:
-                take(msgspec.json.decode(data, type=Counts))
+                take(msgspec.json.decode(data, type=Report))
 
         thread = threading.Thread(target=receive, name="reports", daemon=True)
         thread.start()
