@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from deploy.local.processes import Processes
 from deploy.local.services import Pipeline, child_environment
 from deploy.local.source import SpannerInstance
 from tests.conftest import PROJECT
-from tests.e2e.rig import SCHEMA, Rig, pubsub_channel
+from tests.e2e.rig import SCHEMA, NewRig, Rig, pubsub_channel
 
 _numbers = itertools.count(1)
 
@@ -31,15 +31,13 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def new_rig(
-    processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]
-) -> Iterator[Callable[[SpannerInstance], Rig]]:
-    """Return a function that makes a pipeline on a Spanner instance."""
-    rest, write_api = bigquery_stand_in
+def new_rig(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[NewRig]:
+    """Return a function that makes a pipeline on a Spanner instance, and on the session's stand-in unless told."""
     made: list[Rig] = []
     channel = pubsub_channel(pubsub_emulator)
 
-    def make(instance: SpannerInstance) -> Rig:
+    def make(instance: SpannerInstance, bigquery: tuple[str, str] = bigquery_stand_in) -> Rig:
+        rest, write_api = bigquery
         database = instance.create_database(SCHEMA)
         partitions = instance.create_database([])
         pipeline = Pipeline(
@@ -66,9 +64,7 @@ def new_rig(
 
 
 @pytest.fixture
-def rig(
-    new_rig: Callable[[SpannerInstance], Rig], spanner_instance: SpannerInstance, processes: Processes
-) -> Iterator[Rig]:
+def rig(new_rig: NewRig, spanner_instance: SpannerInstance, processes: Processes) -> Iterator[Rig]:
     """Return a pipeline on the session's Spanner emulator, whose partitions stay as they are."""
     rig = new_rig(spanner_instance)
     yield rig

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from deploy.local.comparison import compare_tables
 from deploy.local.processes import Processes, wait_until
 from deploy.local.services import Pipeline, Service
-from deploy.local.source import SpannerDatabase, Write
+from deploy.local.source import SpannerDatabase, SpannerInstance, Write
 from deploy.local.target import BigQueryDataset
+from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path
@@ -45,6 +46,15 @@ SCHEMA = (
 TABLES = ("Singers", "Albums", "Tags")
 
 
+@dataclass(frozen=True, order=True)
+class PublishedChange:
+    """A change as it was published: what it is a change of, and its place in history."""
+
+    table: str
+    key: str
+    sequence: str
+
+
 @dataclass(frozen=True)
 class Message:
     """A message of the topic, as a subscriber sees it."""
@@ -52,6 +62,18 @@ class Message:
     data: bytes
     attributes: Mapping[str, str]
     ordering_key: str
+
+    def changes(self) -> list[PublishedChange]:
+        """Return the changes of the batch in it."""
+        batch = decode_batch(self.data)
+        keyed = zip(batch.keys, batch.sequence, strict=True)
+        return [PublishedChange(batch.header.table, bytes(key).decode(), sequence) for key, sequence in keyed]
+
+
+class NewRig(Protocol):
+    """Makes a pipeline; ``bigquery`` are the addresses of the stand-in's REST and gRPC sides, where not the usual."""
+
+    def __call__(self, instance: SpannerInstance, bigquery: tuple[str, str] = ...) -> "Rig": ...
 
 
 class Rig:
@@ -174,6 +196,11 @@ class Rig:
             headers={"Content-Type": "application/json"},
         )
         urllib.request.urlopen(request, timeout=30).close()
+
+
+def first_section(committed: int) -> str:
+    """Return how the sequence of a change begins that was committed at this time (in nanoseconds)."""
+    return f"{committed // 1000:016X}/"
 
 
 def pubsub_channel(address: str) -> grpc.Channel:
