@@ -1,5 +1,6 @@
 """The append stream against a server that does what real ones do: die unanswered, close, refuse, fall silent."""
 
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -432,3 +433,83 @@ def test_deletes_and_nulls_are_sent_as_they_are(server: AppendServer, streams: A
     assert row.id == 5
     assert not row.HasField("name")
     assert row._CHANGE_SEQUENCE_NUMBER.startswith("0000000000000001/")
+
+
+def test_trouble_that_begins_in_mid_append_blames_no_row(server: AppendServer, streams: AppendStreams) -> None:
+    """The first requests are accepted, then the table takes nothing more, and few rows are left to be refused."""
+    count = iter(range(1_000))
+    server.script = lambda _request: (
+        accepted() if next(count) < 2 else refused(grpc.StatusCode.INVALID_ARGUMENT, message="not any more")
+    )
+    appending = streams.append(PLANES, rows_of(*range(25)))
+    with pytest.raises(TableTroubleError, match="not any more") as raised:
+        appending.refused()
+    assert raised.value.shown == "INVALID_ARGUMENT"
+
+    server.script = lambda _request: accepted()
+    assert appending.refused() == []
+    assert set(identities(server.rows)) == set(range(25))
+
+
+def test_the_last_row_is_blamed_only_when_the_table_still_takes_another(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    def script(request: Any) -> Any:
+        return refused(grpc.StatusCode.INVALID_ARGUMENT, message="bad") if 24 in ids_of(request) else accepted()
+
+    server.script = script
+    errors = streams.append(PLANES, rows_of(*range(25))).refused()
+
+    assert errors == [RowError(24, Reason.REFUSED_BY_BIGQUERY, "bad")]
+    assert ids_of(server.requests[-1]) != [24]
+
+
+def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_that_nobody_closes(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
+    server.script = lambda request: next(answers, accepted())
+    streams = AppendStreams(channel, "p", "d", stop, clock, Limits(connections=1))
+    first = streams.append(PLANES, rows_of(1))
+    with pytest.raises(TransientError):
+        first.refused()
+    clock.advance(timedelta(minutes=10))
+    other = a_header("airports")
+    assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
+
+    assert first.refused() == []
+    streams.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("append ")]
+    assert streams.connections_opened == 2
+
+
+def test_an_append_that_nobody_waits_for_any_more_does_not_keep_its_stream(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
+    server.script = lambda request: next(answers, accepted())
+    streams = AppendStreams(channel, "p", "d", stop, clock, Limits())
+    appending = streams.append(PLANES, rows_of(1))
+    with pytest.raises(TransientError):
+        appending.refused()
+    del appending
+    gc.collect()  # the error's traceback knows it too
+    clock.advance(timedelta(minutes=10))
+    other = a_header("airports")
+    assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
+
+    open_now = [thread.name for thread in threading.enumerate() if thread.name.startswith("append ")]
+    assert len(open_now) == 1
+    streams.close()
+
+
+def test_what_is_logged_of_a_refusal_holds_no_words_of_bigquery(server: AppendServer, streams: AppendStreams) -> None:
+    server.script = lambda _request: refused(grpc.StatusCode.INTERNAL, message="value 'secret'")
+    with pytest.raises(TransientError) as transient:
+        streams.append(PLANES, rows_of(1)).refused()
+    server.script = lambda _request: refused(grpc.StatusCode.NOT_FOUND, "TABLE_NOT_FOUND", message="value 'secret'")
+    with pytest.raises(TableTroubleError) as trouble:
+        streams.append(PLANES, rows_of(1)).refused()
+
+    assert str(transient.value) == "table planes: append refused, INTERNAL"
+    assert trouble.value.shown == "NOT_FOUND TABLE_NOT_FOUND"

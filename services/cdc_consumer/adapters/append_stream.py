@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakSet
 
 import grpc
 import numpy as np
@@ -19,7 +20,7 @@ import structlog
 from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.adapters.append_connection import AppendConnection, Lost, Request, opening
-from services.cdc_consumer.adapters.bigquery_errors import append_error
+from services.cdc_consumer.adapters.bigquery_errors import append_error, code_name
 from services.cdc_consumer.adapters.row_encoder import RowEncoder
 from services.cdc_consumer.core.columns import conform
 from services.cdc_consumer.core.tables import TableDefinition
@@ -31,6 +32,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 
 _ROW_OVERHEAD: Final = 6  # tag and length of a row inside the request
+_CONTROL: Final = -1  # the index of a row that is sent again only to see whether the table still takes it
 _FRUITLESS: Final = 32
 """Refusals without a row to blame, and nothing accepted between them, after which it is not the rows but the table."""
 
@@ -128,13 +130,15 @@ class _Stream:
         self.last_used = Nanoseconds(0)
         self.accepted = False
         """Whether BigQuery has taken rows of this definition, and has not complained of the table since."""
+        self.appendings: WeakSet[Appending] = WeakSet()
+        """Those that have rows without an answer and may yet use the connection; one that nobody holds is gone."""
         self._streams = streams
         self._connection: AppendConnection | None = None
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing sent is without an answer."""
-        return self._connection is None or self._connection.idle
+        """Tell whether nothing is without an answer, sent or still to be sent: only then may the stream be dropped."""
+        return not self.appendings and (self._connection is None or self._connection.idle)
 
     @property
     def largest_row(self) -> int:
@@ -170,10 +174,11 @@ class Appending:
         self._stop = stop
         self._refused: list[RowError] = []
         self._unblamed: list[Request] = []  # refused alone, no row error: bad rows if others pass, else the table
-        self._any_accepted = False
+        self._control: bytes | None = None  # a row that was accepted
         self._fruitless = 0
         self._waiting: deque[Request] = deque(self._cut(encoded))
         self._sent: deque[Request] = deque()
+        stream.appendings.add(self)
 
     def send_what_fits(self) -> None:
         """Send as much as the connection takes without waiting."""
@@ -184,6 +189,23 @@ class Appending:
 
     def refused(self) -> Sequence[RowError]:
         """Wait until every row is accepted or refused; as `Appending.refused` of the ports."""
+        self._stream.appendings.add(self)
+        self._hear_all()
+        while self._unblamed and self._fruitless:  # nothing was accepted since: is it the rows, or the table by now?
+            if self._control is None:
+                raise self._table_trouble(self._unblamed[0].answer)
+            self._waiting.append(Request([self._control], [_CONTROL]))
+            self._hear_all()
+        self._refused += [
+            RowError(request.indices[0], Reason.REFUSED_BY_BIGQUERY, request.answer.message)
+            for request in self._unblamed
+        ]
+        self._unblamed.clear()
+        self._stream.appendings.discard(self)
+        return sorted(self._refused, key=lambda error: error.index)
+
+    def _hear_all(self) -> None:
+        """Send what is left and take every answer in."""
         lost_before = False  # a connection that ends is replaced once; the second time in a row is for the caller
         for request in self._answered():
             match request.answer:
@@ -196,9 +218,8 @@ class Appending:
                     self._refuse(request, response)
                 case _:
                     lost_before, self._fruitless = False, 0
-                    self._any_accepted = self._stream.accepted = True
-        self._blame()
-        return sorted(self._refused, key=lambda error: error.index)
+                    self._stream.accepted = True
+                    self._control = request.rows[0]
 
     def _answered(self) -> Iterator[Request]:
         """Yield requests as their answers come, sending the others as room is made, until none is left."""
@@ -234,6 +255,8 @@ class Appending:
             if error is not None:
                 raise error
             return
+        if request.indices[0] == _CONTROL:
+            raise self._table_trouble(response.error)
         bad = {error.index: error.message for error in response.row_errors if error.index < len(request.rows)}
         if not bad:
             raise MisconfiguredError(f"table {self._table}: BigQuery blames rows that were not sent")
@@ -256,6 +279,8 @@ class Appending:
                 self._stream.give_up()
             return error
         self._fruitless += 1
+        if request.indices[0] == _CONTROL:  # the table does not take what it has taken before
+            return self._table_trouble(status)
         if len(request.rows) == 1:
             request.answer = status
             self._unblamed.append(request)
@@ -265,20 +290,14 @@ class Appending:
             self._waiting.appendleft(_part(request, range(middle)))
         return self._table_trouble(status) if self._fruitless >= _FRUITLESS else None
 
-    def _blame(self) -> None:
-        """Decide about rows refused alone and without a row error, now that all others have their answers."""
-        if self._unblamed and not self._any_accepted:
-            raise self._table_trouble(self._unblamed[0].answer)
-        for request in self._unblamed:
-            self._refused.append(RowError(request.indices[0], Reason.REFUSED_BY_BIGQUERY, request.answer.message))
-        self._unblamed.clear()
-
     def _table_trouble(self, status: Status) -> TableTroubleError:
         self._waiting.extend(self._unblamed)
         self._unblamed.clear()
         self._fruitless = 0
         self._stream.give_up()
-        return TableTroubleError(f"table {self._table}: every append is refused: {status.message}")
+        return TableTroubleError(
+            f"table {self._table}: every append is refused: {status.message}", code=code_name(status)
+        )
 
     def _cut(self, encoded: pa.BinaryArray) -> Sequence[Request]:
         """Cut rows into requests by their bytes; a row too large for any request is refused here and never sent."""

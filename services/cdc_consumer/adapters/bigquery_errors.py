@@ -42,9 +42,11 @@ def append_error(table: str, status: Status) -> Exception | None:
     """
     code = _BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
     storage = _storage_code(status.details)
-    told = f"table {table}: append refused, {code.name}{f' {storage.name}' if storage else ''}: {status.message}"
+    # BigQuery's words may quote a row, and a transient error's are logged at each retry.
+    named = f"table {table}: append refused, {code_name(status)}"
+    told = f"{named}: {status.message}"
     if storage in _TABLE_TROUBLE:
-        return TableTroubleError(told)
+        return TableTroubleError(told, code=code_name(status))
     match code:
         case (
             grpc.StatusCode.ABORTED
@@ -55,13 +57,20 @@ def append_error(table: str, status: Status) -> Exception | None:
             | grpc.StatusCode.RESOURCE_EXHAUSTED
             | grpc.StatusCode.UNKNOWN  # how an idle connection's end has been seen from Python
         ):
-            return TransientError(told)
+            return TransientError(named)
         case grpc.StatusCode.NOT_FOUND | grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.FAILED_PRECONDITION:
-            return TableTroubleError(told)
+            return TableTroubleError(told, code=code_name(status))
         case grpc.StatusCode.INVALID_ARGUMENT:
             return None
         case _:
             return MisconfiguredError(told)
+
+
+def code_name(status: Status) -> str:
+    """Return the name of a status, and of BigQuery's own code beside it where there is one: what a log may say."""
+    code = _BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
+    storage = _storage_code(status.details)
+    return f"{code.name} {storage.name}" if storage else code.name
 
 
 def call_status(ended: Any) -> Status:
