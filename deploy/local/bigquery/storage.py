@@ -6,7 +6,7 @@ There is no unique index: BigQuery does not enforce keys either, and plain appen
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,6 +27,8 @@ JSON_COLUMN: Final = {b"googlesql": b"JSON"}
 
 _ARRIVAL: Final = "_CHANGE_ARRIVAL"
 _LOG_ROWS: Final = 500_000
+_WORTH_ROWS: Final = 50_000
+_WORTH_MICROSECONDS: Final = 2_000_000
 _INGESTED_TOGETHER: Final = 60_000_000
 """Rows merged together count as ingested together: tombstones expire by that time, and are kept for days."""
 
@@ -134,10 +136,18 @@ class Storage:
             later.parts[:0] = log.parts
             later.rows += log.rows
 
-    def waiting(self) -> Collection[int]:
-        """Return the numbers of the tables with rows that are not merged yet."""
+    def empty(self, table: Table) -> bool:
+        """Tell whether nothing waits."""
         with self._logging:
-            return list(self._logs)
+            return table.number not in self._logs
+
+    def worth_merging(self, table: Table) -> bool:
+        """Tell whether enough waits, or for long enough: merging a little costs nearly as much as merging a lot."""
+        with self._logging:
+            log = self._logs.get(table.number)
+            if log is None:
+                return False
+            return log.rows >= _WORTH_ROWS or self._now() - log.parts[0].ingested >= _WORTH_MICROSECONDS
 
     def query(self, sql: str, fresh: Sequence[Table], beside: Mapping[str, pa.Table]) -> pa.Table:
         """Return the result of a DuckDB query; what was accepted before now for the ``fresh`` tables is in it.

@@ -205,11 +205,12 @@ class Warehouse:
 
     def apply_what_is_due(self) -> None:
         """Apply what waits, table by table, where it is time."""
-        waiting = self.storage.waiting()
         for table in self.all_tables():
+            worth = self.storage.worth_merging(table)
             if self.staleness.due(table):
-                self.apply(table)
-            elif table.number in waiting and not self.staleness.unapplied(table):
+                if worth or table.max_staleness or self.storage.empty(table):
+                    self.apply(table)
+            elif worth and not self.staleness.unapplied(table):
                 self.storage.merge(table)  # plain rows: no change is among them
 
     def apply(self, table: Table) -> None:
