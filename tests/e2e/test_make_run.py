@@ -1,19 +1,31 @@
-"""The two commands that a user types, as a user types them."""
+"""The command that shows it all, as a user types it: what it exits with, and that it leaves nothing running."""
 
+import json
 import os
+import re
 import signal
 import subprocess
-import uuid
-from collections.abc import Mapping
-from pathlib import Path
+import sys
+from datetime import timedelta
 
+import grpc
+import pytest
+
+from deploy.local.processes import wait_until
 from deploy.local.services import child_environment
+from deploy.local.stack import PROJECT
+from shared.pubsub.errors import status_code
+from tests.e2e.commands import ROOT, new_mark, running
+from tests.integration.stand_in import Writing
+from tests.row_messages import row_message
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(400)  # each starts the whole platform
+
+UPSERT = {"carrier": "string", "name": "string", "_CHANGE_TYPE": "string", "_CHANGE_SEQUENCE_NUMBER": "string"}
 
 
 def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
-    mark = _new_mark()
+    mark = new_mark()
     size = {"ROWS": "500", "SECONDS": "15", "RATE": "60"}
 
     run = subprocess.run(
@@ -22,18 +34,61 @@ def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
         env=child_environment(os.environ) | size | mark,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=390,
         check=False,
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
     for table in ("flights", "planes", "airlines", "airports"):
         assert table in run.stdout
-    assert _running(mark) == []
+    assert running(mark) == []
+
+
+def test_a_run_that_ends_unequal_exits_with_1_and_names_what_differs() -> None:
+    mark = new_mark()
+    size = {"ROWS": "200", "SECONDS": "5", "RATE": "40", "PATIENCE": "45s"}
+    command = [sys.executable, "-m", "deploy.local", "run"]
+    environment = child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        assert run.stdout is not None
+        before = []
+        for line in run.stdout:
+            before.append(line)
+            if "changing rows" in line:
+                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=timedelta(seconds=60))
+                break
+        said = "".join(before) + run.stdout.read()
+
+    assert run.returncode == 1, said
+    assert "BigQuery does NOT equal Spanner" in said
+    assert re.search(
+        r"differs: airlines\[UA\]: name is 'changed behind its back' in BigQuery and '.+' in Spanner", said
+    )
+    assert said.count("differs: ") == 1
+    assert running(mark) == []
+
+
+def a_row_is_changed_behind_its_back() -> bool:
+    """Write a row past the pipeline that no change from Spanner can win over; tell whether its table is there yet."""
+    log = ROOT / ".run" / "run" / "bigquery_stand_in.log"
+    (said,) = [line for line in log.read_text().splitlines() if "grpc_port" in line]
+    stream = f"projects/{PROJECT}/datasets/millrace/tables/airlines/streams/_default"
+    row = {"carrier": "UA", "name": "changed behind its back", "_CHANGE_TYPE": "UPSERT"}
+    with Writing(f"127.0.0.1:{json.loads(said)['grpc_port']}", stream, row_message(UPSERT)) as writing:
+        try:
+            answer = writing.append([row | {"_CHANGE_SEQUENCE_NUMBER": "F" * 16}])
+        except grpc.RpcError as error:
+            if status_code(error) is grpc.StatusCode.NOT_FOUND:
+                return False
+            raise
+    assert not answer.row_errors
+    return bool(answer.HasField("append_result"))
 
 
 def test_ctrl_c_ends_make_run_soon_and_leaves_nothing_running() -> None:
-    mark = _new_mark()
+    mark = new_mark()
     run = subprocess.Popen(
         ["make", "run"],
         cwd=ROOT,
@@ -48,31 +103,9 @@ def test_ctrl_c_ends_make_run_soon_and_leaves_nothing_running() -> None:
         if "starting spanner_reader" in line:
             break
 
-    assert any("spanner" in command for command in _running(mark)), "its processes bear the mark"
+    assert any("spanner" in command for command in running(mark)), "its processes bear the mark"
     os.killpg(run.pid, signal.SIGINT)  # what a terminal does
     run.communicate(timeout=60)
 
     assert run.returncode != 0
-    assert _running(mark) == []
-
-
-def _new_mark() -> dict[str, str]:
-    """Return a variable that every process of a run inherits, and no other."""
-    return {"LC_MILLRACE_TEST": uuid.uuid4().hex}
-
-
-def _running(mark: Mapping[str, str]) -> list[str]:
-    """Return the commands of the processes that bear the mark and still run."""
-    words = [f"{name}={value}".encode() for name, value in mark.items()]
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes().split(b"\0")
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if all(word in environment for word in words):
-            found.append(f"{entry.name} {command}")
-    return found
+    assert running(mark) == []
