@@ -14,7 +14,7 @@ from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCd
 from services.cdc_consumer.core.counts import Counts, Report
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of
+from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, start_error
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from tests.unit.cdc_consumer.world import NOW, SetClock
@@ -150,6 +150,33 @@ def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> Non
 
 def test_an_error_without_python_in_it_is_told_as_it_is() -> None:
     assert str(error_of("no space left on device")) == "no space left on device"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("org.apache.spark.SparkException: Could not parse Master URL: 'locl'\n\tat org.apache.x", MisconfiguredError),
+        ("java.net.ConnectException: Connection refused\n\tat java.base/y", QueryFailedError),
+        ("", QueryFailedError),
+    ],
+)
+def test_a_spark_that_does_not_start_is_told_in_one_line(words: str, kind: type[Exception]) -> None:
+    error = start_error("locl", RuntimeError(words))
+
+    assert type(error) is kind
+    assert str(error).startswith("Spark does not start at SPARK_MASTER=locl: ")
+    assert (words.splitlines() or ["RuntimeError"])[0] in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(("option", "limit"), [({}, 100), ({"poisonLimit": "5000"}, 5_000), ({"poisonLimit": "0"}, 0)])
+def test_an_operator_says_how_much_poison_may_pass(option: dict[str, str], limit: int) -> None:
+    assert read_options(OPTIONS | option).poison_limit == limit
+
+
+def test_a_poison_limit_that_is_no_number_is_refused() -> None:
+    with pytest.raises(MisconfiguredError, match="poisonLimit='many'"):
+        read_options(OPTIONS | {"poisonLimit": "many"})
 
 
 def test_a_missing_java_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
