@@ -4,7 +4,7 @@ The order of effects is the promise. Rows are durable and dead letters confirmed
 whatever ends the process between two lines, the messages come again, and applying them twice changes nothing.
 Trouble has three sizes: a row becomes a dead letter, a table's messages are put off, and when a service is away
 everything waits, leases extended, until it is back. Messages that have come often may be what ends the process: they
-are handled last and one by one, when all others are acked.
+are handled last and one by one, when all others are acked; one that comes on and on becomes a dead letter, undecoded.
 """
 
 from collections import Counter
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +23,7 @@ from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, TableDefinition, table_definition
 from services.cdc_consumer.flood import PoisonFlood, Seen
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError
+from services.cdc_consumer.suspects import in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
 from services.cdc_consumer.writing import ListWrites, Writing, by_table
 from shared.contracts.change_batch import Header
@@ -33,10 +33,6 @@ from shared.contracts.reasons import Reason
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
-
-_SUSPECT_AFTER: Final = 3  # deliveries: a message that ends the process has then ended three
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +72,12 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
     with ports.leases.keeping(list(unsettled)):
         try:
-            for group in _in_groups(messages):
-                task = _Task(group, unsettled, ports, memory, writing)
-                counts = counts.plus(task.run())
+            for group in in_groups(messages, clock.now(), memory.patience):
+                counts = counts.plus(_Task(group.messages, unsettled, ports, memory, writing).run(group.fatal))
         except BaseException as error:
             _leave(messages, unsettled, ports.leases, memory.patience, stop, isinstance(error, MisconfiguredError))
             raise
     return counts
-
-
-def _in_groups(messages: pa.Table) -> Sequence[pa.Table]:
-    """Return all messages together but those that have come often: each of these alone, the most frequent last."""
-    often = pc.fill_null(pc.greater(messages["delivery_attempt"], _SUSPECT_AFTER), False)
-    if not pc.any(often).as_py():
-        return [messages]
-    suspects = messages.filter(often).sort_by("delivery_attempt")
-    return [*filter(len, [messages.filter(pc.invert(often))]), *(suspects.slice(n, 1) for n in range(len(suspects)))]
 
 
 class _Task:
@@ -112,9 +98,9 @@ class _Task:
         self._decoded: Decoded
         self._lists: list[ListWrites]
 
-    def run(self) -> Counts:
+    def run(self, fatal: bool) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
-        self._decoded = decode_messages(self._messages, self._clock.now())
+        self._decoded = self._undecoded() if fatal else decode_messages(self._messages, self._clock.now())
         self._flood.judge(self._seen(self._open, self._decoded.poison))
         self._lists = self._column_lists()
         known = [one for one in self._lists if self._known.known(one.definition)]
@@ -126,6 +112,15 @@ class _Task:
         self._bear_with_new_trouble()
         self._put_off_the_rest()
         return self._counts()
+
+    def _undecoded(self) -> Decoded:
+        """Return messages as poison without looking into them."""
+        told = "delivered {} times and never settled, though it was not put off so often: it may end the process"
+        poison = [
+            Poison(message, None, Reason.RETRIES_EXHAUSTED, told.format(self._deliveries(message)))
+            for message in sorted(self._open)
+        ]
+        return Decoded((), poison, {})
 
     def _column_lists(self) -> list[ListWrites]:
         """Return the column lists with their messages: a message belongs to one, even if it has no change at all."""
@@ -269,7 +264,7 @@ class _Task:
         delays = {
             self._ack_ids[message]: self._patience.longest_put_off
             if message in suspected
-            else put_off_for(self._deliveries(message), self._patience)
+            else self._patience.put_off_at(self._deliveries(message))
             for message in sorted(self._open)
         }
         for delay, ack_ids in _by_delay(delays).items():
@@ -310,11 +305,6 @@ class _Task:
         )
 
 
-def put_off_for(deliveries: int, patience: Patience) -> timedelta:
-    """Return for how long a message is put off: longer the more often it has come, for every delivery counts."""
-    return min(patience.put_off * (1 << min(deliveries - 1, 10)), patience.longest_put_off)
-
-
 def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:
     by_delay: dict[timedelta, list[str]] = {}
     for ack_id, delay in delays.items():
@@ -328,7 +318,7 @@ def _leave(
     """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
     pairs = zip(messages["ack_id"].to_pylist(), messages["delivery_attempt"].to_pylist(), strict=True)
     delays = {
-        ack_id: put_off_for(deliveries or 1, patience) if for_later else timedelta(0)
+        ack_id: patience.put_off_at(deliveries or 1) if for_later else timedelta(0)
         for ack_id, deliveries in pairs
         if ack_id in unsettled
     }

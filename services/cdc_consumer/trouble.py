@@ -39,8 +39,14 @@ class Patience:
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
+    fatal_deliveries: int = 20
+    """At which delivery a message that was not put off so often is set aside undecoded: it may end the process."""
     leaving: timedelta = timedelta(seconds=10)
     """How long a task that fails tries to let its messages go."""
+
+    def put_off_at(self, deliveries: int) -> timedelta:
+        """Return for how long a message is put off: longer the more often it has come, for every delivery counts."""
+        return min(self.put_off * (1 << min(deliveries - 1, 10)), self.longest_put_off)
 
 
 @dataclass(slots=True)
