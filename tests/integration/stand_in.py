@@ -23,17 +23,18 @@ _SERVICE = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
 
 
 class StandIn:
-    """A stand-in that runs, and a fresh dataset in it."""
+    """A stand-in that runs, and a fresh dataset in it, or one that is there."""
 
-    def __init__(self, addresses: tuple[str, str]) -> None:
+    def __init__(self, addresses: tuple[str, str], dataset: str | None = None) -> None:
         self._rest, self.grpc = addresses
         self.client = bigquery.Client(
             project=PROJECT,
             credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
             client_options={"api_endpoint": f"http://{self._rest}"},
         )
-        self.dataset = f"test_{uuid.uuid4().hex[:12]}"
-        self.client.create_dataset(self.dataset)
+        self.dataset = dataset or f"test_{uuid.uuid4().hex[:12]}"
+        if dataset is None:
+            self.client.create_dataset(self.dataset)
 
     def run(self, sql: str, **job_config: Any) -> list[tuple[Any, ...]]:
         """Run a statement with this dataset as the default; return its rows."""

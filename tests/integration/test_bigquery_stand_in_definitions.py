@@ -1,6 +1,7 @@
 """What a table may be beyond plain columns: arrays, partitions, keys added later; and views."""
 
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import pytest
@@ -32,6 +33,7 @@ class TestArrays:
             ("BOOL", "bool", [True, False], [True, False]),
             ("FLOAT64", "double", [0.5], [0.5]),
             ("FLOAT64", "float", [0.5], [0.5]),
+            ("NUMERIC", "string", ["1.5", "-2"], [Decimal("1.5"), Decimal(-2)]),
             ("DATE", "int32", [0], [EPOCH]),
             ("TIMESTAMP", "int64", [1_000_001], [datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)]),
             ("JSON", "string", ['{"a": [1]}', "null"], [{"a": [1]}, None]),

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from deploy.local.bigquery.server import serving
 from shared.runtime.logs import configure_logs
@@ -19,16 +20,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.local.bigquery", description=__doc__)
     parser.add_argument("--rest-port", type=int, default=0)
     parser.add_argument("--grpc-port", type=int, default=0)
+    parser.add_argument("--directory", type=Path, help="where data is kept from one run to the next; else in memory")
     parser.add_argument("--log-level", default="WARNING")
     arguments = parser.parse_args()
     configure_logs(service="bigquery_stand_in", level=arguments.log_level)
     with stop_on_signals() as stop:
-        asyncio.run(_serve(arguments.rest_port, arguments.grpc_port, stop))
+        if arguments.directory is not None:
+            arguments.directory.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_serve(arguments.rest_port, arguments.grpc_port, arguments.directory, stop))
     return 0
 
 
-async def _serve(rest_port: int, grpc_port: int, stop: Stop) -> None:
-    async with serving(rest_port, grpc_port) as ports:
+async def _serve(rest_port: int, grpc_port: int, directory: Path | None, stop: Stop) -> None:
+    async with serving(rest_port, grpc_port, directory) as ports:
         print(json.dumps(asdict(ports)), flush=True)
         await stop.wait_async()
 

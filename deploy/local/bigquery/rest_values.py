@@ -83,8 +83,7 @@ def _values(column: pa.ChunkedArray, timestamps: TimestampFormat) -> Sequence[An
     match _type_name(arrow) if not pa.types.is_list(arrow) else "REPEATED":
         case "REPEATED":
             return [
-                [] if values is None else [{"v": _values_of(values, arrow, timestamps)[i]} for i in range(len(values))]
-                for values in column.to_pylist()
+                [{"v": value} for value in _values_of(values or [], arrow, timestamps)] for values in column.to_pylist()
             ]
         case "RECORD":
             fields = [arrow.field(index).name for index in range(arrow.num_fields)]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -35,10 +36,10 @@ class Ports:
 
 
 @asynccontextmanager
-async def serving(rest_port: int, grpc_port: int) -> AsyncIterator[Ports]:
-    """Serve inside the block; a port of 0 means a free one."""
+async def serving(rest_port: int, grpc_port: int, directory: Path | None = None) -> AsyncIterator[Ports]:
+    """Serve inside the block; a port of 0 means a free one. Without a directory all data is in memory."""
     clock = AdvancingClock()
-    warehouse = Warehouse(clock.now)
+    warehouse = Warehouse(clock.now, directory)
     faults, counters = Faults(), Counters()
     write = write_server(warehouse, faults, counters)
     bound = write.add_insecure_port(f"{HOST}:{grpc_port}")

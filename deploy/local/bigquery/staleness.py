@@ -5,7 +5,7 @@ with the max_staleness option set". A table without the option is applied every 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from deploy.local.bigquery.catalog import Table
@@ -33,6 +33,16 @@ class Staleness:
         """Return upsert_stream_apply_watermark: changes streamed before it are applied. None before the first apply."""
         with self._lock:
             return self._watermarks.get(table.number)
+
+    def watermarks(self, numbers: Collection[int]) -> Mapping[int, int]:
+        """Return the watermarks of these tables, by their numbers."""
+        with self._lock:
+            return {number: self._watermarks[number] for number in numbers if number in self._watermarks}
+
+    def restore(self, watermarks: Mapping[int, int]) -> None:
+        """Take up watermarks from before the start."""
+        with self._lock:
+            self._watermarks.update(watermarks)
 
     def unapplied(self, table: Table) -> bool:
         """Tell whether there are changes which no background apply has seen."""

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from deploy.local.bigquery.catalog import Column, Table
+from deploy.local.bigquery.disk import AcceptedPart, AcceptedParts
 from deploy.local.bigquery.rows import DELETED, Rows
 from deploy.local.bigquery.writer_schema import SEQUENCE_NUMBER
 
@@ -33,17 +35,11 @@ _INGESTED_TOGETHER: Final = 60_000_000
 """Rows merged together count as ingested together: tombstones expire by that time, and are kept for days."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    rows: Rows
-    ingested: int
-
-
 @dataclass
 class _Log:
     """What a table has accepted and not merged yet, in the order of arrival."""
 
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[AcceptedPart] = field(default_factory=list)
     rows: int = 0
 
 
@@ -54,23 +50,61 @@ class Storage:
     ``_writing`` is held by whoever changes DuckDB, and is taken first where both are needed.
     """
 
-    def __init__(self, now: Callable[[], int]) -> None:
+    def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
         self._now = now
+        self._accepted: AcceptedParts | None = None
         self._logs: dict[int, _Log] = {}
         self._logging = threading.Lock()
         self._writing = threading.RLock()
         self._database = duckdb.connect(
-            ":memory:",
+            ":memory:" if directory is None else str(directory / "rows.duckdb"),
             # Nothing is ever downloaded; what is not built in does not exist.
             config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
         )
+
+        self._numbers = 0
+        if directory is not None:
+            self._accepted = AcceptedParts(directory / "accepted")
+            self._run("CREATE TABLE IF NOT EXISTS merged (relation BIGINT PRIMARY KEY, part BIGINT)")
+            self._run("CREATE TABLE IF NOT EXISTS saved (document VARCHAR)")
+            self._numbers = max(self._accepted.highest(), self._run("SELECT coalesce(max(part), 0) FROM merged")[0][0])
+
+    @property
+    def on_disk(self) -> bool:
+        """Tell whether data outlives the process."""
+        return self._accepted is not None
+
+    def saved(self) -> str | None:
+        """Return the document that was saved last; None where there is none, or nothing is kept on disk."""
+        with self._writing:
+            rows = self._run("SELECT document FROM saved") if self._accepted is not None else []
+            return rows[0][0] if rows else None
+
+    def save(self, document: str) -> None:
+        """Save a document in place of the last, where data is kept on disk."""
+        if self._accepted is None:
+            return
+        with self._writing, self._transaction():
+            self._run("DELETE FROM saved")
+            self._database.execute("INSERT INTO saved VALUES (?)", [document])
+
+    def restore(self, table: Table) -> None:
+        """Read what a table had accepted and not merged when the process ended."""
+        if self._accepted is None:
+            return
+        with self._writing, self._logging:
+            merged = self._run(f"SELECT coalesce(max(part), 0) FROM merged WHERE relation = {table.number}")[0][0]
+            parts = list(self._accepted.read(table.number, after=merged))
+            if parts:
+                rows = sum(part.rows.columns.num_rows for part in parts)
+                self._logs[table.number] = _Log(parts, rows)
 
     def create(self, table: Table) -> None:
         """Make the relation and the view of a new table."""
         columns = [f"{quoted(column.name)} {column.duckdb}" for column in table.columns]
         columns += [f"{SEQUENCE_NUMBER} VARCHAR", f"{DELETED_AT} BIGINT"]
         with self._writing:
-            self._run(f"CREATE TABLE {relation(table)} ({', '.join(columns)})")
+            self._run(f"CREATE OR REPLACE TABLE {relation(table)} ({', '.join(columns)})")
             self._make_view(table)
 
     def alter(self, before: Table, table: Table) -> None:
@@ -96,13 +130,19 @@ class Storage:
             with self._logging:
                 self._logs.pop(table.number, None)
             self._run(f"DROP VIEW IF EXISTS {view(table)}")
-            self._run(f"DROP TABLE {relation(table)}")
+            self._run(f"DROP TABLE IF EXISTS {relation(table)}")
+            if self._accepted is not None:
+                self._accepted.remove(table.number, self._numbers)
 
     def accept(self, table: Table, rows: Rows) -> None:
         """Log rows; when this returns, every query that starts later sees them."""
         with self._logging:
             log = self._logs.setdefault(table.number, _Log())
-            log.parts.append(_Part(rows, self._now()))
+            self._numbers += 1
+            part = AcceptedPart(self._numbers, rows, self._now())
+            if self._accepted is not None:
+                self._accepted.add(table.number, part)
+            log.parts.append(part)
             log.rows += rows.columns.num_rows
 
     def full(self, table: Table) -> bool:
@@ -126,9 +166,16 @@ class Storage:
                             self._merge_changes(table, rows, run[0].ingested)
                         else:
                             self._append(table, rows)
+                    self._note_merged(table, log.parts[-1].number)
             except BaseException:
                 self._put_back(table, log)
                 raise
+            if self._accepted is not None:
+                self._accepted.remove(table.number, log.parts[-1].number)
+
+    def _note_merged(self, table: Table, part: int) -> None:
+        if self._accepted is not None:  # in the transaction of the merge, so that no part is ever merged twice
+            self._run(f"INSERT OR REPLACE INTO merged VALUES ({table.number}, {part})")
 
     def _put_back(self, table: Table, log: _Log) -> None:
         with self._logging:
@@ -229,7 +276,7 @@ class Storage:
         return rows
 
 
-def _runs(parts: Sequence[_Part]) -> Iterator[Sequence[_Part]]:
+def _runs(parts: Sequence[AcceptedPart]) -> Iterator[Sequence[AcceptedPart]]:
     """Put neighbours of one kind and about one time together. Their columns may differ: one may have been added."""
     start = 0
     for end in range(1, len(parts) + 1):
@@ -238,7 +285,7 @@ def _runs(parts: Sequence[_Part]) -> Iterator[Sequence[_Part]]:
             start = end
 
 
-def _together(first: _Part, other: _Part) -> bool:
+def _together(first: AcceptedPart, other: AcceptedPart) -> bool:
     near = other.ingested - first.ingested < _INGESTED_TOGETHER
     return near and first.rows.changes == other.rows.changes
 

@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -21,17 +22,21 @@ from deploy.local.bigquery.errors import ApiError, duplicate, invalid_query, not
 from deploy.local.bigquery.job_history import APPLIES_AS, JobHistory, PastJob
 from deploy.local.bigquery.protocol import TABLE_NOT_FOUND
 from deploy.local.bigquery.rows import Rows
+from deploy.local.bigquery.saved import Saved, from_json, to_json
 from deploy.local.bigquery.staleness import Staleness
 from deploy.local.bigquery.storage import Storage, view
 from deploy.local.bigquery.visibility import Visibility
 
 
 class Warehouse:
-    """All that the stand-in knows. ``now`` tells the time in microseconds since the epoch."""
+    """All that the stand-in knows. ``now`` tells the time in microseconds since the epoch.
 
-    def __init__(self, now: Callable[[], int]) -> None:
+    With a directory it is kept there, and found again; otherwise it is in memory.
+    """
+
+    def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
         self.now = now
-        self.storage = Storage(now)
+        self.storage = Storage(now, directory)
         self.staleness = Staleness(now)
         self.visibility = Visibility(now)
         self.history = JobHistory()
@@ -40,6 +45,38 @@ class Warehouse:
         self._tables: dict[TableName, Table] = {}
         self._with_changes: set[int] = set()
         self._numbers = 0
+        self._restore(self.storage.saved())
+
+    def _restore(self, document: str | None) -> None:
+        if document is None:
+            return
+        saved = from_json(document)
+        self._datasets = {dataset.name: dataset for dataset in saved.datasets}
+        self._tables = {table.name: table for table in saved.tables}
+        self._with_changes, self._numbers = set(saved.with_changes), saved.numbers
+        self.staleness.restore(saved.watermarks)
+        for table in saved.tables:
+            self.visibility.add(table)
+            self.storage.restore(table)
+            if table.number in self._with_changes:
+                self.staleness.streamed(table)
+
+    def _save(self) -> None:
+        if not self.storage.on_disk:
+            return
+        with self._lock:
+            numbers = [table.number for table in self._tables.values()]
+            self.storage.save(
+                to_json(
+                    Saved(
+                        tuple(self._datasets.values()),
+                        tuple(self._tables.values()),
+                        self._numbers,
+                        sorted(self._with_changes),
+                        self.staleness.watermarks(numbers),
+                    )
+                )
+            )
 
     def create_dataset(self, name: DatasetName, properties: Mapping[str, object], exists_ok: bool = False) -> Dataset:
         """Make a dataset."""
@@ -50,6 +87,7 @@ class Warehouse:
                     return self._datasets[name]
                 raise duplicate(f"Dataset {name}")
             self._datasets[name] = Dataset(name, dict(properties), self.now())
+            self._save()
             return self._datasets[name]
 
     def dataset(self, name: DatasetName) -> Dataset:
@@ -79,6 +117,7 @@ class Warehouse:
             for table in tables:
                 self.drop_table(table.name)
             del self._datasets[name]
+            self._save()
 
     def create_table(self, table: Table) -> Table:
         """Make a table from a definition without number and times; return it with them."""
@@ -93,6 +132,7 @@ class Warehouse:
                 self.storage.create(made)
             self._tables[table.name] = made
             self.visibility.add(made)
+            self._save()
             return made
 
     def table(self, name: TableName) -> Table:
@@ -131,6 +171,7 @@ class Warehouse:
             del self._tables[name]
             self.visibility.forget(table)
             self._with_changes.discard(table.number)
+            self._save()
 
     def alter_table(self, name: TableName, change: Callable[[Table], Mapping[str, object]], etag: str = "") -> Table:
         """Change a table's definition by what ``change`` returns for it; ApiError where the etag is another by now."""
@@ -144,6 +185,7 @@ class Warehouse:
                 self.storage.alter(table, altered)
             self._tables[name] = altered
             self.visibility.add(altered)
+            self._save()
             return altered
 
     def append(self, table: Table, rows: Rows) -> None:
@@ -160,7 +202,9 @@ class Warehouse:
                     closes=True,
                 )
             if rows.changes:
-                self._with_changes.add(table.number)
+                if table.number not in self._with_changes:
+                    self._with_changes.add(table.number)
+                    self._save()
                 self.staleness.streamed(table)
             self.storage.accept(current, rows)
 
@@ -222,6 +266,7 @@ class Warehouse:
             self.staleness.streamed(table)
             raise
         self.staleness.finish(table, began)
+        self._save()
         ended = max(began, self.now())
         self.history.add(
             PastJob(
