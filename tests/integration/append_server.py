@@ -73,7 +73,7 @@ class Connection:
 class AppendServer:
     """Listens on a free port. ``script`` is asked for the answer to each request; accepting them is the default."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1:0") -> None:
         self.script: Script = lambda _request: accepted()
         self.connections: list[Connection] = []
         self.released = threading.Event()
@@ -84,7 +84,7 @@ class AppendServer:
         handler = grpc.stream_stream_rpc_method_handler(self._append_rows, None, Response.SerializeToString)
         service = "google.cloud.bigquery.storage.v1.BigQueryWrite"
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"AppendRows": handler}),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
         self._server.start()
 
     def stop(self) -> None:

@@ -20,6 +20,7 @@ from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
 from tests.integration.append_server import AppendServer, Close, Silence, a_status, accepted, bad_rows, refused
@@ -513,3 +514,25 @@ def test_what_is_logged_of_a_refusal_holds_no_words_of_bigquery(server: AppendSe
 
     assert str(transient.value) == "table planes: append refused, INTERNAL"
     assert trouble.value.shown == "NOT_FOUND TABLE_NOT_FOUND"
+
+
+def test_a_server_that_is_restarted_in_mid_append_gets_what_it_had_not_answered(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    answers = iter([accepted(), accepted()])
+    server.script = lambda _request: next(answers, Silence())
+    appending = streams.append(PLANES, rows_of(*range(60)))
+    while len(server.requests) < 3:
+        threading.Event().wait(0.01)
+    server.stop()
+    with pytest.raises(TransientError):
+        appending.refused()
+
+    again = AppendServer(server.address)
+    for attempt in retrying(Stop(), timedelta(seconds=20)):
+        with attempt:
+            assert appending.refused() == []
+    answered = [identity for request in server.requests[:2] for identity in ids_of(request)]
+    assert answered + identities(again.rows) == list(range(60))
+    streams.close()
+    again.stop()
