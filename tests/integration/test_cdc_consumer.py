@@ -249,6 +249,60 @@ def test_when_spark_dies_it_ends_with_an_error_and_another_start_goes_on(world: 
     world.wait_for_rows({1: "name 1"})
 
 
+def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: World) -> None:
+    first = world.start("first")
+    first.process.expected_to_end = True
+    for sequence in range(1, 5):
+        world.publish(*[a_message(a_change(n, sequence)) for n in range(3)])
+        world.wait_for_rows(dict.fromkeys(range(3), f"name {sequence}"))
+    world.processes.wait_until(acks(first, 12), "twelve acks", PATIENCE)
+    world.fault(action="stall")
+    world.publish(*[a_message(a_change(n, 9)) for n in range(3)])
+    wait_until(
+        lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0,
+        "an append without an answer",
+        timeout=PATIENCE,
+    )
+    for one in psutil.Process(first.process.pid).children(recursive=True):
+        if any("pyspark.daemon" in parent.cmdline() for parent in one.parents()[:1] if parent.is_running()):
+            one.kill()
+
+    assert first.process.wait(PATIENCE) == 1, first.process.obituary()
+    (counted,) = events(first.process, "leases_counted")
+    assert counted["left"] >= 1, "what the killed worker held"
+    assert counted["taken"] == counted["acked"] + counted["left"]
+
+    world.mend()
+    second = start_consumer(world.processes, world.pipeline, "first")
+    wait_until_ready(world.processes, second)
+    world.wait_for_rows(dict.fromkeys(range(3), "name 9"))
+    world.processes.wait_until(acks(second, counted["left"]), "everything that was left to be acked", PATIENCE)
+    assert ends(second) == 0
+    (rest,) = [event for event in events(second.process, "leases_counted") if event != counted]
+    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
+    assert counted["acked"] + rest["acked"] >= 15
+    assert world.letters() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"SPARK_MASTER": "local[*]", "TASKS": "500"}, "TASKS=500 is more than the "),
+        ({"SPARK_MASTER": "locl"}, "Spark does not start at SPARK_MASTER=locl: "),
+    ],
+)
+def test_a_spark_that_cannot_run_its_tasks_is_refused_with_a_clear_error(
+    world: World, settings: dict[str, str], told: str
+) -> None:
+    consumer = start_consumer(world.processes, world.pipeline, **settings)
+    consumer.process.expected_to_end = True
+
+    assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
+    (event,) = events(consumer.process, "service_misconfigured")
+    assert event["error"].startswith(told)
+    assert "Traceback" not in consumer.process.output()
+
+
 def test_set_up_makes_what_the_consumer_needs_and_can_be_repeated(world: World) -> None:
     names = {
         "TOPIC": "changes",

@@ -104,9 +104,10 @@ class PubsubLeases:
             with self._lock:
                 self._keepers.remove(keeper)
 
-    def extend(self, ack_ids: Sequence[str]) -> None:
-        """Lease these messages for a whole deadline from now. Tried once: a keeper has a rhythm of its own."""
-        failures = self._attempt(self._modify, self._deadlines(ack_ids, self._ack_deadline))
+    def extend(self, ack_ids: Sequence[str], times: int = 1) -> None:
+        """Lease these messages for a whole deadline from now, or several. Tried once: a keeper has its own rhythm."""
+        deadline = min(self._ack_deadline * times, LONGEST_DEADLINE)
+        failures = self._attempt(self._modify, self._deadlines(ack_ids, deadline))
         for _request, error in failures:
             with pubsub_errors(f"extend leases on {self._subscription}"):
                 raise error

@@ -56,6 +56,8 @@ from shared.runtime.stop import Stop
 
 _PEEK: Final = 2  # messages waited for: more than one means that there is a backlog, and work for all tasks
 _PAUSE: Final = timedelta(milliseconds=200)  # Spark asks again after 10 ms when there is nothing
+_COLD_PLANS: Final = 2  # micro-batches, one task and several, whose workers are just being started
+_COLD_DEADLINES: Final = 4
 _SERVICE_PULL: Final = timedelta(minutes=10)
 # The emulator answers a waiting pull with nothing shortly before the call's deadline, and goes on serving a cancelled
 # one: it leases messages to nobody. So there a pull is short, and awaited at the end.
@@ -143,6 +145,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ack_deadline = options.ack_deadline
         self._drain = False
         self._drained = False
+        self._plans = 0
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return where a new checkpoint begins to count."""
@@ -257,10 +260,14 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return response
 
     def _refresh(self, held: _Held, deadline: timedelta) -> None:
-        """Start the leases anew if Spark took its time, so that the tasks get them at nearly full length."""
-        if time.monotonic() - held.taken_at > deadline.total_seconds() / 3:
+        """Start the leases anew if Spark took its time, so that the tasks get them at nearly full length.
+
+        At first it still has to start the workers, which nobody keeps the leases for.
+        """
+        cold, self._plans = self._plans < _COLD_PLANS, self._plans + 1
+        if cold or time.monotonic() - held.taken_at > deadline.total_seconds() / 3:
             try:
-                self._clients().leases.extend(ack_ids(held.response))
+                self._clients().leases.extend(ack_ids(held.response), times=_COLD_DEADLINES if cold else 1)
             except TransientError as error:
                 structlog.get_logger().warning("leases_not_extended", error=str(error))
 

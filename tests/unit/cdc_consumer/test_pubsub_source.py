@@ -80,13 +80,17 @@ class Pubsub:
     def __init__(self) -> None:
         self.pulls: list[list[str] | grpc.StatusCode] = []
         self.given_back: list[str] = []
+        self.extended: list[tuple[list[str], int]] = []
         self.channel = FakeChannel(self.answer)
 
     def answer(self, name: str, request: Any) -> Any:
         if name == "GetSubscription":
             return Subscription(ack_deadline_seconds=60)
         if name == "ModifyAckDeadline":
-            self.given_back += request.ack_ids
+            if request.ack_deadline_seconds:
+                self.extended.append((list(request.ack_ids), request.ack_deadline_seconds))
+            else:
+                self.given_back += request.ack_ids
             return None
         found = self.pulls.pop(0) if self.pulls else []
         if isinstance(found, grpc.StatusCode):
@@ -153,6 +157,16 @@ def test_the_next_micro_batch_has_messages_of_its_own(reader: PubsubStreamReader
     assert reader.latestOffset(FIRST, LIMIT) == SECOND
     (partition,) = reader.partitions(FIRST, SECOND)
     assert rows(reader, partition) == ["b"]
+
+
+def test_while_workers_are_being_started_leases_are_longer(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    for batch in range(4):
+        pubsub.pulls = [[f"m{batch}"]]
+        begin, end = {"batch": batch}, {"batch": batch + 1}
+        assert reader.latestOffset(begin, LIMIT) == end
+        reader.partitions(begin, end)
+
+    assert pubsub.extended == [(["m0"], 240), (["m1"], 240)]
 
 
 def test_asked_again_for_the_same_offset_it_leases_nothing_more(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
