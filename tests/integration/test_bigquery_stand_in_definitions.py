@@ -8,7 +8,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from tests.integration.stand_in import PROJECT, StandIn, Writing
+from tests.integration.stand_in import PROJECT, StandIn, StorageError, Writing, storage_error
 from tests.row_messages import CHANGE, change, row_message
 
 pytestmark = pytest.mark.integration
@@ -184,6 +184,33 @@ class TestViews:
         stand_in.run("DROP VIEW w")
         with pytest.raises(exceptions.NotFound):
             stand_in.run("SELECT * FROM w")
+
+
+class TestColumnsDropped:
+    """GoogleSQL reference, "ALTER TABLE DROP COLUMN"."""
+
+    def test_a_column_is_dropped_and_made_again_with_another_type(self, stand_in: StandIn) -> None:
+        fields = {"k": "int64", "v": "string", **CHANGE}
+        stand_in.run("CREATE TABLE t (k INT64, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
+        with stand_in.writing("t", fields) as writing:
+            writing.append([change("UPSERT", "1", k=1, v="x")])
+            stand_in.run("ALTER TABLE t DROP COLUMN v")
+            refused = writing.append([change("UPSERT", "2", k=1, v="y")])
+        assert storage_error(refused.error.details).code == StorageError.SCHEMA_MISMATCH_EXTRA_FIELDS
+        assert stand_in.run("SELECT * FROM t") == [(1,)]
+        stand_in.run("ALTER TABLE t ADD COLUMN v INT64")
+        assert "mismatched" in stand_in.append("t", fields, [change("UPSERT", "2", k=1, v="y")]).error.message
+        stand_in.append("t", {**fields, "v": "int64"}, [change("UPSERT", "2", k=1, v=5)])
+
+        assert stand_in.run("SELECT * FROM t") == [(1, 5)]
+
+    @pytest.mark.parametrize("column", ["k", "c", "missing"])
+    def test_one_that_is_needed_or_not_there_is_not_dropped(self, stand_in: StandIn, column: str) -> None:
+        stand_in.run("CREATE TABLE t (k INT64, c INT64, v STRING, PRIMARY KEY (k) NOT ENFORCED) CLUSTER BY c")
+
+        with pytest.raises(exceptions.BadRequest):
+            stand_in.run(f"ALTER TABLE t DROP COLUMN {column}")
+        stand_in.run("ALTER TABLE t DROP COLUMN IF EXISTS missing")
 
 
 class TestTablesWithoutColumns:

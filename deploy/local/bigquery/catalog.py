@@ -6,7 +6,7 @@ schema" (column names), "Naming datasets and tables", "Clustered tables" (4 colu
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -176,9 +176,12 @@ def check_name(what: str, pattern: re.Pattern[str], name: str) -> None:
         raise invalid(f'Invalid {what} ID "{name}".')
 
 
-def check_added_columns(table: Table, columns: Sequence[Column]) -> None:
-    """Refuse a new list of columns that is not the old one with nullable columns added, or relaxed to nullable."""
-    before = {column.name.lower(): column for column in table.columns}
+def check_added_columns(table: Table, columns: Sequence[Column], dropped: Collection[str] = ()) -> None:
+    """Refuse a new list of columns that is not the old one with nullable columns added, or relaxed to nullable.
+
+    ``dropped``: which columns, in lower case, a DROP COLUMN has named.
+    """
+    before = {column.name.lower(): column for column in table.columns if column.name.lower() not in dropped}
     after = {column.name.lower(): column for column in columns}
     for name, column in before.items():
         if name not in after:

@@ -1,4 +1,17 @@
-"""The control endpoint: faults on demand, the idle limit, the clock and the counters; for tests and the demo only."""
+"""The control endpoint: what can be asked of the stand-in and not of BigQuery; for tests and the demo only.
+
+GET    /control/stats            counts of connections, appends and refusals, and each table's rows
+POST   /control/faults           let something go wrong: the fields of `faults.Fault`
+DELETE /control/faults           let everything be right again; with {"fault": n} only that one
+POST   /control/idle             {"seconds": 0.5}: close connections that are idle for so long
+POST   /control/limits           {"connections": 20}: refuse more at once
+POST   /control/clock            {"seconds": 600}: put the clock forward
+POST   /control/delay            {"new_tables": 5, "alterations": 180}: what the write API notices late
+DELETE /control/delay            it notices at once again
+POST   /control/applies/hold     start no background apply (of {"table": "p.d.t"}, or of any)
+POST   /control/applies/release  start them again
+POST   /control/applies/run      run one now, held or not, and wait for it
+"""
 
 import threading
 import time

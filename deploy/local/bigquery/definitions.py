@@ -190,6 +190,8 @@ def _alter_table(statement: exp.Alter, warehouse: Warehouse, defaults: Defaults)
                 known = {column.name.lower() for column in columns}
                 if not (action.args.get("exists") and action.name.lower() in known):
                     columns.append(_column(action))
+            elif isinstance(action, exp.Drop) and action.args["kind"] == "COLUMN":
+                _drop_column(columns, action)
             elif isinstance(action, exp.AlterSet):
                 for node in action.find_all(exp.Property):
                     properties |= _option(node)
@@ -207,8 +209,24 @@ def _alter_table(statement: exp.Alter, warehouse: Warehouse, defaults: Defaults)
         kept = {name: value for name, value in properties.items() if value is not None}
         return {"columns": tuple(columns), "properties": kept, "primary_key": primary_key}
 
-    warehouse.alter_table(name, change)
+    drops = [action for action in actions if isinstance(action, exp.Drop)]
+    warehouse.alter_table(name, change, dropped={_column_name(action).lower() for action in drops})
     return Outcome("ALTER_TABLE", operation="ALTER", target=name)
+
+
+def _drop_column(columns: list[Column], action: exp.Drop) -> None:
+    name = _column_name(action)
+    found = [column for column in columns if column.name.lower() == name.lower()]
+    if not found and not action.args.get("exists"):
+        raise invalid_query(f"Column not found: {name}")
+    if found == columns:
+        raise invalid_query("ALTER TABLE DROP COLUMN cannot drop the only column of a table")
+    for column in found:
+        columns.remove(column)
+
+
+def _column_name(action: exp.Drop) -> str:
+    return str(action.args["tables"][0].name)
 
 
 def _exists(warehouse: Warehouse, name: TableName) -> bool:

@@ -51,7 +51,7 @@ class Staleness:
 
     def serves_what_is_applied(self, table: Table) -> bool:
         """Tell whether a query just now reads what is applied; otherwise it merges what waits (a runtime merge)."""
-        return self.unapplied(table) and self._age(table) <= table.max_staleness
+        return bool(table.max_staleness) and self.unapplied(table) and self._age(table) <= table.max_staleness
 
     def due(self, table: Table) -> bool:
         """Tell whether a background apply shall start."""

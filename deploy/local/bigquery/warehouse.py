@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from deploy.local.bigquery.catalog import (
 )
 from deploy.local.bigquery.errors import ApiError, duplicate, invalid_query, not_found
 from deploy.local.bigquery.job_history import APPLIES_AS, JobHistory, PastJob
-from deploy.local.bigquery.protocol import TABLE_NOT_FOUND
+from deploy.local.bigquery.protocol import SCHEMA_MISMATCH_EXTRA_FIELDS, TABLE_NOT_FOUND
 from deploy.local.bigquery.rows import Rows
 from deploy.local.bigquery.saved import Saved, from_json, to_json
 from deploy.local.bigquery.staleness import Staleness
@@ -173,15 +173,24 @@ class Warehouse:
             self._with_changes.discard(table.number)
             self._save()
 
-    def alter_table(self, name: TableName, change: Callable[[Table], Mapping[str, object]], etag: str = "") -> Table:
-        """Change a table's definition by what ``change`` returns for it; ApiError where the etag is another by now."""
+    def alter_table(
+        self,
+        name: TableName,
+        change: Callable[[Table], Mapping[str, object]],
+        etag: str = "",
+        dropped: Collection[str] = (),
+    ) -> Table:
+        """Change a table's definition by what ``change`` returns for it; ApiError where the etag is another by now.
+
+        ``dropped``: the columns, in lower case, that may be missing in what it returns.
+        """
         with self._lock:
             table = self.table(name)
             if etag not in ("", "*", table.etag):
                 raise ApiError("conditionNotMet", f"Precondition check failed: table {name} has changed")
             altered = table.changed(self.now(), **change(table))
             if not table.query:
-                check_added_columns(table, altered.columns)
+                check_added_columns(table, altered.columns, dropped)
                 self.storage.alter(table, altered)
             self._tables[name] = altered
             self.visibility.add(altered)
@@ -201,6 +210,8 @@ class Warehouse:
                     storage_code=TABLE_NOT_FOUND,
                     closes=True,
                 )
+            if current.version != table.version:
+                _check_still_fits(table, current, rows)
             if rows.changes:
                 if table.number not in self._with_changes:
                     self._with_changes.add(table.number)
@@ -279,4 +290,16 @@ class Warehouse:
                 slot_milliseconds=max(1, (ended - began) // 1_000),
                 destination=table.name,
             )
+        )
+
+
+def _check_still_fits(before: Table, now: Table, rows: Rows) -> None:
+    """Refuse rows that were read for a definition whose key or columns have gone meanwhile."""
+    there = {(column.name, column.type, column.repeated) for column in now.columns}
+    gone = [column.name for column in before.columns if (column.name, column.type, column.repeated) not in there]
+    if gone or (rows.changes and before.primary_key != now.primary_key):
+        raise AppendRefusedError(
+            f"The schema of {now.name} has changed: {', '.join(gone) or 'its primary key'}",
+            storage_code=SCHEMA_MISMATCH_EXTRA_FIELDS,
+            entity=str(now.name),
         )
