@@ -71,8 +71,8 @@ def database(spanner_instance: SpannerInstance) -> Iterator[Callable[..., Spanne
     """
     made: list[SpannerDatabase] = []
 
-    def make(*statements: str) -> SpannerDatabase:
-        made.append(spanner_instance.create_database(statements))
+    def make(*statements: str, postgresql: bool = False) -> SpannerDatabase:
+        made.append(spanner_instance.create_database(statements, postgresql=postgresql))
         return made[-1]
 
     yield make

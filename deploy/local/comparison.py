@@ -55,21 +55,26 @@ def compare_tables(source: SpannerDatabase, target: BigQueryDataset, tables: Ite
     missing = sorted(set(tables) - shapes.keys())
     if missing:
         raise ValueError(f"not in Spanner: {', '.join(missing)}")
-    return [compare(shape, source.query(_select(shape)), target.rows(name)) for name, shape in shapes.items()]
+    quote = '"' if source.postgresql else "`"
+    return [compare(shape, source.query(_select(shape, quote)), target.rows(name)) for name, shape in shapes.items()]
 
 
 def table_shapes(source: SpannerDatabase) -> dict[str, TableShape]:
-    """Return every table of a database."""
+    """Return every table of a database that is in no named schema."""
+    schema = "public" if source.postgresql else ""
     columns: dict[str, dict[str, str]] = {}
     for row in source.query(
         "SELECT table_name, column_name, spanner_type FROM information_schema.columns "
-        "WHERE table_schema = '' ORDER BY table_name, ordinal_position"
+        f"WHERE table_schema = '{schema}' ORDER BY table_name, ordinal_position"
     ):
-        columns.setdefault(str(row["table_name"]), {})[str(row["column_name"])] = str(row["spanner_type"])
+        kind = str(row["spanner_type"])
+        columns.setdefault(str(row["table_name"]), {})[str(row["column_name"])] = (
+            _googlesql(kind) if source.postgresql else kind
+        )
     keys: dict[str, list[str]] = {}
     for row in source.query(
         "SELECT table_name, column_name FROM information_schema.index_columns "
-        "WHERE table_schema = '' AND index_type = 'PRIMARY_KEY' ORDER BY table_name, ordinal_position"
+        f"WHERE table_schema = '{schema}' AND index_type = 'PRIMARY_KEY' ORDER BY table_name, ordinal_position"
     ):
         keys.setdefault(str(row["table_name"]), []).append(str(row["column_name"]))
     return {table: TableShape(table, columns[table], key) for table, key in keys.items()}
@@ -181,5 +186,28 @@ def _applied(row: Mapping[str, Any]) -> str:
     return f" (applied: {row.get(SEQUENCE)})"
 
 
-def _select(shape: TableShape) -> str:
-    return f"SELECT {', '.join(f'`{column}`' for column in shape.columns)} FROM `{shape.name}`"
+def _select(shape: TableShape, quote: str) -> str:
+    columns = ", ".join(f"{quote}{column}{quote}" for column in shape.columns)
+    return f"SELECT {columns} FROM {quote}{shape.name}{quote}"
+
+
+_OF_POSTGRESQL: Final = {
+    "boolean": "BOOL",
+    "bigint": "INT64",
+    "double precision": "FLOAT64",
+    "real": "FLOAT32",
+    "numeric": "PG_NUMERIC",
+    "character varying": "STRING",
+    "bytea": "BYTES",
+    "date": "DATE",
+    "timestamp with time zone": "TIMESTAMP",
+    "spanner.commit_timestamp": "TIMESTAMP",
+    "jsonb": "JSON",
+}
+
+
+def _googlesql(postgresql: str) -> str:
+    """Return the GoogleSQL name of one of PostgreSQL's types; what has none stays itself."""
+    element, array, _ = postgresql.partition("[]")
+    name = _base(element)
+    return f"ARRAY<{_OF_POSTGRESQL.get(name, name)}>" if array else _OF_POSTGRESQL.get(name, name)

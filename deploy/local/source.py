@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import grpc
 from google.api_core.exceptions import Aborted
-from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient
+from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient, DatabaseDialect
 from google.cloud.spanner_admin_database_v1.services.database_admin.transports import DatabaseAdminGrpcTransport
 from google.cloud.spanner_admin_instance_v1 import Instance, InstanceAdminClient
 from google.cloud.spanner_admin_instance_v1.services.instance_admin.transports import InstanceAdminGrpcTransport
@@ -91,20 +91,26 @@ class SpannerInstance:
         """Return an instance that is there."""
         return cls(address, project, instance, grpc.insecure_channel(address, options=_LARGE))
 
-    def create_database(self, statements: Sequence[str], name: str | None = None) -> "SpannerDatabase":
+    def create_database(
+        self, statements: Sequence[str], name: str | None = None, *, postgresql: bool = False
+    ) -> "SpannerDatabase":
         """Create a database with these DDL statements; under a new name unless given one."""
         name = name or f"database-{next(self._names)}"
-        request = {
-            "parent": f"projects/{self.project}/instances/{self.instance}",
-            "create_statement": f"CREATE DATABASE `{name}`",
-            "extra_statements": list(statements),
-        }
+        request: dict[str, Any] = {"parent": f"projects/{self.project}/instances/{self.instance}"}
+        if postgresql:  # which takes no other statement with this one
+            request |= {"create_statement": f'CREATE DATABASE "{name}"', "database_dialect": DatabaseDialect.POSTGRESQL}
+        else:
+            request |= {"create_statement": f"CREATE DATABASE `{name}`", "extra_statements": list(statements)}
         _finish(self._database_admin().create_database(request, timeout=DEADLINE))
-        return self.database(name)
+        made = self.database(name, postgresql=postgresql)
+        if postgresql and statements:
+            made.alter(*statements)
+        return made
 
-    def database(self, name: str) -> "SpannerDatabase":
+    def database(self, name: str, *, postgresql: bool = False) -> "SpannerDatabase":
         """Return a database that is there."""
-        return SpannerDatabase(self, name, SpannerClient(transport=SpannerGrpcTransport(channel=self._channel)))
+        client = SpannerClient(transport=SpannerGrpcTransport(channel=self._channel))
+        return SpannerDatabase(self, name, client, postgresql=postgresql)
 
     def close(self) -> None:
         """Close the channel; the databases of this instance cannot be used any more."""
@@ -117,9 +123,12 @@ class SpannerInstance:
 class SpannerDatabase:
     """One database. One thread at a time: the emulator runs one read-write transaction at a time anyway."""
 
-    def __init__(self, instance: SpannerInstance, name: str, client: SpannerClient) -> None:
+    def __init__(
+        self, instance: SpannerInstance, name: str, client: SpannerClient, *, postgresql: bool = False
+    ) -> None:
         self.instance = instance
         self.name = name
+        self.postgresql = postgresql
         self.path = f"projects/{instance.project}/instances/{instance.instance}/databases/{name}"
         self._client = client
         self._session = client.create_session(database=self.path, timeout=DEADLINE).name
@@ -163,8 +172,10 @@ class SpannerDatabase:
 
     def now(self) -> Nanoseconds:
         """Return Spanner's own time."""
-        (row,) = self.query("SELECT CAST(CURRENT_TIMESTAMP() AS STRING) AS now")
-        return parse_timestamp(str(row["now"]))
+        now = "CURRENT_TIMESTAMP" if self.postgresql else "CURRENT_TIMESTAMP()"
+        request = ExecuteSqlRequest(session=self._session, sql=f"SELECT {now}")
+        answer = self._client.execute_sql(request, retry=None, timeout=DEADLINE)
+        return parse_timestamp(str(answer.rows[0][0]))
 
     def query(self, sql: str) -> list[dict[str, Value]]:
         """Return the rows of a strong read, values as this package compares them (see `from_wire`)."""
@@ -210,6 +221,8 @@ def to_wire(value: Value) -> Any:
 def _value(kind: Any, cell: Any) -> Value:
     if kind.code.name == "ARRAY" and not cell.HasField("null_value"):
         return tuple(_value(kind.array_element_type, element) for element in cell.list_value.values)
+    if kind.type_annotation.name == "PG_NUMERIC" and not cell.HasField("null_value"):
+        return str(cell.string_value)  # of more digits than `Decimal` calculates with, and sometimes NaN
     return from_wire(kind.code.name, cell)
 
 

@@ -98,6 +98,8 @@ async def read(
         )
         async for attempt in retrying_async(stop):
             with attempt:
+                await database.learn_dialect()
+                await partitions.learn_dialect()
                 changes = await prepare(settings, stream, catalog, store)
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)

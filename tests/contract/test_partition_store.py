@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import ClassVar, Final
 
 import pytest
 
 from deploy.local.source import SpannerDatabase
 from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.dialects import Dialect
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.core.partitions import NewPartition, Partition, State
 from services.spanner_reader.core.records import ROOT, PartitionToken
@@ -228,9 +229,11 @@ class TestFakePartitionStore(PartitionStoreContract):
 
 
 class TestSpannerPartitionStore(PartitionStoreContract):
+    dialect: ClassVar[Dialect] = Dialect.GOOGLESQL
+
     @pytest.fixture(autouse=True)
     def _database(self, database: Callable[..., SpannerDatabase]) -> None:
-        self.database = database()
+        self.database = database(postgresql=self.dialect is Dialect.POSTGRESQL)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Stores]:
@@ -238,7 +241,7 @@ class TestSpannerPartitionStore(PartitionStoreContract):
 
         def store(owner: str) -> SpannerPartitionStore:
             return SpannerPartitionStore(
-                Database(self.database.path, channels),
+                Database(self.database.path, channels, self.dialect),
                 "millrace_partitions",
                 change_stream="s",
                 owner=owner,
@@ -260,7 +263,7 @@ class TestSpannerPartitionStore(PartitionStoreContract):
         async def promise(stores: Stores) -> None:
             await stores.one.add_root(START, None)
             channels = Channels(self.database.instance.address)
-            database = Database(self.database.path, channels)
+            database = Database(self.database.path, channels, self.dialect)
             other = SpannerPartitionStore(
                 database, "millrace_partitions", change_stream="other", owner="three", lease=LEASE
             )
@@ -319,3 +322,7 @@ async def first_partitions(store: PartitionStore, *tokens: PartitionToken) -> Se
     assert await store.finish(Progress(root, START), [child(token) for token in tokens]) == set(tokens)
     claimed = {partition.token: partition for partition in await store.claim(tokens, None)}
     return [claimed[token] for token in tokens]
+
+
+class TestSpannerPartitionStoreInPostgreSql(TestSpannerPartitionStore):
+    dialect = Dialect.POSTGRESQL

@@ -38,6 +38,8 @@ async def _read(
     try:
         database, end = Database(source.path, channels), source.now()
         elsewhere = database if partitions.path == source.path else Database(partitions.path, channels)
+        for each in (database, elsewhere):
+            await each.learn_dialect()
         store = SpannerPartitionStore(elsewhere, "Partitions", change_stream=stream, owner="test", lease=LEASE)
         catalog = SpannerCatalog(database, stream)
         tables = await catalog.watched_tables()

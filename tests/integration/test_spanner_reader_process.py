@@ -161,6 +161,41 @@ def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_g
     assert "Everything" in started[0]
 
 
+@pytest.mark.parametrize("partitions_in_postgresql", [True, False])
+def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_partition_table_is(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+    partitions_in_postgresql: bool,
+) -> None:
+    watched = database(
+        'CREATE TABLE "Planes" ("Id" bigint NOT NULL PRIMARY KEY, "Name" varchar)',
+        """CREATE CHANGE STREAM "Everything" FOR "Planes" WITH (value_capture_type = 'OLD_AND_NEW_VALUES')""",
+        postgresql=True,
+    )
+    partitions = database(postgresql=partitions_in_postgresql)
+    topology = a_topology(pubsub_channel)
+    pipeline = Pipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
+
+    # What refuses the start mends it.
+    refused = pipeline.launch()
+    assert refused.wait(STARTS) == MISCONFIGURED
+    (line,) = [line for line in refused.output().splitlines() if "service_misconfigured" in line]
+    (statement,) = [part for part in json.loads(line)["error"].splitlines() if "ALTER CHANGE STREAM" in part]
+    refused.end()
+    watched.alter(statement)
+
+    reader = pipeline.start()
+    pipeline.write(rows=20)
+    pipeline.write()
+    pipeline.wait_for_all()
+    reader.kill()
+    pipeline.write()
+    pipeline.start(KEEP_FINISHED_PARTITIONS_FOR="1s")
+    pipeline.wait_for_all()
+
+
 def test_killed_between_publish_and_watermark_it_goes_on_and_loses_nothing(pipeline: Pipeline) -> None:
     attempts = 10
     for _attempt in range(attempts):

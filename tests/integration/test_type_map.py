@@ -208,3 +208,72 @@ def test_a_key_with_null_is_refused_and_named_and_its_neighbours_arrive(
         ("[null,null]", "key_not_representable"),
     ]
     assert [(row["A"], row["B"]) for row in target.dataset.rows("ByNull") or ()] == [(1, "b")]
+
+
+POSTGRESQL = (
+    """CREATE TABLE kinds (id bigint NOT NULL PRIMARY KEY, b boolean, f double precision, g real, n numeric,
+       s varchar(20), t text, y bytea, d date, ts timestamptz, j jsonb, ab boolean[], ai bigint[],
+       af double precision[], ag real[], an numeric[], a_s varchar[], ay bytea[], ad date[], ats timestamptz[],
+       aj jsonb[], next bigint GENERATED ALWAYS AS (id + 1) STORED)""",
+    'CREATE TABLE "ByParts" ("Id" bytea NOT NULL, "F" double precision NOT NULL, v varchar, PRIMARY KEY ("F", "Id"))',
+    "CREATE SCHEMA shop",
+    "CREATE TABLE shop.orders (id bigint NOT NULL PRIMARY KEY, v varchar)",
+    """CREATE CHANGE STREAM "Everything" FOR kinds, "ByParts", shop.orders
+       WITH (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')""",
+)
+KINDS: Row = {
+    "id": 2**63 - 2,
+    "b": True,
+    "f": -1.5e-300,
+    "g": 1.1,
+    "n": "-" + "9" * 200 + ".50",
+    "s": "é\N{GUITAR}\"'\\\n",
+    "t": "",
+    "y": b"\x00\xff",
+    "d": date(1, 1, 1),
+    "ts": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
+    "j": {"a": [1, 2.5, None, {"b": "\N{SNOWMAN}"}]},
+    "ab": (True, False),
+    "ai": (-(2**63), 0),
+    "af": (0.1, 1e300),
+    "ag": (1.1, 0.5),
+    "an": ("NaN", "1.50", "0"),
+    "a_s": ("", "NaN", "a"),
+    "ay": (b"", b"abc"),
+    "ad": (date(9999, 12, 31),),
+    "ats": (datetime(1970, 1, 1, tzinfo=UTC),),
+    "aj": ({"a": 1}, [1]),
+}
+
+
+@pytest.mark.parametrize("partitions_in_postgresql", [True, False])
+def test_a_database_of_the_postgresql_dialect_arrives_whatever_the_dialect_of_the_partition_table(
+    database: Callable[..., SpannerDatabase], target: Target, partitions_in_postgresql: bool
+) -> None:
+    source = database(*POSTGRESQL, postgresql=True)
+    start = source.now()
+    source.commit([Write("insert", "kinds", KINDS), Write("insert", "kinds", {"id": 2, "n": "NaN"})])
+    source.commit([Write("insert", "ByParts", {"F": n / 4, "Id": bytes([n]), "v": "x"}) for n in range(3)])
+    source.commit([Write("insert", "shop.orders", {"id": 1, "v": "x"}), Write("insert", "kinds", {"id": 3, "ai": ()})])
+    source.commit([Write("update", "kinds", {"id": 2, "n": "1.50", "ai": (5,)}), Write("delete", "kinds", {"id": 3})])
+    source.commit([Write("delete", "ByParts", {"F": 0.25, "Id": b"\x01"})])
+    source.commit([Write("update", "ByParts", {"F": 0.5, "Id": b"\x02", "v": "again"})])
+
+    partitions = source if partitions_in_postgresql else database()
+    assert not target.apply(*read_all(source, "Everything", start, partitions))
+
+    assert [each.named for each in compare_tables(source, target.dataset, ["ByParts"])] == [[]]
+    (kinds,) = compare_tables(source, target.dataset, ["kinds"])
+    # What Spanner generates is not in a change stream.
+    assert [what.partition(": ")[2].partition(" (")[0] for what in kinds.named] == [
+        "column next is not in BigQuery"
+    ] * 2
+    assert [len(target.dataset.rows(table) or ()) for table in ("kinds", "ByParts", "shop_orders")] == [2, 2, 1]
+    kinds_made = target.stand_in.client.get_table(f"{PROJECT}.{target.stand_in.dataset}.kinds")
+    made = {field.name: (field.field_type, field.mode) for field in kinds_made.schema}
+    assert [made[name] for name in ("n", "an", "g", "j")] == [
+        ("STRING", "NULLABLE"), ("STRING", "REPEATED"), ("FLOAT", "NULLABLE"), ("JSON", "NULLABLE"),
+    ]  # fmt: skip
+    name = '"Partitions"' if partitions_in_postgresql else "Partitions"
+    states = partitions.query(f"SELECT DISTINCT state FROM {name}")
+    assert {row["state"] for row in states} <= {"RUNNING", "FINISHED"}

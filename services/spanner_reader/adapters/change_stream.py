@@ -12,6 +12,7 @@ from google.cloud.spanner_v1 import (
     PartialResultSet,
     TransactionOptions,
     TransactionSelector,
+    TypeCode,
 )
 from google.protobuf.struct_pb2 import Value
 
@@ -25,6 +26,8 @@ from services.spanner_reader.adapters.connection import (
     timestamp,
     value_from_wire,
 )
+from services.spanner_reader.adapters.dialects import Dialect
+from services.spanner_reader.adapters.json_record_decoder import JsonRecordDecoder
 from services.spanner_reader.adapters.record_decoder import RecordDecoder
 from services.spanner_reader.core.records import ROOT, StreamQuery, StreamRecord
 from services.spanner_reader.ports import StartPastEndError
@@ -36,8 +39,19 @@ _STUCK_AFTER_SECONDS: Final = 60.0
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
 
-def change_stream_query(change_stream: str, query: StreamQuery) -> Statement:
-    """Return the text of the query, with named arguments and four bound parameters."""
+def change_stream_query(change_stream: str, query: StreamQuery, dialect: Dialect = Dialect.GOOGLESQL) -> Statement:
+    """Return the text of the query, with four bound parameters, which GoogleSQL names."""
+    if dialect is Dialect.POSTGRESQL:
+        return Statement(
+            # A function of the stream's name as it is, which without quotes would be one in lower case.
+            f'SELECT * FROM "spanner"."read_json_{change_stream}"($1, $2, $3, $4, null)',  # noqa: S608  an identifier
+            {
+                "p1": timestamp(query.start),
+                "p2": timestamp(query.end),
+                "p3": string(None if query.token == ROOT else query.token),
+                "p4": int64(query.heartbeat_milliseconds),
+            },
+        )
     return Statement(
         f"SELECT ChangeRecord FROM READ_{change_stream} ("  # noqa: S608  a checked identifier
         "start_timestamp => @start_timestamp, "
@@ -54,7 +68,7 @@ def change_stream_query(change_stream: str, query: StreamQuery) -> Statement:
 
 
 class SpannerChangeStream:
-    """A change stream in GoogleSQL dialect."""
+    """A change stream, in the dialect of its database."""
 
     def __init__(self, database: Database, change_stream: str) -> None:
         self._database = database
@@ -67,9 +81,8 @@ class SpannerChangeStream:
         responses: Any = None
         with self._errors(query):
             try:
-                request: ExecuteSqlRequest = change_stream_query(self._change_stream, query).request(
-                    await self._database.session(), _STRONG
-                )
+                statement = change_stream_query(self._change_stream, query, self._database.dialect)
+                request: ExecuteSqlRequest = statement.request(await self._database.session(), _STRONG)
                 responses = await self._database.client.execute_streaming_sql(
                     request,
                     retry=None,
@@ -114,7 +127,8 @@ _OUT_OF_RANGE: Final = (
     "cannot be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
     "the partition table holds an older position, start anew with another PARTITION_TABLE and a START_TIMESTAMP "
     "within the range, and copy the tables' rows again, because what lies between is lost to the stream; (3) for the "
-    "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d')."
+    "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d') (in the PostgreSQL "
+    "dialect without the word OPTIONS)."
 )
 _OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
 _FOREIGN_POSITION: Final = (
@@ -131,12 +145,12 @@ class StreamRows:
     """The rows of a result, from responses that may cut one anywhere."""
 
     def __init__(self) -> None:
-        self._decoder: RecordDecoder | None = None
+        self._decoder: RecordDecoder | JsonRecordDecoder | None = None
         self._chunks = ChunkedValue()
 
     def records(self, response: Any) -> Iterator[StreamRecord]:
         if self._decoder is None:
-            self._decoder = RecordDecoder(response.metadata.row_type)
+            self._decoder = _decoder(response.metadata.row_type)
         values = response.values
         last = len(values) - 1
         for index, value in enumerate(values):
@@ -145,9 +159,7 @@ class StreamRows:
                 self._chunks.add(value_from_wire(value))
                 if cut:
                     return
-                whole = Value()
-                whole.list_value.CopyFrom(row(self._chunks.take()))
-                yield from self._decoder.decode(whole)
+                yield from self._decoder.decode(_wire(self._chunks.take()))
             else:
                 yield from self._decoder.decode(value)
 
@@ -155,3 +167,16 @@ class StreamRows:
         """Check that no row was left in pieces: a stream cut off without an error is not a complete one."""
         if self._chunks.started:
             raise TransientError("a change stream query ended in the middle of a record")
+
+
+def _decoder(row_type: Any) -> RecordDecoder | JsonRecordDecoder:
+    """Return what decodes rows of this form: arrays of structs in GoogleSQL, JSON documents in PostgreSQL."""
+    is_json = len(row_type.fields) == 1 and row_type.fields[0].type_.code == TypeCode.JSON
+    return JsonRecordDecoder() if is_json else RecordDecoder(row_type)
+
+
+def _wire(value: Any) -> Value:
+    """Return a value that was put together as one of the wire."""
+    if isinstance(value, str):
+        return Value(string_value=value)
+    return Value(list_value=row(value))

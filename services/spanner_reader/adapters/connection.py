@@ -29,6 +29,7 @@ from google.cloud.spanner_v1 import (
 from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
+from services.spanner_reader.adapters.dialects import DIALECT, Dialect
 from services.spanner_reader.adapters.errors import spanner_errors
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
@@ -81,7 +82,7 @@ def timestamp(value: Nanoseconds | None) -> Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """GoogleSQL and the values bound to it."""
+    """SQL in the dialect of its database, and the values bound to it."""
 
     sql: str
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -120,8 +121,9 @@ class Channels:
 class Database:
     """One database, read and written through one multiplexed session, which any number of calls may share."""
 
-    def __init__(self, name: str, channels: Channels) -> None:
+    def __init__(self, name: str, channels: Channels, dialect: Dialect = Dialect.GOOGLESQL) -> None:
         self.name = name
+        self.dialect = dialect
         self.client = channels.client
         self._admin = channels.admin
         self._session: str | None = None
@@ -150,6 +152,11 @@ class Database:
     def forget_session(self) -> None:
         """Make another session for the next call: the service has dropped this one."""
         self._session = None
+
+    async def learn_dialect(self) -> None:
+        """Take the dialect that the database says it has."""
+        for (dialect,) in await self.query(Statement(DIALECT)):
+            self.dialect = Dialect(dialect)
 
     async def query(self, statement: Statement) -> list[Row]:
         """Return the rows of a strong read."""

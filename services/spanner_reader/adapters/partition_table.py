@@ -1,13 +1,14 @@
 """The partition table: which partitions of the change stream exist, how far each has been read, and by whom.
 
-It lives in Spanner, in the watched database or in another one of the instance, and is made at the first start. Every
-write reads the rows it is about, decides, and writes, in one transaction; Spanner's clock says when a lease ends.
+It lives in Spanner, in the watched database or in another one of the instance, whose dialect may be another, and is
+made at the first start. Every write reads the rows it is about, decides, and writes, in one transaction; Spanner's
+clock says when a lease ends.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from google.cloud.spanner_v1 import Mutation
@@ -17,62 +18,16 @@ from services.spanner_reader.adapters.connection import (
     Database,
     Row,
     Statement,
-    int64,
     row,
     strings,
+    timestamp,
 )
+from services.spanner_reader.adapters.dialects import PartitionSql, partition_sql
 from services.spanner_reader.core.partitions import NewPartition, Partition, State, Survey, claimable
 from services.spanner_reader.core.records import ROOT, PartitionToken
 from services.spanner_reader.ports import Progress
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
-
-_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
-  token STRING(MAX) NOT NULL,
-  change_stream STRING(MAX) NOT NULL,
-  parents ARRAY<STRING(MAX)> NOT NULL,
-  start_timestamp TIMESTAMP NOT NULL,
-  end_timestamp TIMESTAMP,
-  state STRING(16) NOT NULL,
-  watermark TIMESTAMP NOT NULL,
-  owner STRING(MAX),
-  lease_until TIMESTAMP,
-  fencing INT64 NOT NULL,
-  created_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
-  scheduled_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-  running_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-) PRIMARY KEY (token)"""
-
-_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {table}_readers (
-  owner STRING(MAX) NOT NULL,
-  present_until TIMESTAMP NOT NULL,
-) PRIMARY KEY (owner)"""
-
-_EXIST: Final = """SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES
-WHERE TABLE_SCHEMA = '' AND TABLE_NAME IN UNNEST(@tables)"""
-
-_COLUMNS: Final = """
-SELECT p.token, p.parents,
-  ARRAY(SELECT parent.token FROM {table} AS parent
-        WHERE parent.token IN UNNEST(p.parents) AND parent.state = 'FINISHED') AS finished_parents,
-  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, CURRENT_TIMESTAMP() AS now
-FROM {table} AS p"""
-
-# One row always, so that Spanner's time and the number of finished partitions come with an empty table, too.
-_SURVEY: Final = """SELECT CURRENT_TIMESTAMP(), (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
-  ARRAY(SELECT owner FROM {table}_readers WHERE present_until >= CURRENT_TIMESTAMP())"""
-_NOW: Final = "SELECT CURRENT_TIMESTAMP()"
-# Both stay true once they are: FINISHED is final, and who names a partition as a parent was inserted with its end.
-_FORGETTABLE: Final = """SELECT p.token FROM {table} AS p
-WHERE p.state = 'FINISHED' AND p.finished_at < TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL @keep MICROSECOND)
-  AND NOT EXISTS (SELECT 1 FROM {table} AS child WHERE child.state != 'FINISHED' AND p.token IN UNNEST(child.parents))
-LIMIT 1000"""
-_GONE_READERS: Final = """SELECT owner FROM {table}_readers
-WHERE present_until < TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL @keep MICROSECOND)"""
-_UNFINISHED: Final = _COLUMNS + " WHERE p.state != 'FINISHED'"
-_NAMED: Final = _COLUMNS + " WHERE p.token IN UNNEST(@tokens)"
-_STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +46,20 @@ class SpannerPartitionStore:
         self._owner = owner
         self._lease = int(lease.total_seconds() * 1_000_000_000)
 
+    @property
+    def _sql(self) -> PartitionSql:
+        return partition_sql(self._database.dialect, self._table)
+
     async def create_table(self) -> None:
         """Make the tables unless they are there; the right to change the schema is needed only then."""
         tables = [self._table, f"{self._table}_readers"]
-        if len(await self._database.query(Statement(_EXIST, {"tables": strings(tables)}))) < len(tables):
-            await self._database.change_schema(*(ddl.format(table=self._table) for ddl in (_DDL, _READERS_DDL)))
+        if len(await self._database.query(Statement(self._sql.exist, {"p1": strings(tables)}))) < len(tables):
+            await self._database.change_schema(*self._sql.create)
             structlog.get_logger().info("partition_table_created", table=self._table, database=self._database.name)
 
     async def is_empty(self) -> bool:
         """Tell whether no partition is known; MisconfiguredError if those known are another change stream's."""
-        return self._names_no_stream(await self._database.query(self._statement(_STREAMS)))
+        return self._names_no_stream(await self._database.query(Statement(self._sql.streams)))
 
     async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
         """Remember the stream's first query, unless any partition is known; return whether none was."""
@@ -110,13 +69,13 @@ class SpannerPartitionStore:
                 return False, []
             return True, [self._insert([NewPartition(ROOT, frozenset(), start)], end)]
 
-        return await self._database.read_then_write(self._statement(_STREAMS), decide)
+        return await self._database.read_then_write(Statement(self._sql.streams), decide)
 
     async def survey(self) -> Survey:
         """Return all partitions that are not finished."""
         # Two strong reads, the count and the clock first: what finishes between them is only counted a little later.
-        ((now, finished, readers),) = await self._database.query(self._statement(_SURVEY))
-        rows = await self._database.query(self._statement(_UNFINISHED))
+        ((now, finished, readers),) = await self._database.query(Statement(self._sql.survey))
+        rows = await self._database.query(Statement(self._sql.unfinished))
         found = [_found(row) for row in rows]
         return Survey(
             max((f.now for f in found), default=parse_timestamp(now)),
@@ -146,7 +105,7 @@ class SpannerPartitionStore:
                 ],
             )
 
-        return await self._database.read_then_write(self._statement(_NAMED, tokens), decide)
+        return await self._database.read_then_write(self._named(tokens), decide)
 
     async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases, or give them back; return the partitions that are not ours any more."""
@@ -171,7 +130,7 @@ class SpannerPartitionStore:
             ]
 
         tokens = [one.partition.token for one in progress]
-        return await self._database.read_then_write(self._statement(_NAMED, tokens), decide)
+        return await self._database.read_then_write(self._named(tokens), decide)
 
     async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
         """Remember the children that are not known yet and mark the partition FINISHED, both or neither."""
@@ -194,7 +153,7 @@ class SpannerPartitionStore:
             return frozenset(child.token for child in new), mutations
 
         tokens = [partition.token, *(child.token for child in children)]
-        return await self._database.read_then_write(self._statement(_NAMED, tokens), decide)
+        return await self._database.read_then_write(self._named(tokens), decide)
 
     async def attend(self, *, leave: bool = False) -> None:
         """Be counted among the readers for as long as a lease lasts; or not any more."""
@@ -208,13 +167,14 @@ class SpannerPartitionStore:
             columns = ("owner", "present_until")
             return None, [Mutation(insert_or_update=Mutation.Write(table=table, columns=columns, values=values))]
 
-        await self._database.read_then_write(Statement(_NOW), decide)
+        await self._database.read_then_write(Statement(self._sql.now), decide)
 
     async def forget_finished(self, keep: timedelta) -> int:
         """Delete partitions that were finished longer than ``keep`` ago; return how many."""
-        period = {"keep": int64(keep // timedelta(microseconds=1))}
-        found = await self._database.query(Statement(_FORGETTABLE.format(table=self._table), period))
-        gone = await self._database.query(Statement(_GONE_READERS.format(table=self._table), period))
+        ((now,),) = await self._database.query(Statement(self._sql.now))
+        before = {"p1": timestamp(Nanoseconds(parse_timestamp(now) - keep // timedelta(microseconds=1) * 1_000))}
+        found = await self._database.query(Statement(self._sql.forgettable, before))
+        gone = await self._database.query(Statement(self._sql.gone_readers, before))
         if not found and not gone:
             return 0
         forgotten = [str(token) for (token,) in found]
@@ -224,7 +184,7 @@ class SpannerPartitionStore:
             deletions = [_deletion(self._table, forgotten)] if forgotten else []
             return None, deletions + ([_deletion(f"{self._table}_readers", owners)] if owners else [])
 
-        await self._database.read_then_write(Statement(_NOW), decide)
+        await self._database.read_then_write(Statement(self._sql.now), decide)
         return len(forgotten)
 
     def _names_no_stream(self, rows: Sequence[Row]) -> bool:
@@ -236,9 +196,8 @@ class SpannerPartitionStore:
             )
         return not rows
 
-    def _statement(self, sql: str, tokens: Iterable[str] | None = None) -> Statement:
-        parameters = {} if tokens is None else {"tokens": strings(sorted(tokens))}
-        return Statement(sql.format(table=self._table), parameters)
+    def _named(self, tokens: Iterable[str]) -> Statement:
+        return Statement(self._sql.named, {"p1": strings(sorted(tokens))})
 
     def _is_ours(self, held: Partition, stored: Partition) -> bool:
         return stored.owner == self._owner and stored.fencing == held.fencing

@@ -16,6 +16,7 @@ import structlog
 
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Database, Statement, string
+from services.spanner_reader.adapters.dialects import CatalogSql, Dialect, catalog_sql, quoted, stream_options
 from services.spanner_reader.core.changes import WHOLE_ROW
 from services.spanner_reader.core.records import ROOT, ColumnType, StreamQuery
 from services.spanner_reader.ports import WatchedTable
@@ -29,22 +30,27 @@ _DEFAULT_RETENTION: Final = "1d"
 _RETENTION: Final = re.compile(r"(\d+)([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"\((?:\d+|0x[0-9a-fA-F]+|MAX)\)")
+_WHOLE_ROWS: Final = "value_capture_type = 'NEW_ROW'"
 _ARRAY: Final = re.compile(r"ARRAY<(.+)>(?:\(.*\))?", re.ASCII)
-
-_STREAM: Final = "SELECT `ALL` FROM INFORMATION_SCHEMA.CHANGE_STREAMS WHERE CHANGE_STREAM_NAME = @change_stream"
-_OPTIONS: Final = """SELECT OPTION_NAME, OPTION_VALUE FROM INFORMATION_SCHEMA.CHANGE_STREAM_OPTIONS
-WHERE CHANGE_STREAM_NAME = @change_stream"""
-_TABLES: Final = """SELECT TABLE_SCHEMA, TABLE_NAME, ALL_COLUMNS FROM INFORMATION_SCHEMA.CHANGE_STREAM_TABLES
-WHERE CHANGE_STREAM_NAME = @change_stream"""
-_COLUMNS: Final = """SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.CHANGE_STREAM_COLUMNS
-WHERE CHANGE_STREAM_NAME = @change_stream"""
-_ALL_TABLES: Final = """SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
-WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')"""
-_ALL_KEYS: Final = """SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.INDEX_COLUMNS
-WHERE INDEX_TYPE = 'PRIMARY_KEY' ORDER BY ORDINAL_POSITION"""
-_ALL_COLUMNS: Final = """SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SPANNER_TYPE, ORDINAL_POSITION
-FROM INFORMATION_SCHEMA.COLUMNS
-WHERE IS_GENERATED = 'NEVER' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') ORDER BY ORDINAL_POSITION"""
+_PG_LENGTH: Final = re.compile(r"\(\d+\)")
+_PG_TYPES: Final[Mapping[str, Mapping[str, str]]] = {
+    "boolean": {"code": "BOOL"},
+    "bigint": {"code": "INT64"},
+    "double precision": {"code": "FLOAT64"},
+    "real": {"code": "FLOAT32"},
+    "numeric": {"code": "NUMERIC", "type_annotation": "PG_NUMERIC"},
+    "character varying": {"code": "STRING"},
+    "text": {"code": "STRING"},
+    "bytea": {"code": "BYTES"},
+    "date": {"code": "DATE"},
+    "timestamp with time zone": {"code": "TIMESTAMP"},
+    "spanner.commit_timestamp": {"code": "TIMESTAMP"},
+    "jsonb": {"code": "JSON", "type_annotation": "PG_JSONB"},
+    "oid": {"code": "INT64", "type_annotation": "PG_OID"},
+    "interval": {"code": "INTERVAL"},
+    "uuid": {"code": "UUID"},
+}
+"""PostgreSQL's names of types and what a change record calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class StreamDefinition:
     retention: timedelta
     exclusions: frozenset[str] = frozenset()
     """The options that are on and keep changes out of the stream."""
+    dialect: Dialect = Dialect.GOOGLESQL
+    """In which the statements that mend it have to be written."""
 
 
 class SpannerCatalog:
@@ -68,19 +76,21 @@ class SpannerCatalog:
 
     async def now(self) -> Nanoseconds:
         """Return Spanner's time."""
-        ((now,),) = await self._database.query(Statement("SELECT CURRENT_TIMESTAMP()"))
+        ((now,),) = await self._database.query(Statement(self._sql.now))
         return parse_timestamp(now)
 
     async def definition(self) -> StreamDefinition:
         """Return the change stream's definition; MisconfiguredError where there is none."""
-        found = await self._database.query(self._about(_STREAM))
+        found = await self._database.query(self._about(self._sql.stream))
         if not found:
+            dialect = self._database.dialect
+            options_of_it = "value_capture_type = 'NEW_ROW', retention_period = '7d'"
             raise MisconfiguredError(
                 f"database {self._database.name} has no change stream {self._change_stream}: create it with "
-                f"CREATE CHANGE STREAM {self._change_stream} FOR ALL OPTIONS (value_capture_type = 'NEW_ROW', "
-                "retention_period = '7d'), or name the tables after FOR"
+                f"CREATE CHANGE STREAM {quoted(dialect, self._change_stream)} FOR ALL "
+                f"{stream_options(dialect, options_of_it, new=True)}, or name the tables after FOR"
             )
-        options = {str(name): str(value) for name, value in await self._database.query(self._about(_OPTIONS))}
+        options = {str(name): str(value) for name, value in await self._database.query(self._about(self._sql.options))}
         return StreamDefinition(
             watches_everything=bool(found[0][0]),
             value_capture_type=options.get("value_capture_type", _DEFAULT_CAPTURE),
@@ -89,27 +99,28 @@ class SpannerCatalog:
             exclusions=frozenset(
                 name for name in (*_EXCLUDING, _TXN_EXCLUSION) if options.get(name, "").lower() == "true"
             ),
+            dialect=self._database.dialect,
         )
 
     async def watched_tables(self) -> Sequence[WatchedTable]:
         """Return the watched tables as they are now."""
-        definition = await self.definition()
+        definition, sql, dialect = await self.definition(), self._sql, self._database.dialect
         tables = await self._database.query(
-            Statement(_ALL_TABLES) if definition.watches_everything else self._about(_TABLES)
+            Statement(sql.all_tables) if definition.watches_everything else self._about(sql.tables)
         )
         some: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for schema, table, column in await self._database.query(self._about(_COLUMNS)):
+        for schema, table, column in await self._database.query(self._about(sql.columns)):
             some[schema, table].add(column)
         keys: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for schema, table, column in await self._database.query(Statement(_ALL_KEYS)):
+        for schema, table, column in await self._database.query(Statement(sql.all_keys)):
             keys[schema, table].append(column)
         columns: dict[tuple[str, str], list[ColumnType]] = defaultdict(list)
-        for schema, table, column, spanner_type, ordinal in await self._database.query(Statement(_ALL_COLUMNS)):
+        for schema, table, column, spanner_type, ordinal in await self._database.query(Statement(sql.all_columns)):
             is_key = column in keys[schema, table]
-            columns[schema, table].append(ColumnType(column, type_json(spanner_type), is_key, int(ordinal)))
+            columns[schema, table].append(ColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal)))
         return [
             WatchedTable(
-                f"{schema}.{table}" if schema else table,
+                table if schema == sql.default_schema else f"{schema}.{table}",
                 tuple(keys[schema, table]),
                 tuple(
                     column
@@ -121,12 +132,17 @@ class SpannerCatalog:
             for schema, table, all_columns in sorted(tables, key=tuple)
         ]
 
+    @property
+    def _sql(self) -> CatalogSql:
+        return catalog_sql(self._database.dialect)
+
     def _about(self, sql: str) -> Statement:
-        return Statement(sql, {"change_stream": string(self._change_stream)})
+        return Statement(sql, {"p1": string(self._change_stream)})
 
 
 def check_stream(change_stream: str, definition: StreamDefinition) -> None:
     """Refuse a change stream that cannot be mirrored, with the statement that mends it."""
+    alter = f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)}"
     if definition.partition_mode != "IMMUTABLE_KEY_RANGE":
         raise MisconfiguredError(
             f"change stream {change_stream} has partition_mode {definition.partition_mode}: its partitions change "
@@ -137,15 +153,15 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
         raise MisconfiguredError(
             f"change stream {change_stream} has value_capture_type {definition.value_capture_type}: its updates carry "
             "only the columns that changed, and writing them would blank the rest. Mend it with\n"
-            f"  ALTER CHANGE STREAM {change_stream} SET OPTIONS (value_capture_type = 'NEW_ROW')\n"
+            f"  {alter} {stream_options(definition.dialect, _WHOLE_ROWS)}\n"
             "or with 'NEW_ROW_AND_OLD_VALUES', and start after the time of that statement"
         )
     excluding = sorted(definition.exclusions & {*_EXCLUDING})
     if excluding:
         raise MisconfiguredError(
             f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out would never reach "
-            f"BigQuery. Mend it with\n  ALTER CHANGE STREAM {change_stream} SET OPTIONS "
-            f"({', '.join(f'{name} = false' for name in excluding)})\n"
+            f"BigQuery. Mend it with\n  {alter} "
+            f"{stream_options(definition.dialect, ', '.join(f'{name} = false' for name in excluding))}\n"
             "and start after the time of that statement"
         )
     if _TXN_EXCLUSION in definition.exclusions:
@@ -153,7 +169,7 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
             "transactions_can_be_excluded",
             change_stream=change_stream,
             fix="transactions that ask to be left out of change streams never reach BigQuery; "
-            f"ALTER CHANGE STREAM {change_stream} SET OPTIONS ({_TXN_EXCLUSION} = false) forbids them",
+            f"{alter} {stream_options(definition.dialect, f'{_TXN_EXCLUSION} = false')} forbids them",
         )
 
 
@@ -207,9 +223,10 @@ async def check_start(stream: SpannerChangeStream, query: StreamQuery) -> None:
             return
 
 
-def type_json(spanner_type: str) -> str:
+def type_json(spanner_type: str, dialect: Dialect = Dialect.GOOGLESQL) -> str:
     """Return the JSON that a change record has for a column's type, such as ``STRING(64)``; lengths are not in it."""
-    return msgspec.json.encode(_type(spanner_type)).decode()
+    described = _type(spanner_type) if dialect is Dialect.GOOGLESQL else _pg_type(spanner_type)
+    return msgspec.json.encode(described).decode()
 
 
 def _type(spanner_type: str) -> Mapping[str, object]:
@@ -217,6 +234,13 @@ def _type(spanner_type: str) -> Mapping[str, object]:
     if array is not None:
         return {"code": "ARRAY", "array_element_type": _type(array[1])}
     return {"code": _LENGTH.sub("", spanner_type)}
+
+
+def _pg_type(spanner_type: str) -> Mapping[str, object]:
+    element, array, _vector_length = spanner_type.partition("[]")
+    name = _PG_LENGTH.sub("", element).strip()
+    described = _PG_TYPES.get(name, {"code": name})  # what it is not known by is passed on: the consumer says so
+    return {"code": "ARRAY", "array_element_type": described} if array else described
 
 
 def _retention(text: str) -> timedelta:

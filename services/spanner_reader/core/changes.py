@@ -21,6 +21,9 @@ _OPS: Final[Mapping[str, Op]] = {
     "DELETE": "DELETE",
 }
 _ALIASES: Final = {"INT": "INT64"}  # the public documentation of the records writes INT
+_ANNOTATED: Final = {"PG_JSONB": "JSON", "PG_OID": "INT64", "PG_NUMERIC": "PG_NUMERIC"}
+"""Types of the PostgreSQL dialect that share a code with another. Its numeric holds more than NUMERIC does, and NaN."""
+_UNANNOTATED: Final = "TYPE_ANNOTATION_CODE_UNSPECIFIED"
 _EMPTY: Final = "{}"
 _NULL: Final = "null"
 
@@ -54,6 +57,7 @@ def require_whole_rows(record: DataChangeRecord) -> None:
 def googlesql_type(text: str) -> str:
     """Return the GoogleSQL name of a type that Spanner describes as JSON, such as ``ARRAY<INT64>``.
 
+    A type that only the PostgreSQL dialect has is called by its annotation: ``PG_NUMERIC``.
     What describes no type we know of is passed on by its code: only the consumer can say what it takes.
     """
     return _type_name(_type.decode(text))
@@ -64,6 +68,9 @@ def _type_name(description: Mapping[str, object]) -> str:
     element = description.get("array_element_type")
     if code == "ARRAY" and isinstance(element, dict):
         return f"ARRAY<{_type_name(element)}>"
+    annotation = str(description.get("type_annotation") or _UNANNOTATED)
+    if annotation != _UNANNOTATED:
+        return _ANNOTATED.get(annotation, annotation)
     return _ALIASES.get(code, code)
 
 

@@ -187,6 +187,12 @@ def test_an_update_of_a_later_commit_is_newer_whatever_its_record_and_mod() -> N
         ('{"code": "JSON"}', "JSON"),
         ('{"code":"UUID"}', "UUID"),
         ('{"type":"?"}', "TYPE_CODE_UNSPECIFIED"),
+        ('{"code":"NUMERIC","type_annotation":"PG_NUMERIC"}', "PG_NUMERIC"),
+        ('{"code":"JSON","type_annotation":"PG_JSONB"}', "JSON"),
+        ('{"type_annotation":"PG_OID","code":"INT64"}', "INT64"),
+        ('{"code":"INT64","type_annotation":"PG_NEW"}', "PG_NEW"),
+        ('{"code":"INT64","type_annotation":"TYPE_ANNOTATION_CODE_UNSPECIFIED"}', "INT64"),
+        ('{"array_element_type":{"code":"JSON","type_annotation":"PG_JSONB"},"code":"ARRAY"}', "ARRAY<JSON>"),
     ],
 )
 def test_a_type_has_its_googlesql_name(text: str, name: str) -> None:

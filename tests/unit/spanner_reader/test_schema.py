@@ -6,6 +6,7 @@ import pytest
 from google.api_core import exceptions
 from structlog.testing import capture_logs
 
+from services.spanner_reader.adapters.dialects import Dialect
 from services.spanner_reader.adapters.errors import spanner_errors
 from services.spanner_reader.adapters.schema import (
     StreamDefinition,
@@ -102,6 +103,45 @@ def test_a_start_to_come_and_an_end_before_the_start_are_refused() -> None:
 )
 def test_a_column_of_the_schema_has_the_type_that_its_records_have(spanner_type: str, name: str) -> None:
     assert googlesql_type(type_json(spanner_type)) == name
+
+
+@pytest.mark.parametrize(
+    ("spanner_type", "name"),
+    [
+        ("boolean", "BOOL"),
+        ("bigint", "INT64"),
+        ("oid", "INT64"),
+        ("double precision", "FLOAT64"),
+        ("real", "FLOAT32"),
+        ("numeric", "PG_NUMERIC"),
+        ("character varying", "STRING"),
+        ("character varying(20)", "STRING"),
+        ("text", "STRING"),
+        ("bytea", "BYTES"),
+        ("date", "DATE"),
+        ("timestamp with time zone", "TIMESTAMP"),
+        ("spanner.commit_timestamp", "TIMESTAMP"),
+        ("jsonb", "JSON"),
+        ("uuid", "UUID"),
+        ("character varying(20)[]", "ARRAY<STRING>"),
+        ("numeric[]", "ARRAY<PG_NUMERIC>"),
+        ("double precision[] vector length 3", "ARRAY<FLOAT64>"),
+        ("something new", "something new"),
+    ],
+)
+def test_a_column_of_a_postgresql_schema_has_the_type_that_its_records_have(spanner_type: str, name: str) -> None:
+    assert googlesql_type(type_json(spanner_type, Dialect.POSTGRESQL)) == name
+
+
+def test_what_is_refused_in_postgresql_is_mended_by_postgresqls_statements() -> None:
+    stream = replace(GOOD, dialect=Dialect.POSTGRESQL)
+    with pytest.raises(MisconfiguredError) as error:
+        check_stream("orders", replace(stream, value_capture_type="NEW_VALUES"))
+    assert "ALTER CHANGE STREAM orders SET (value_capture_type = 'NEW_ROW')" in str(error.value)
+    with pytest.raises(MisconfiguredError) as error:
+        check_stream("Orders", replace(stream, exclusions=frozenset({"exclude_insert", "exclude_delete"})))
+    assert 'ALTER CHANGE STREAM "Orders" SET (exclude_delete = false, exclude_insert = false)' in str(error.value)
+    check_stream("orders", stream)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,198 @@
+"""The two dialects of Spanner, and every statement of the reader whose text is not the same in both.
+
+Source: Spanner, "Information schema for PostgreSQL-dialect databases", "Manage change streams", "Query change streams".
+Parameters are named ``p1``, ``p2``... everywhere: GoogleSQL refers to them by ``@p1``, PostgreSQL by ``$1``.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Dialect(Enum):
+    """A database's dialect, by the name that its own information schema gives it."""
+
+    GOOGLESQL = "GOOGLE_STANDARD_SQL"
+    POSTGRESQL = "POSTGRESQL"
+
+
+DIALECT: Final = "SELECT option_value FROM information_schema.database_options WHERE option_name = 'database_dialect'"
+"""In both dialects alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSql:
+    """What is asked of the information schema. The change stream's name is the parameter."""
+
+    default_schema: str
+    """Of tables that no schema was named for; their records name none either."""
+    now: str
+    stream: str
+    options: str
+    tables: str
+    columns: str
+    all_tables: str
+    all_keys: str
+    all_columns: str
+
+
+_GOOGLESQL: Final = CatalogSql(
+    default_schema="",
+    now="SELECT CURRENT_TIMESTAMP()",
+    stream="SELECT `ALL` FROM INFORMATION_SCHEMA.CHANGE_STREAMS WHERE CHANGE_STREAM_NAME = @p1",
+    options="""SELECT OPTION_NAME, OPTION_VALUE FROM INFORMATION_SCHEMA.CHANGE_STREAM_OPTIONS
+WHERE CHANGE_STREAM_NAME = @p1""",
+    tables="""SELECT TABLE_SCHEMA, TABLE_NAME, ALL_COLUMNS FROM INFORMATION_SCHEMA.CHANGE_STREAM_TABLES
+WHERE CHANGE_STREAM_NAME = @p1""",
+    columns="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.CHANGE_STREAM_COLUMNS
+WHERE CHANGE_STREAM_NAME = @p1""",
+    all_tables="""SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
+WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')""",
+    all_keys="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.INDEX_COLUMNS
+WHERE INDEX_TYPE = 'PRIMARY_KEY' ORDER BY ORDINAL_POSITION""",
+    all_columns="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SPANNER_TYPE, ORDINAL_POSITION
+FROM INFORMATION_SCHEMA.COLUMNS
+WHERE IS_GENERATED = 'NEVER' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') ORDER BY ORDINAL_POSITION""",
+)
+_POSTGRESQL: Final = CatalogSql(
+    default_schema="public",
+    now="SELECT CURRENT_TIMESTAMP",
+    stream="""SELECT "all" = 'YES' FROM information_schema.change_streams WHERE change_stream_name = $1""",
+    options="""SELECT option_name, option_value FROM information_schema.change_stream_options
+WHERE change_stream_name = $1""",
+    tables="""SELECT table_schema, table_name, all_columns = 'YES' FROM information_schema.change_stream_tables
+WHERE change_stream_name = $1""",
+    columns="""SELECT table_schema, table_name, column_name FROM information_schema.change_stream_columns
+WHERE change_stream_name = $1""",
+    all_tables="""SELECT table_schema, table_name, TRUE FROM information_schema.tables
+WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')""",
+    all_keys="""SELECT table_schema, table_name, column_name FROM information_schema.index_columns
+WHERE index_type = 'PRIMARY_KEY' ORDER BY ordinal_position""",
+    all_columns="""SELECT table_schema, table_name, column_name, spanner_type, ordinal_position
+FROM information_schema.columns
+WHERE is_generated = 'NEVER' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')
+ORDER BY ordinal_position""",
+)
+
+
+def catalog_sql(dialect: Dialect) -> CatalogSql:
+    """Return the questions to the information schema."""
+    return _GOOGLESQL if dialect is Dialect.GOOGLESQL else _POSTGRESQL
+
+
+def stream_options(dialect: Dialect, options: str, *, new: bool = False) -> str:
+    """Return how a statement says the options of a change stream: of a new one, or where one is altered."""
+    if dialect is Dialect.GOOGLESQL:
+        return f"OPTIONS ({options})" if new else f"SET OPTIONS ({options})"
+    return f"WITH ({options})" if new else f"SET ({options})"
+
+
+def quoted(dialect: Dialect, name: str) -> str:
+    """Return a name as a statement has to write it: PostgreSQL takes what is not quoted for lower case."""
+    return f'"{name}"' if dialect is Dialect.POSTGRESQL and name != name.lower() else name
+
+
+_PARTITIONS: Final = """SELECT p.token, p.parents,
+  ARRAY(SELECT parent.token FROM {table} AS parent
+        WHERE {parent_of_p} AND parent.state = 'FINISHED') AS finished_parents,
+  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, {now} AS now
+FROM {table} AS p"""
+# Both stay true once they are: FINISHED is final, and who names a partition as a parent was inserted with its end.
+_FORGETTABLE: Final = """SELECT p.token FROM {table} AS p
+WHERE p.state = 'FINISHED' AND p.finished_at < {p1}
+  AND NOT EXISTS (SELECT 1 FROM {table} AS child WHERE child.state != 'FINISHED' AND {p_parent_of_child})
+LIMIT 1000"""
+_EXIST: Final = """SELECT table_name FROM information_schema.tables
+WHERE table_schema = '{default_schema}' AND {named}"""
+_SURVEY: Final = """SELECT {now}, (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
+  ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
+_STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
+_GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSql:
+    """The statements of a partition table and of the table of its readers."""
+
+    create: tuple[str, str]
+    exist: str
+    now: str
+    survey: str
+    """One row always, so that Spanner's time and the number of finished partitions come with an empty table, too."""
+    unfinished: str
+    named: str
+    streams: str
+    forgettable: str
+    gone_readers: str
+
+
+_GOOGLESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
+  token STRING(MAX) NOT NULL,
+  change_stream STRING(MAX) NOT NULL,
+  parents ARRAY<STRING(MAX)> NOT NULL,
+  start_timestamp TIMESTAMP NOT NULL,
+  end_timestamp TIMESTAMP,
+  state STRING(16) NOT NULL,
+  watermark TIMESTAMP NOT NULL,
+  owner STRING(MAX),
+  lease_until TIMESTAMP,
+  fencing INT64 NOT NULL,
+  created_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  scheduled_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  running_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+) PRIMARY KEY (token)"""
+_GOOGLESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
+  owner STRING(MAX) NOT NULL,
+  present_until TIMESTAMP NOT NULL,
+) PRIMARY KEY (owner)"""
+_POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
+  token varchar NOT NULL,
+  change_stream varchar NOT NULL,
+  parents varchar[] NOT NULL,
+  start_timestamp timestamptz NOT NULL,
+  end_timestamp timestamptz,
+  state varchar(16) NOT NULL,
+  watermark timestamptz NOT NULL,
+  owner varchar,
+  lease_until timestamptz,
+  fencing bigint NOT NULL,
+  created_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  scheduled_at SPANNER.COMMIT_TIMESTAMP,
+  running_at SPANNER.COMMIT_TIMESTAMP,
+  finished_at SPANNER.COMMIT_TIMESTAMP,
+  PRIMARY KEY (token)
+)"""
+_POSTGRESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
+  owner varchar NOT NULL,
+  present_until timestamptz NOT NULL,
+  PRIMARY KEY (owner)
+)"""
+
+
+def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
+    """Return the statements of a partition table of that name; tokens and times are the parameter."""
+    if dialect is Dialect.GOOGLESQL:
+        ddl, readers_ddl, default_schema = _GOOGLESQL_DDL, _GOOGLESQL_READERS_DDL, ""
+        names = {"table": table, "readers": f"{table}_readers", "now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
+        within = "{value} IN UNNEST({array})"
+    else:
+        ddl, readers_ddl, default_schema = _POSTGRESQL_DDL, _POSTGRESQL_READERS_DDL, "public"
+        names = {"table": f'"{table}"', "readers": f'"{table}_readers"', "now": "CURRENT_TIMESTAMP", "p1": "$1"}
+        within = "{value} = ANY({array})"
+
+    def one_of(value: str, array: str) -> str:
+        return within.format(value=value, array=array)
+
+    partitions = _PARTITIONS.format(**names, parent_of_p=one_of("parent.token", "p.parents"))
+    return PartitionSql(
+        create=(ddl.format(**names), readers_ddl.format(**names)),
+        exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"])),
+        now=f"SELECT {names['now']}",
+        survey=_SURVEY.format(**names),
+        unfinished=f"{partitions} WHERE p.state != 'FINISHED'",
+        named=f"{partitions} WHERE {one_of('p.token', names['p1'])}",
+        streams=_STREAMS.format(**names),
+        forgettable=_FORGETTABLE.format(**names, p_parent_of_child=one_of("p.token", "child.parents")),
+        gone_readers=_GONE_READERS.format(**names),
+    )
