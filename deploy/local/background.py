@@ -109,7 +109,11 @@ class BackgroundPlatform:
             raise MisconfiguredError(f"process {state.supervisor} in {self._state} is not our supervisor; left alone")
         os.kill(state.supervisor, signal.SIGTERM)
         try:
-            wait_until(lambda: not self._is_up(), "the platform to end", timeout=_STOP_PATIENCE)
+            wait_until(
+                lambda: not self._is_up() and not _is_ours(state.supervisor),  # it lets go of the lock before it ends
+                "the platform to end",
+                timeout=_STOP_PATIENCE,
+            )
         except ProcessDiedError:
             say("it does not end when asked; killing it")
             guard.kill_session(state.supervisor)
