@@ -22,6 +22,7 @@ from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.columns import conform, decode_messages
 from services.cdc_consumer.core.poison import Poison
+from shared.contracts.reasons import Reason
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.integration.reading import read_all
@@ -277,3 +278,49 @@ def test_a_database_of_the_postgresql_dialect_arrives_whatever_the_dialect_of_th
     name = '"Partitions"' if partitions_in_postgresql else "Partitions"
     states = partitions.query(f"SELECT DISTINCT state FROM {name}")
     assert {row["state"] for row in states} <= {"RUNNING", "FINISHED"}
+
+
+def test_names_of_every_kind_that_bigquery_takes_arrive(target: Target) -> None:
+    """Named by its source: 300 characters, words of SQL, of Python, of protobuf and of the wire; in a named schema."""
+    names = ["x" * 300, "from", "Order", "_", "class", "DESCRIPTOR", "Clear", "message", "k", "a_b", "aB", "_change"]
+    columns = {"group": "INT64", "Select": "BYTES"} | dict.fromkeys(names, "ARRAY<STRING>")
+    for table in ("shop.Order", "shop.order", "table"):
+        header = header_of(columns, key=("group", "Select"), table=table)
+        row = json.dumps({name: [name, table] for name in names})
+        assert not target.apply(batch_of([upsert('{"group":"1","Select":"YQ=="}', row)], header))
+
+        (found,) = target.dataset.rows(table.replace(".", "_")) or ()
+        assert (found["group"], found["Select"]) == (1, "YQ==")
+        assert {name: found[name] for name in names} == {name: [name, table] for name in names}
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 301, "_PARTITIONDATE", "_change_type_", "__root__", "_millrace_key", "GROUP", "ä"]
+)
+def test_a_name_that_bigquery_does_not_take_is_refused_before_anything_is_made(target: Target, name: str) -> None:
+    header = header_of({"group": "INT64", name: "STRING"}, key=("group",), table="never")
+    (poison,) = target.apply(batch_of([upsert({"group": "1"})], header))
+
+    assert poison.reason is Reason.BAD_NAME
+    assert target.dataset.rows("never") is None
+
+
+NAMED = (
+    "CREATE SCHEMA shop",
+    "CREATE TABLE shop.Orders (Id INT64 NOT NULL, Tags ARRAY<STRING(9)>) PRIMARY KEY (Id)",
+    "CREATE TABLE Orders (Id INT64 NOT NULL, Name STRING(9)) PRIMARY KEY (Id)",
+    "CREATE CHANGE STREAM Named FOR shop.Orders, Orders OPTIONS (value_capture_type = 'NEW_ROW')",
+)
+
+
+def test_tables_of_one_name_in_two_schemas_are_two_tables(
+    database: Callable[..., SpannerDatabase], target: Target
+) -> None:
+    source = database(*NAMED)
+    start = source.now()
+    source.commit([Write("insert", "shop.Orders", {"Id": 1, "Tags": ("a", "b")}), Write("insert", "Orders", {"Id": 2})])
+
+    assert not target.apply(*read_all(source, "Named", start, source))
+
+    assert [(row["Id"], row["Tags"]) for row in target.dataset.rows("shop_Orders") or ()] == [(1, ["a", "b"])]
+    assert [(row["Id"], row["Name"]) for row in target.dataset.rows("Orders") or ()] == [(2, None)]

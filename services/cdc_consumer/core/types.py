@@ -70,9 +70,11 @@ KEY_TYPES: Final[Mapping[ColumnType, ColumnType]] = {
 
 
 def column_type(googlesql: str) -> ColumnType:
-    """Return what a GoogleSQL type becomes; PoisonRecordError (UNSUPPORTED_TYPE) for one that is not applied yet."""
+    """Return what a GoogleSQL type becomes; PoisonRecordError (UNSUPPORTED_TYPE) for any other."""
     found = COLUMN_TYPES.get(googlesql)
     if found is None:
-        known = ", ".join(COLUMN_TYPES)
-        raise PoisonRecordError(Reason.UNSUPPORTED_TYPE, f"type {googlesql} is not applied (known: {known})")
+        known = ", ".join(scalar.googlesql for scalar in _SCALARS)
+        raise PoisonRecordError(
+            Reason.UNSUPPORTED_TYPE, f"type {googlesql} is not applied (known: {known}, and ARRAYs of these)"
+        )
     return found
