@@ -37,7 +37,8 @@ SOON = timedelta(seconds=60)
 
 SCHEMA = (
     """CREATE TABLE Singers (Id INT64 NOT NULL, Name STRING(MAX), Born DATE, Rate FLOAT64, Pay NUMERIC,
-       Photo BYTES(MAX), Live BOOL, Seen TIMESTAMP, Facts JSON) PRIMARY KEY (Id)""",
+       Photo BYTES(MAX), Live BOOL, Seen TIMESTAMP, Facts JSON, Names ARRAY<STRING(MAX)>, Marks ARRAY<FLOAT32>)
+       PRIMARY KEY (Id)""",
     """CREATE TABLE Albums (Id INT64 NOT NULL, AlbumId INT64 NOT NULL, Title STRING(MAX)) PRIMARY KEY (Id, AlbumId),
        INTERLEAVE IN PARENT Singers ON DELETE CASCADE""",
     "CREATE TABLE Tags (Tag STRING(MAX) NOT NULL) PRIMARY KEY (Tag)",

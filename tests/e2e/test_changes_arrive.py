@@ -23,6 +23,8 @@ WIDE: Row = {
     "Live": True,
     "Seen": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
     "Facts": {"a": [1, 2.5, None, {"b": "\N{SNOWMAN}"}], "n": 12345678901234567890},
+    "Names": ("", "NaN", "\N{GUITAR}"),
+    "Marks": (1.1, -0.0),
 }
 
 
