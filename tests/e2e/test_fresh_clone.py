@@ -1,0 +1,89 @@
+"""What the README tells a newcomer to type, in a fresh clone that shares nothing with this tree but pip's downloads."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.local.processes import wait_until
+from tests.e2e.commands import ROOT, new_mark, running
+
+pytestmark = pytest.mark.timeout(900)  # everything is installed once more
+
+# Where programs and packages come from: a newcomer's machine has its own answers to these.
+_OF_THE_MACHINE = re.compile(r"PATH|LANG|JAVA_HOME|CLOUDSDK_ROOT.*|PIP_.*|SSL_CERT_.*|(?i:https?_proxy|no_proxy)")
+
+
+@dataclass
+class Clone:
+    """A clone of what is committed here, and a shell in it."""
+
+    directory: Path
+    environment: Mapping[str, str]
+
+    def type(self, command: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        """Type a command and wait until it ends."""
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    @property
+    def running(self) -> list[str]:
+        """Return what runs of all that was typed."""
+        return running({name: value for name, value in self.environment.items() if name.startswith("LC_")})
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
+    """Return a clone, with a home of its own; what it left running is ended."""
+    directory, home = tmp_path_factory.mktemp("clone") / "millrace", tmp_path_factory.mktemp("home")
+    subprocess.run(["git", "clone", "--quiet", ROOT, directory], check=True, timeout=60)
+    asked = [sys.executable, "-m", "pip", "cache", "dir"]
+    cache = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    kept = {name: value for name, value in os.environ.items() if _OF_THE_MACHINE.fullmatch(name)}
+    clone = Clone(directory, {**kept, "PIP_CACHE_DIR": cache, "HOME": str(home), **new_mark()})
+    yield clone
+    clone.type("make down")
+
+
+def test_make_run_needs_nothing_else(clone: Clone) -> None:
+    run = clone.type("make run", ROWS="300", SECONDS="5", RATE="40")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "BigQuery equals Spanner, every column of every row" in run.stdout
+    assert clone.running == []
+    assert clone.type("git status --porcelain").stdout == "", "it leaves nothing that git would ask about"
+
+
+def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) -> None:
+    up = clone.type("make up", ROWS="100")
+    assert up.returncode == 0, up.stdout + up.stderr
+    change, query = re.findall(r"^ +(\.venv/bin/python -m deploy\.local (?:sql|query) .+)$", up.stdout, re.MULTILINE)
+    renamed = shlex.split(change)[-1].split("'")[1]
+    assert renamed not in clone.type(query).stdout
+
+    changed = clone.type(change)
+    assert changed.returncode == 0, changed.stdout + changed.stderr
+    assert "1 rows changed" in changed.stdout
+    wait_until(lambda: renamed in clone.type(query).stdout, "the change in BigQuery", timeout=timedelta(seconds=60))
+
+    assert clone.type("make up").stdout.startswith("already up\n")
+    down = clone.type("make down")
+    assert (down.returncode, down.stdout) == (0, "down\n"), down.stdout + down.stderr
+    assert clone.running == []
+    again = clone.type(query)
+    assert again.returncode == 1
+    assert "make up" in again.stdout
