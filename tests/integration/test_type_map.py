@@ -22,6 +22,7 @@ from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.columns import conform, decode_messages
 from services.cdc_consumer.core.poison import Poison
+from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.reasons import Reason
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
@@ -219,8 +220,10 @@ POSTGRESQL = (
     'CREATE TABLE "ByParts" ("Id" bytea NOT NULL, "F" double precision NOT NULL, v varchar, PRIMARY KEY ("F", "Id"))',
     "CREATE SCHEMA shop",
     "CREATE TABLE shop.orders (id bigint NOT NULL PRIMARY KEY, v varchar)",
-    """CREATE CHANGE STREAM "Everything" FOR kinds, "ByParts", shop.orders
-       WITH (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')""",
+    "CREATE TABLE stamps (id bigint NOT NULL PRIMARY KEY, at SPANNER.COMMIT_TIMESTAMP, o varchar(9), p real)",
+    """CREATE CHANGE STREAM "Everything" FOR ALL WITH (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')""",
+    """CREATE CHANGE STREAM parts FOR kinds, "ByParts", shop.orders, stamps(p)
+       WITH (value_capture_type = 'NEW_ROW')""",
 )
 KINDS: Row = {
     "id": 2**63 - 2,
@@ -247,9 +250,11 @@ KINDS: Row = {
 }
 
 
-@pytest.mark.parametrize("partitions_in_postgresql", [True, False])
+@pytest.mark.parametrize(
+    ("stream", "partitions_in_postgresql"), [("parts", True), ("Everything", True), ("parts", False)]
+)
 def test_a_database_of_the_postgresql_dialect_arrives_whatever_the_dialect_of_the_partition_table(
-    database: Callable[..., SpannerDatabase], target: Target, partitions_in_postgresql: bool
+    database: Callable[..., SpannerDatabase], target: Target, stream: str, partitions_in_postgresql: bool
 ) -> None:
     source = database(*POSTGRESQL, postgresql=True)
     start = source.now()
@@ -259,9 +264,22 @@ def test_a_database_of_the_postgresql_dialect_arrives_whatever_the_dialect_of_th
     source.commit([Write("update", "kinds", {"id": 2, "n": "1.50", "ai": (5,)}), Write("delete", "kinds", {"id": 3})])
     source.commit([Write("delete", "ByParts", {"F": 0.25, "Id": b"\x01"})])
     source.commit([Write("update", "ByParts", {"F": 0.5, "Id": b"\x02", "v": "again"})])
+    source.commit([Write("insert", "stamps", {"id": 1, "at": "spanner.commit_timestamp()", "o": "x", "p": 0.5})])
 
-    partitions = source if partitions_in_postgresql else database()
-    assert not target.apply(*read_all(source, "Everything", start, partitions))
+    # Never beside a stream that watches everything.
+    partitions = (
+        source if stream == "parts" and partitions_in_postgresql else database(postgresql=partitions_in_postgresql)
+    )
+    messages = read_all(source, stream, start, partitions)
+    assert not target.apply(*messages)
+
+    # What is announced of a table from the schema is what its records say.
+    headers: dict[str, set[Header]] = {}
+    for header in (decode_batch(message).header for message in messages):
+        headers.setdefault(header.table, set()).add(header)
+    assert {table: len(found) for table, found in headers.items()} == {
+        "kinds": 1, "ByParts": 1, "shop.orders": 1, "stamps": 1,
+    }  # fmt: skip
 
     assert [each.named for each in compare_tables(source, target.dataset, ["ByParts"])] == [[]]
     (kinds,) = compare_tables(source, target.dataset, ["kinds"])
@@ -289,7 +307,7 @@ def test_names_of_every_kind_that_bigquery_takes_arrive(target: Target) -> None:
         row = json.dumps({name: [name, table] for name in names})
         assert not target.apply(batch_of([upsert('{"group":"1","Select":"YQ=="}', row)], header))
 
-        (found,) = target.dataset.rows(table.replace(".", "_")) or ()
+        (found,) = target.dataset.query(f"SELECT * FROM `{table.replace('.', '_')}`")
         assert (found["group"], found["Select"]) == (1, "YQ==")
         assert {name: found[name] for name in names} == {name: [name, table] for name in names}
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
+from services.cdc_consumer.adapters.row_encoder import RowEncoder
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, conform, decode_messages
 from services.cdc_consumer.core.poison import SAFE_AGE, Poison
 from services.cdc_consumer.core.tables import table_definition
@@ -285,6 +286,10 @@ def test_a_value_that_does_not_fit_names_column_type_and_limit(kind: str, text: 
         ("FLOAT64", '"Infinity"', float("inf")),
         ("FLOAT64", '"-Infinity"', float("-inf")),
         ("FLOAT64", "0.1", 0.1),
+        # As a JSONB writes them, which Spanner's PostgreSQL dialect has its records in.
+        ("FLOAT64", "1" + "0" * 300, 1e300),
+        ("FLOAT64", "0." + "0" * 323 + "5", 5e-324),
+        ("FLOAT64", "-0.0", -0.0),
         ("STRING", '"\\ud83d\\ude00\\u0000\\n"', "😀\0\n"),
         ("STRING", '"2024-01-01T00:00:00Z"', "2024-01-01T00:00:00Z"),
     ],
@@ -646,6 +651,20 @@ def test_rows_of_an_older_column_list_conform_to_the_table_with_null() -> None:
         "new": None, "id": 1, "note": "a", "_CHANGE_TYPE": "UPSERT",
     }  # fmt: skip
     assert MESSAGE not in row
+
+
+def test_an_array_that_an_older_column_list_lacks_is_null_and_can_be_encoded() -> None:
+    older = decode_changes([upsert(1, {"note": "a"}), delete(2)]).tables[0]
+    newer = header_of({"id": "INT64", "note": "STRING", "tags": "ARRAY<STRING>", "f": "ARRAY<FLOAT32>"})
+    wider = table_definition(newer)
+    written = decode_changes([upsert(1, {"note": "a"}), delete(2)], newer).tables[0]
+    encoder = RowEncoder(wider)
+
+    conformed = conform(older.rows, wider)
+
+    assert [row["tags"] for row in conformed.to_pylist()] == [None, None]
+    assert encoder.encode(conformed).to_pylist() == encoder.encode(written.rows).to_pylist()
+    assert encoder.encode(conformed).to_pylist() == encoder.encode_plainly(conformed).to_pylist()
 
 
 def test_rows_with_a_column_that_the_table_lacks_or_has_otherwise_conform_to_nothing() -> None:
