@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 SCALARS = {
     "b": "BOOL", "i": "INT64", "f": "FLOAT64", "g": "FLOAT32", "n": "NUMERIC", "s": "STRING", "y": "BYTES",
-    "d": "DATE", "t": "TIMESTAMP", "j": "JSON", "p": "PG_NUMERIC",
+    "d": "DATE", "t": "TIMESTAMP", "j": "JSON", "p": "PG_NUMERIC", "u": "UUID",
 }  # fmt: skip
 COLUMNS = SCALARS | {f"a{name}": f"ARRAY<{googlesql}>" for name, googlesql in SCALARS.items()}
 EPOCH = date(1970, 1, 1)
@@ -106,6 +106,7 @@ OF_SCALARS: Mapping[str, st.SearchStrategy[Written]] = {
     "t": timestamps(),
     "j": json_texts(),
     "p": pg_numerics(),
+    "u": st.uuids().map(lambda value: Written(str(value), str(value))),
 }
 
 

@@ -41,7 +41,7 @@ OF_OTHER_TYPES = table_definition(
         "others",
         columns=[
             *[(f"{kind.lower()}_key", kind) for kind in ("BYTES", "FLOAT64", "FLOAT32")],
-            *[(kind.lower(), kind) for kind in ("FLOAT32", "PG_NUMERIC")],
+            *[(kind.lower(), kind) for kind in ("FLOAT32", "PG_NUMERIC", "UUID")],
             *[(f"{kind.lower()}s", f"ARRAY<{kind}>") for kind in ("FLOAT32", "PG_NUMERIC")],
         ],
         key=["bytes_key", "float64_key", "float32_key"],

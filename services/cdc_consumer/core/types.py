@@ -4,8 +4,8 @@ Source of the pairs: BigQuery, "Supported protocol buffer data types" (Storage W
 1970-01-01, TIMESTAMP from int64 microseconds, NUMERIC and JSON from text, a REPEATED column from a repeated field. The
 Arrow type is the one that encodes to the protobuf type without another cast.
 
-What BigQuery has no type for has the one that holds it without loss: FLOAT32 is a FLOAT64, and PostgreSQL's numeric,
-with its 147,455 digits and its NaN, is text; Google's templates do the same.
+What BigQuery has no type for has the one that holds it without loss: FLOAT32 is a FLOAT64; UUID and PostgreSQL's
+numeric, with its 147,455 digits and its NaN, are text. Google's templates do the same.
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,9 @@ DATE: Final = ColumnType("DATE", "DATE", pa.int32(), "TYPE_INT32")
 TIMESTAMP: Final = ColumnType("TIMESTAMP", "TIMESTAMP", pa.int64(), "TYPE_INT64")
 JSON: Final = ColumnType("JSON", "JSON", pa.string(), "TYPE_STRING")
 PG_NUMERIC: Final = ColumnType("PG_NUMERIC", "STRING", pa.string(), "TYPE_STRING")
+UUID: Final = ColumnType("UUID", "STRING", pa.string(), "TYPE_STRING")
 
-_SCALARS: Final = (BOOL, INT64, FLOAT64, FLOAT32, NUMERIC, STRING, BYTES, DATE, TIMESTAMP, JSON, PG_NUMERIC)
+_SCALARS: Final = (BOOL, INT64, FLOAT64, FLOAT32, NUMERIC, STRING, BYTES, DATE, TIMESTAMP, JSON, PG_NUMERIC, UUID)
 COLUMN_TYPES: Final[Mapping[str, ColumnType]] = {
     kind.googlesql: kind for kind in (*_SCALARS, *(array_of(scalar) for scalar in _SCALARS))
 }
@@ -64,7 +65,7 @@ FLOAT32_KEY: Final = ColumnType("FLOAT32", "STRING", pa.string(), "TYPE_STRING")
 """As of the FLOAT64 that is the same number."""
 
 KEY_TYPES: Final[Mapping[ColumnType, ColumnType]] = {
-    kind: kind for kind in (BOOL, INT64, NUMERIC, STRING, DATE, TIMESTAMP)
+    kind: kind for kind in (BOOL, INT64, NUMERIC, STRING, DATE, TIMESTAMP, UUID)
 } | {BYTES: BYTES_KEY, FLOAT64: FLOAT64_KEY, FLOAT32: FLOAT32_KEY}
 """What each type is in a key. BYTES and FLOAT64 are no key types in BigQuery: there they are a text, one per value."""
 

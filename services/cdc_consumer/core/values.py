@@ -35,6 +35,7 @@ from services.cdc_consumer.core.types import (
     NUMERIC,
     PG_NUMERIC,
     TIMESTAMP,
+    UUID,
     ColumnType,
 )
 from shared.contracts.timestamps import microseconds, parse_timestamp
@@ -58,6 +59,7 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
 # The one base64 text of its bytes: the bits that pad the last character are zero.
 _NORMAL_BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PG_NUMERIC: Final = r"-?[0-9]+(?:\.[0-9]+)?|NaN"
 _LONGEST_IN_MICROSECONDS: Final = len("2024-01-02T03:04:05.123456Z")
 _SHORTEST_INSTANT: Final = len("2024-01-02T03:04:05Z")
@@ -244,6 +246,13 @@ def exact_pg_numeric(text: str) -> str:
     return text
 
 
+def exact_uuid(text: str) -> str:
+    """Return a UUID in its one normal text, in lower case; ValueError unless it is one with its four hyphens."""
+    if re.fullmatch(_UUID, text.lower(), re.ASCII) is None or not text.isascii():
+        raise ValueError("not a UUID")
+    return text.lower()
+
+
 def exact_json(text: str) -> str:
     """Return a JSON text as it is; ValueError (msgspec's) if it is none."""
     _validate_json(text)
@@ -264,6 +273,10 @@ def _numerics(texts: pa.Array) -> pa.Array | None:
 
 def _pg_numerics(texts: pa.Array) -> pa.Array | None:
     return texts if _all_match(texts, _PG_NUMERIC) else None
+
+
+def _uuids(texts: pa.Array) -> pa.Array | None:
+    return texts if _all_match(texts, _UUID) else None
 
 
 def _bytes_texts(texts: pa.Array) -> pa.Array | None:
@@ -334,6 +347,7 @@ _FITTINGS: Final[Mapping[ColumnType, _Fitting]] = {
     TIMESTAMP: _Fitting(_instants, exact_microsecond, "not an RFC 3339 timestamp from 0001-01-01 to 9999-12-31"),
     BYTES: _Fitting(decode_base64, exact_bytes, "not base64"),
     BYTES_KEY: _Fitting(_bytes_texts, exact_bytes_text, "not base64"),
+    UUID: _Fitting(_uuids, exact_uuid, "not a UUID"),
     PG_NUMERIC: _Fitting(_pg_numerics, exact_pg_numeric, "neither a decimal number nor NaN"),
     JSON: _Fitting(_documents, exact_json, "not a JSON text"),
 }

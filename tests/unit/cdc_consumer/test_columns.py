@@ -198,7 +198,7 @@ def test_a_newer_format_stops_everything() -> None:
 
 def test_a_wrong_header_poisons_each_change_alone_so_that_each_can_be_replayed_alone() -> None:
     keyless = header_of(key=())
-    array = header_of({"id": "INT64", "tags": "ARRAY<UUID>"})
+    array = header_of({"id": "INT64", "tags": "ARRAY<INTERVAL>"})
 
     decoded = decode(batch_of([upsert(1), upsert(2)], keyless), batch_of([upsert(3)], array), batch_of([upsert(4)]))
 
@@ -320,6 +320,7 @@ def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too
         ("ARRAY<STRING>", '{"0":"a"}', "not a JSON array"),
         ("ARRAY<FLOAT64>", '["nan"]', 'an element is neither a JSON number of 64 bits nor "NaN"'),
         ("ARRAY<FLOAT32>", "[1,1e39]", "an element is not a number of 32 bits"),
+        ("ARRAY<UUID>", '["f47ac10b-58cc-4372-a567-0e02b2c3d479",""]', "an element is not a UUID"),
         ("ARRAY<DATE>", '["2024-02-30"]', "an element is not a date from 0001-01-01 to 9999-12-31"),
         ("FLOAT32", "1e39", "not a number of 32 bits"),
         ("FLOAT32", '"1.1"', 'neither a JSON number of 64 bits nor "NaN"'),

@@ -34,6 +34,7 @@ SCALARS = (
     "TIMESTAMP",
     "JSON",
     "PG_NUMERIC",
+    "UUID",
 )
 """Spanner's types, in GoogleSQL and in the PostgreSQL dialect, that have values of their own in BigQuery."""
 
@@ -53,7 +54,9 @@ def test_an_array_is_a_repeated_column_of_what_its_elements_are(googlesql: str) 
     assert array.wire == pa.list_(pa.field("item", element.wire, nullable=False))
 
 
-@pytest.mark.parametrize(("googlesql", "bigquery"), [("FLOAT32", "FLOAT64"), ("PG_NUMERIC", "STRING")])
+@pytest.mark.parametrize(
+    ("googlesql", "bigquery"), [("FLOAT32", "FLOAT64"), ("PG_NUMERIC", "STRING"), ("UUID", "STRING")]
+)
 def test_what_bigquery_has_no_type_for_has_the_one_that_holds_it_without_loss(googlesql: str, bigquery: str) -> None:
     assert column_type(googlesql).bigquery == bigquery
     assert column_type(googlesql).wire == column_type(bigquery).wire
@@ -61,7 +64,17 @@ def test_what_bigquery_has_no_type_for_has_the_one_that_holds_it_without_loss(go
 
 @pytest.mark.parametrize(
     "googlesql",
-    ["ARRAY<ARRAY<INT64>>", "ARRAY<>", "ARRAY", "array<INT64>", "int64", "", "STRUCT<a INT64>", "UUID", "ARRAY<UUID>"],
+    [
+        "ARRAY<ARRAY<INT64>>",
+        "ARRAY<>",
+        "ARRAY",
+        "array<INT64>",
+        "int64",
+        "",
+        "STRUCT<a INT64>",
+        "INTERVAL",
+        "ARRAY<PROTO>",
+    ],
 )
 def test_a_type_that_is_not_applied_yet_is_poison_and_named(googlesql: str) -> None:
     with pytest.raises(PoisonRecordError, match=f"type {googlesql} ") as caught:
@@ -127,7 +140,7 @@ def test_a_key_column_of_a_type_that_no_source_has_in_a_key_is_poison(googlesql:
     assert refused(columns={"id": googlesql}, key=("id",)) is Reason.KEY_NOT_REPRESENTABLE
 
 
-@pytest.mark.parametrize("googlesql", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP"])
+@pytest.mark.parametrize("googlesql", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP", "UUID"])
 def test_a_key_column_of_a_type_that_bigquery_has_in_a_key_is_what_it_is_anywhere(googlesql: str) -> None:
     kind = column_type(googlesql)
     assert KEY_TYPES[kind] == kind
@@ -144,8 +157,8 @@ def test_a_key_column_of_a_type_that_bigquery_has_in_no_key_is_a_text_there(goog
 
 
 def test_a_column_of_an_unsupported_type_is_poison_that_names_it() -> None:
-    with pytest.raises(PoisonRecordError, match="column tags: type ARRAY<UUID>") as caught:
-        table_definition(header_of(columns={"id": "INT64", "tags": "ARRAY<UUID>"}, key=("id",)))
+    with pytest.raises(PoisonRecordError, match="column tags: type ARRAY<INTERVAL>") as caught:
+        table_definition(header_of(columns={"id": "INT64", "tags": "ARRAY<INTERVAL>"}, key=("id",)))
     assert caught.value.reason is Reason.UNSUPPORTED_TYPE
 
 

@@ -25,6 +25,7 @@ from services.cdc_consumer.core.types import (
     NUMERIC,
     PG_NUMERIC,
     TIMESTAMP,
+    UUID,
     ColumnType,
     array_of,
 )
@@ -37,6 +38,7 @@ from services.cdc_consumer.core.values import (
     exact_microsecond,
     exact_numeric,
     exact_pg_numeric,
+    exact_uuid,
     exact_whole_number,
     float_text,
     holding_null,
@@ -157,6 +159,15 @@ def test_a_postgresql_numeric_is_any_number_of_digits_and_stays_as_it_is() -> No
     assert fitted(PG_NUMERIC, *texts) == texts
     bad = ["", "Infinity", "nan", "1e5", "+1", ".5", "1.", " 1", "1\n", "0x1", "1_0"]
     assert fitted(PG_NUMERIC, *bad) == ["misfit"] * len(bad)
+
+
+def test_a_uuid_is_its_text_in_lower_case() -> None:
+    normal = "f47ac10b-58cc-4372-a567-0e02b2c3d479"
+    assert fitted(UUID, normal, normal.upper(), None, "0" * 8 + "-0000" * 3 + "-" + "0" * 12) == [
+        normal, normal, None, "00000000-0000-0000-0000-000000000000",
+    ]  # fmt: skip
+    bad = ["", normal.replace("-", ""), "{" + normal + "}", normal + "\n", normal[:-1], "g" + normal[1:], " " + normal]
+    assert fitted(UUID, *bad, "\u212a" + normal[1:]) == ["misfit"] * (len(bad) + 1)
 
 
 def test_a_key_of_bytes_is_their_one_base64_text() -> None:
@@ -289,6 +300,7 @@ EXACT = {
     JSON: (exact_json, '[]{}",:0123456789.-eEtruefalsn \\u'),
     BYTES_KEY: (exact_bytes_text, "AZaz09+/=-_ \n"),
     PG_NUMERIC: (exact_pg_numeric, "0123456789+-.eE _Na"),
+    UUID: (exact_uuid, "0123456789abcdefABCDEF-{}"),
 }
 
 dates = st.dates().map(date.isoformat)
@@ -329,7 +341,7 @@ LIKELY = {
 }
 
 
-LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC]}
+LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC], UUID: st.uuids().map(str)}
 
 
 @pytest.mark.parametrize("kind", EXACT, ids=lambda kind: f"{kind.googlesql}-{kind.bigquery}")
