@@ -36,7 +36,14 @@ from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
 from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, open_session, start_error
+from services.cdc_consumer.spark_session import (
+    QueryFailedError,
+    check_java,
+    check_master,
+    error_of,
+    open_session,
+    start_error,
+)
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
@@ -119,6 +126,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
     ):
         log.info("health_served", port=port)
+        check_master(settings.spark_master)
         check_java(os.environ)
         ack_deadline = check_start(settings, stop)
         exchange = Path(directory)

@@ -288,7 +288,7 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
     ("settings", "told"),
     [
         ({"SPARK_MASTER": "local[*]", "TASKS": "500"}, "TASKS=500 is more than the "),
-        ({"SPARK_MASTER": "locl"}, "Spark does not start at SPARK_MASTER=locl: "),
+        ({"SPARK_MASTER": "locl"}, "SPARK_MASTER=locl names no Spark: "),
     ],
 )
 def test_a_spark_that_cannot_run_its_tasks_is_refused_with_a_clear_error(
