@@ -53,10 +53,11 @@ def parse_changes(
 ) -> Parsed:
     """Return the columns of changes: those of ``key`` from the key objects, those of ``rest`` from the row objects."""
     schema = pa.schema([("k", _struct(key)), ("r", _struct(rest))])
+    constants = _bare_constants([*key, *rest])
     refused: dict[int, tuple[Reason, str]] = {}
 
     def fast(start: int, stop: int) -> pa.Table | None:
-        return _fast(schema, keys[start:stop], rows[start:stop])
+        return _fast(schema, keys[start:stop], rows[start:stop], constants)
 
     def exact(start: int, stop: int) -> pa.Table:
         lines = []
@@ -95,7 +96,12 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _fast(schema: pa.Schema, keys: Sequence[msgspec.Raw], rows: Sequence[msgspec.Raw]) -> pa.Table | None:
+def _fast(
+    schema: pa.Schema,
+    keys: Sequence[msgspec.Raw],
+    rows: Sequence[msgspec.Raw],
+    constants: Sequence[tuple[bytes, bytes]],
+) -> pa.Table | None:
     """Return the changes as a table, or None if they cannot be taken as a whole."""
     # Each key and row is exactly one JSON value (the envelope was validated), so each line is exactly one document,
     # whatever white space is in it: no line can shift its neighbours against their message.
@@ -105,7 +111,9 @@ def _fast(schema: pa.Schema, keys: Sequence[msgspec.Raw], rows: Sequence[msgspec
         return None
     table = _read(schema, text)
     if table is None:
-        numbers = _with_bare_constants(text)
+        numbers = text
+        for quoted, bare in constants:
+            numbers = numbers.replace(quoted, bare)
         table = _read(schema, numbers) if numbers != text else None
     return table if table is not None and table.num_rows == len(keys) else None
 
@@ -123,17 +131,18 @@ def _read(schema: pa.Schema, text: bytes) -> pa.Table | None:
     return table if table.schema == schema else None
 
 
-def _with_bare_constants(text: bytes) -> bytes:
-    """Return the text with ``"NaN"``, ``"Infinity"``, ``"-Infinity"`` as the bare words that pyarrow takes for numbers.
+def _bare_constants(columns: Sequence[TableColumn]) -> Sequence[tuple[bytes, bytes]]:
+    """Return what to replace so that ``"NaN"``, ``"Infinity"``, ``"-Infinity"`` are bare words where numbers stand.
 
-    In valid JSON a colon and then one of these in quotes can only be a member's whole value, and a bracket or a comma
-    and then one of these only an element or a name: inside a string its quotes would be escaped. Where it is a name,
-    or a text column holds such a word, the block fails again and goes the exact way.
+    pyarrow takes the bare words for numbers. In valid JSON a name in quotes, a colon and one of these in quotes can
+    only be a member and its whole value: inside a string its quotes would be escaped. So a bracket or a comma and one
+    of these in quotes can only be an element or a name; where it is a name, or an element that is a text, the block
+    fails again and goes the exact way.
     """
-    for word in _NOT_A_NUMBER:
-        for before in ":[,":
-            text = text.replace(f'{before}"{word}"'.encode(), f"{before}{word}".encode())
-    return text
+    before = [f'"{each.name}":' for each in columns if each.type.googlesql in _AS_NUMBER]
+    if any(each.type.element is not None and each.type.element.googlesql in _AS_NUMBER for each in columns):
+        before += ["[", ","]
+    return [(f'{each}"{word}"'.encode(), f"{each}{word}".encode()) for each in before for word in _NOT_A_NUMBER]
 
 
 @dataclass(frozen=True, slots=True)
