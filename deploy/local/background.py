@@ -186,6 +186,9 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
 change a row in Spanner, and see it in BigQuery:
   .venv/bin/python -m deploy.local sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
   .venv/bin/python -m deploy.local query "SELECT * FROM airlines WHERE carrier = 'UA'"
+or with the Cloud SDK's own tool:
+  bq --api=http://{pipeline.bigquery_rest} --oauth_access_token=any --project_id={pipeline.project} query \\
+    --nouse_legacy_sql "SELECT carrier, COUNT(*) FROM {pipeline.dataset}.flights GROUP BY carrier"
 end it: make down"""
 
 
