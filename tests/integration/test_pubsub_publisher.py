@@ -77,7 +77,11 @@ def test_what_is_confirmed_is_there_once_and_in_the_order_of_its_key(
     }
     (dead,) = pull(channel, topology.dead_letter_subscription)
     letter = from_message(dead.message.data, dict(dead.message.attributes))
-    assert (letter.reason, letter.data, letter.key) == (Reason.TOO_LARGE, b"", "[1000000]")
+    assert (letter.reason, letter.data, letter.key) == (
+        Reason.TOO_LARGE,
+        b'{"id": "1000000"}',
+        "[1000000]",
+    )
 
 
 class Wire:
