@@ -51,7 +51,7 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
             say(f"loaded {loaded:,} rows; waiting until they are applied")
             stack.wait_until_applied(loaded, settings.patience, stop)  # so that latencies are not those of the load
             say(f"changing rows: {settings.rate} changes a second for {settings.seconds} s")
-            latencies = _change(settings, stack, workload, changes, stop)
+            latencies = _change(settings, stack, workload, changes, stop, say)
             if stop.requested:
                 raise StopRequestedError("asked to stop")
             say("writes have stopped; waiting until BigQuery equals Spanner")
@@ -63,12 +63,17 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
     return 0 if all(comparison.equal for comparison in comparisons) else 1
 
 
-def _change(settings: RunSettings, stack: Stack, workload: Workload, changes: dict[str, int], stop: Stop) -> Latencies:
-    """Commit the workload's transactions at the rate asked for, as far as the emulator keeps up."""
+def _change(
+    settings: RunSettings, stack: Stack, workload: Workload, changes: dict[str, int], stop: Stop, say: Say
+) -> Latencies:
+    """Commit the workload's transactions for the time and at the rate asked for, as far as the emulator keeps up."""
     every = max(1, settings.rate // _CHANGES_A_TRANSACTION // _SAMPLES_A_SECOND)
     began, done = time.monotonic(), 0
     with LatencyProbe(stack.dataset, every, stop) as probe:
         for transaction in workload.changes(settings.rate * settings.seconds):
+            if time.monotonic() - began > settings.seconds + 1:
+                say(f"the emulator takes fewer than {settings.rate} changes a second: {done:,} are made")
+                break
             due = began + done / settings.rate
             if stop.wait(timedelta(seconds=max(0.0, due - time.monotonic()))):
                 break
