@@ -1,0 +1,71 @@
+"""What a `doctor` finds: one finding for each thing it has looked at, with the cure of what is not as it should be."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TextIO
+
+import msgspec
+
+_WIDTH: Final = 100  # characters of a line of details
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works; something is likely to hurt later."""
+    ERROR = "error"
+    """It does not work, or loses, until someone acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: what, how it is, and the command or the step that mends it ("" where nothing is).
+
+    Details hold names and settings, never a row's values.
+    """
+
+    level: Level
+    check: str
+    detail: str
+    cure: str = ""
+
+    def __post_init__(self) -> None:
+        if self.level is not Level.OK and not self.cure:
+            raise ValueError(f"finding {self.check}: what is wrong needs its cure")
+
+
+def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> None:
+    """Write all findings: as a JSON list of objects, or as a table with the cures, and a last line that counts them."""
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n")
+        return
+    level = max((len(each.level) for each in findings), default=0)
+    check = max((len(each.check) for each in findings), default=0)
+    margin = " " * (level + check + 4)
+    for each in findings:
+        lines = _wrapped(each.detail)
+        if each.cure:
+            first, *rest = _wrapped(each.cure)
+            lines += [f"-> {first}", *(f"   {line}" for line in rest)]
+        out.write(f"{each.level:<{level}}  {each.check:<{check}}  {lines[0]}".rstrip() + "\n")
+        out.writelines(f"{margin}{line}\n" for line in lines[1:])
+    out.write(", ".join(f"{sum(one.level is kind for one in findings)} {kind}" for kind in Level) + "\n")
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return what a doctor exits with: 1 where there is an error, else 0."""
+    return int(any(each.level is Level.ERROR for each in findings))
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a text's lines, none of them empty; a word that is too long for a line, such as a path, stays whole."""
+    lines = [
+        part
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    ]
+    return lines or [""]

@@ -1,0 +1,62 @@
+"""What a doctor finds is one list, for people as a table with every cure, for programs as JSON."""
+
+import io
+import json
+
+import pytest
+
+from shared.runtime.findings import Finding, Level, exit_code, print_findings
+
+FINE = Finding(Level.OK, "dataset", "millrace.mirror is there")
+EXPIRES = Finding(Level.WARNING, "expiry", "it expires after 31 days", "gcloud pubsub subscriptions update s --never")
+GONE = Finding(Level.ERROR, "subscription", "it does not exist", "make it:\npython -m services.cdc_consumer setup")
+
+
+def printed(*findings: Finding, as_json: bool = False) -> str:
+    out = io.StringIO()
+    print_findings(findings, as_json, out)
+    return out.getvalue()
+
+
+def test_a_table_has_every_finding_in_line_and_each_cure_below_its_finding() -> None:
+    assert printed(FINE, EXPIRES, GONE).splitlines() == [
+        "ok       dataset       millrace.mirror is there",
+        "warning  expiry        it expires after 31 days",
+        "                       -> gcloud pubsub subscriptions update s --never",
+        "error    subscription  it does not exist",
+        "                       -> make it:",
+        "                          python -m services.cdc_consumer setup",
+        "1 ok, 1 warning, 1 error",
+    ]
+
+
+def test_long_details_are_wrapped_and_paths_stay_whole() -> None:
+    path = "projects/" + "p" * 150
+    lines = printed(Finding(Level.OK, "topic", "word " * 40 + path)).splitlines()
+
+    assert any(line.strip() == path for line in lines)
+    assert all(len(line) <= 115 or path in line for line in lines)
+    assert "".join(lines[:-1]).split().count("word") == 40
+
+
+def test_json_holds_the_same() -> None:
+    assert json.loads(printed(FINE, GONE, as_json=True)) == [
+        {"level": "ok", "check": "dataset", "detail": "millrace.mirror is there", "cure": ""},
+        {"level": "error", "check": "subscription", "detail": GONE.detail, "cure": GONE.cure},
+    ]
+
+
+def test_nothing_found_is_printed_too() -> None:
+    assert printed() == "0 ok, 0 warning, 0 error\n"
+    assert json.loads(printed(as_json=True)) == []
+
+
+def test_only_errors_fail() -> None:
+    assert exit_code([FINE, EXPIRES]) == 0
+    assert exit_code([FINE, GONE, EXPIRES]) == 1
+
+
+@pytest.mark.parametrize("level", [Level.WARNING, Level.ERROR])
+def test_what_is_wrong_has_a_cure(level: Level) -> None:
+    with pytest.raises(ValueError, match="cure"):
+        Finding(level, "dataset", "it is not there")
