@@ -51,7 +51,7 @@ def _apply_at_once(
             )
             messages = [
                 a_message(
-                    a_change(number, **{name: f"{name} of {number}" for name in columns}),
+                    a_change(number, 1, "UPSERT", **{name: f"{name} of {number}" for name in columns}),
                     header=a_header(table, [*PLANE_COLUMNS, *((name, "STRING") for name in columns)]),
                 )
                 for table in tables
