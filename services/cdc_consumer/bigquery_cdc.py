@@ -46,6 +46,7 @@ from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.counts import Counts, Report
 from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
@@ -53,7 +54,6 @@ from shared.pubsub.names import subscription_path, topic_path
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
-from shared.runtime.settings import parse_duration
 from shared.runtime.stop import Stop
 
 _NEEDED: Final = ("ack_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")

@@ -1,23 +1,20 @@
 """Settings: one frozen dataclass per service, read once from the environment, every mistake in one error."""
 
 import dataclasses
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
 T = TypeVar("T")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def setting(
@@ -69,17 +66,6 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
 def variable_name(field: dataclasses.Field[Any]) -> str:
     """Return the environment variable that a field is read from."""
     return str(field.metadata.get("env") or field.name.upper())
-
-
-def parse_duration(text: str) -> timedelta:
-    """Return the duration that a text such as ``500ms`` or ``10s`` means; ValueError if it has no unit."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError("not a duration; write a number and a unit: 500ms, 10s, 5m, 2h, 7d")
-    try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise ValueError("longer than any duration can be") from None
 
 
 def _parser(hint: Any) -> Callable[[str], Any]:

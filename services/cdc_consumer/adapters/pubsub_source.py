@@ -45,13 +45,13 @@ from services.cdc_consumer.adapters.pulling import (
 from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.core.counts import Counts, Report
 from services.cdc_consumer.core.messages import MESSAGE_DDL
+from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path
 from shared.pubsub.stubs import PullResponse
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
-from shared.runtime.settings import parse_duration
 from shared.runtime.stop import Stop
 
 _PEEK: Final = 2  # messages waited for: more than one means that there is a backlog, and work for all tasks

@@ -7,9 +7,10 @@ from typing import Literal
 
 import pytest
 
+from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import LogLevel, parse_duration, read_settings, setting
+from shared.runtime.settings import LogLevel, read_settings, setting
 
 
 def lower(text: str) -> None:

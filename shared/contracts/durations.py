@@ -1,0 +1,19 @@
+"""Durations as people write them: ``500ms``, ``10s``, ``5m``, ``2h``, ``7d``."""
+
+import re
+from datetime import timedelta
+from typing import Final
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the duration that a text such as ``500ms`` or ``10s`` means; ValueError if it has no unit."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError("not a duration; write a number and a unit: 500ms, 10s, 5m, 2h, 7d")
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise ValueError("longer than any duration can be") from None
