@@ -1,0 +1,349 @@
+"""The tables file: which tables are mirrored, under what name and how. One TOML file for all services.
+
+    include = ["*"]                   # shell patterns of source table names, at the top of the file
+    exclude = ["tmp_*"]
+
+    [defaults]                        # for every table
+    dataset = "mirror"                # else the consumer's BIGQUERY_DATASET
+    name = "{schema}_{table}"
+    mode = "mirror"                   # mirror | history | both
+    ignored_columns = []
+    soft_delete = false
+    max_staleness = "15m"             # unset: as it is; a new table is fresh at every query
+    buckets = 16                      # ordering keys of the table; unset: the reader's BUCKETS
+    json_arrays = []                  # columns written as JSON, so that arrays with NULL elements fit
+
+    [tables."Orders"]                 # the same keys for one table, or for those that a pattern names
+    mode = "both"
+
+A table takes each option from its own section, else from the last section whose pattern names it, else from the
+defaults. A mistake is never passed over: an unknown key may be a misspelt one.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, get_args
+
+from shared.contracts.durations import parse_duration
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.toml_lines import Document, Mistake, Path, read_document
+
+Mode = Literal["mirror", "history", "both"]
+
+_PLACEHOLDERS: Final = ("schema", "table")
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_NO_SCHEMA: Final = re.compile(r"[_-]*\{schema\}$|\{schema\}[_-]*")
+_NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
+_DATASET_LETTERS: Final = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
+_MOST_BUCKETS: Final = 10_000
+_TOP: Final = ("include", "exclude", "defaults", "tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """What the file says of one source table."""
+
+    name: str
+    """In BigQuery; of a history, with a suffix of the consumer's."""
+    dataset: str | None = None
+    """None: the consumer's own."""
+    mode: Mode = "mirror"
+    ignored_columns: tuple[str, ...] = ()
+    soft_delete: bool = False
+    max_staleness: timedelta | None = None
+    """None: not ours to set."""
+    buckets: int | None = None
+    """How many ordering keys the table has; None: the reader's own number."""
+    json_arrays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Options as they are written; None is what a section does not say."""
+
+    dataset: str | None = None
+    name: str | None = None
+    mode: Mode | None = None
+    ignored_columns: tuple[str, ...] | None = None
+    soft_delete: bool | None = None
+    max_staleness: timedelta | None = None
+    buckets: int | None = None
+    json_arrays: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesFile:
+    """What the file says. Without one: every table is mirrored, and named as its source."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    defaults: Section = field(default_factory=Section)
+    tables: tuple[tuple[str, Section], ...] = ()
+    """By the names or patterns of source tables, in the order of the file."""
+
+    def included(self, source_table: str) -> bool:
+        """Tell whether a source table is mirrored at all."""
+        return _any(self.include, source_table) and not _any(self.exclude, source_table)
+
+    def options(self, source_table: str) -> TableOptions:
+        """Return the options of a source table (``schema.Table``, or ``Table`` where it has no schema)."""
+        merged = self.defaults
+        by_pattern = [section for name, section in self.tables if _is_pattern(name) and fnmatchcase(source_table, name)]
+        for section in [*by_pattern, *(section for name, section in self.tables if name == source_table)]:
+            said = {name: value for name in _OPTIONS if (value := getattr(section, name)) is not None}
+            merged = replace(merged, **said)
+        return TableOptions(
+            name=_filled_in(merged.name or "{schema}_{table}", source_table),
+            dataset=_filled_in(merged.dataset or "", source_table) or None,
+            mode=merged.mode or "mirror",
+            ignored_columns=merged.ignored_columns or (),
+            soft_delete=merged.soft_delete or False,
+            max_staleness=merged.max_staleness,
+            buckets=merged.buckets,
+            json_arrays=merged.json_arrays or (),
+        )
+
+
+def read_tables_file(text: str, name: str = "tables.toml") -> TablesFile:
+    """Return what a tables file says; MisconfiguredError with every mistake in it as ``name:line: what``."""
+    document = read_document(text)
+    reading = _Reading(document)
+    file = reading.file()
+    if not reading.mistakes:
+        reading.refuse_one_name_for_two(file)
+    if not reading.mistakes:
+        return file
+    mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line)
+    listed = "".join(f"\n  {name}:{mistake.line}: {mistake.what}" for mistake in mistakes)
+    raise MisconfiguredError(f"the tables file needs mending:{listed}")
+
+
+class _Reading:
+    """Reads a document, and goes on after a mistake."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self.mistakes = list(document.mistakes)
+
+    def file(self) -> TablesFile:
+        content = self._document.content
+        self._refuse_unknown((), content, _TOP)
+        tables = self._table((), content, "tables")
+        return TablesFile(
+            include=self._value((), content, "include", _patterns) or ("*",),
+            exclude=self._value((), content, "exclude", _exclusions) or (),
+            defaults=self._section(("defaults",), self._table((), content, "defaults"), shared=True),
+            tables=tuple((name, self._named_section(name, tables)) for name in tables),
+        )
+
+    def refuse_one_name_for_two(self, file: TablesFile) -> None:
+        """Refuse what shows here already of two source tables that would be one table."""
+        owners: dict[tuple[str | None, str], str] = {}
+        for source_table, _section in file.tables:
+            if _is_pattern(source_table) or not file.included(source_table):
+                continue
+            options = file.options(source_table)
+            owner = owners.setdefault((options.dataset, options.name), source_table)
+            if owner != source_table:
+                what = f"{_shown(source_table)} would be table {options.name}, and so would {_shown(owner)}"
+                self._mistake(("tables", source_table), what)
+
+    def _named_section(self, name: str, tables: Mapping[str, Any]) -> Section:
+        if not name:
+            self._mistake(("tables", name), "a section for a table without a name")
+        if _is_pattern(name):
+            try:
+                _pattern(name)
+            except ValueError as error:
+                self._mistake(("tables", name), str(error))
+        section = self._table(("tables",), tables, name)
+        return self._section(("tables", name), section, shared=_is_pattern(name))
+
+    def _section(self, path: Path, content: Mapping[str, Any], *, shared: bool) -> Section:
+        """Return the options of a section; ``shared``: of more tables than one."""
+        self._refuse_unknown(path, content, tuple(_OPTIONS))
+        section = Section(**{name: self._value(path, content, name, read) for name, read in _OPTIONS.items()})
+        if shared and section.name is not None and "{table}" not in section.name:
+            self._mistake(
+                (*path, "name"), f"name = {_shown(section.name)} for more than one table: put {{table}} in it"
+            )
+        twice = {each.lower() for each in section.ignored_columns or ()} & {
+            each.lower() for each in section.json_arrays or ()
+        }
+        if twice:
+            self._mistake((*path, "json_arrays"), f"json_arrays names an ignored column: {', '.join(sorted(twice))}")
+        return section
+
+    def _value(self, path: Path, content: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
+        if name not in content:
+            return None
+        try:
+            return read(content[name])
+        except ValueError as error:
+            self._mistake((*path, name), f"{name}: {error}")
+            return None
+
+    def _table(self, path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        found = content.get(name, {})
+        if isinstance(found, dict):
+            return found
+        self._mistake((*path, name), f"{name}: not a table, but {_kind(found)}; write [{'.'.join((*path, name))}]")
+        return {}
+
+    def _refuse_unknown(self, path: Path, content: Iterable[str], known: Sequence[str]) -> None:
+        for key in content:
+            if key in known:
+                continue
+            where = f" in [{'.'.join(path)}]" if path else ""
+            if path and key in _TOP:
+                hint = "it stands at the top of the file, above every section"
+            elif not path and key in _OPTIONS:
+                hint = "it stands in [defaults], or in the section of a table"
+            else:
+                hint = f"the nearest known one is {difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]}"
+            self._mistake((*path, key), f"unknown key {_shown(key)}{where}; {hint}")
+
+    def _mistake(self, path: Path, what: str) -> None:
+        self.mistakes.append(Mistake(self._document.line_of(path), what))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a text in quotes, but {_kind(value)}")  # noqa: TRY004  a mistake of the file's
+    if not value:
+        raise ValueError("an empty text")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f'not a list of texts (["a", "b"]), but {_kind(value)}')  # noqa: TRY004  the same
+    return tuple(_text(each) for each in value)
+
+
+def _columns(value: object) -> tuple[str, ...]:
+    names = _texts(value)
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:  # BigQuery does not tell upper from lower case
+            raise ValueError(f"{_shown(name)} is there twice")
+        seen.add(name.lower())
+    return names
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    patterns = _texts(value)
+    if not patterns:
+        raise ValueError('an empty list; leave it out, or write ["*"]')
+    return tuple(_pattern(each) for each in patterns)
+
+
+def _exclusions(value: object) -> tuple[str, ...]:
+    return tuple(_pattern(each) for each in _texts(value))
+
+
+def _pattern(value: str) -> str:
+    rest = value
+    while "[" in rest:
+        rest = rest.partition("[")[2]
+        if "]" not in rest[1:]:
+            raise ValueError(
+                f"pattern {_shown(value)}: a '[' without its ']' stands for itself; write [[] if it should"
+            )
+        rest = rest[1:].partition("]")[2]
+    return value
+
+
+def _template(letters: re.Pattern[str], what: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        for placeholder in _PLACEHOLDER.findall(text):
+            if placeholder not in _PLACEHOLDERS:
+                nearest = difflib.get_close_matches(placeholder, _PLACEHOLDERS, n=1, cutoff=0.0)[0]
+                raise ValueError(f"unknown placeholder {{{placeholder}}}; the nearest known one is {{{nearest}}}")
+        if letters.fullmatch(_PLACEHOLDER.sub("", text)) is None:
+            raise ValueError(f"{_shown(text)}: only {what} and {{schema}}, {{table}}")
+        return text
+
+    return read
+
+
+def _mode(value: object) -> Mode:
+    modes: tuple[Mode, ...] = get_args(Mode)
+    for mode in modes:
+        if value == mode:
+            return mode
+    if isinstance(value, str):
+        nearest = difflib.get_close_matches(value, modes, n=1, cutoff=0.0)[0]
+        raise ValueError(f"{_shown(value)} is not one of {', '.join(modes)}; the nearest is {nearest}")  # noqa: TRY004  the same
+    raise ValueError(f"not one of {', '.join(modes)}, but {_kind(value)}")
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"not true or false, but {_kind(value)}")  # noqa: TRY004  a mistake of the file's
+    return value
+
+
+def _duration(value: object) -> timedelta:
+    duration = parse_duration(_text(value))
+    if duration <= timedelta(0) or duration % timedelta(seconds=1):
+        raise ValueError("not a whole number of seconds above zero; leave it out for tables that are always fresh")
+    return duration
+
+
+def _buckets(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"not a whole number, but {_kind(value)}")  # noqa: TRY004  the same
+    if not 1 <= value <= _MOST_BUCKETS:
+        raise ValueError(f"{value} is not between 1 and {_MOST_BUCKETS}")
+    return value
+
+
+_OPTIONS: Final[Mapping[str, Callable[[object], object]]] = {
+    "dataset": _template(_DATASET_LETTERS, "letters, digits, '_'"),
+    "name": _template(_NAME_LETTERS, "letters, digits, '_', '-'"),
+    "mode": _mode,
+    "ignored_columns": _columns,
+    "soft_delete": _boolean,
+    "max_staleness": _duration,
+    "buckets": _buckets,
+    "json_arrays": _columns,
+}
+
+
+def _filled_in(template: str, source_table: str) -> str:
+    """Return a name. A table without a schema has neither that nor what joins it to the rest."""
+    schema, _, table = source_table.rpartition(".")
+    if not schema:
+        template = _NO_SCHEMA.sub("", template)
+    return template.replace("{schema}", schema).replace("{table}", table).replace(".", "_")
+
+
+def _any(patterns: Iterable[str], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_pattern(name: str) -> bool:
+    return any(letter in name for letter in "*?[")
+
+
+def _shown(text: str) -> str:
+    """Quote what the file says, cut: a mistake could be of any length."""
+    return repr(text if len(text) <= 80 else text[:80] + "...")
+
+
+def _kind(value: object) -> str:
+    kinds: tuple[tuple[type, str], ...] = (
+        (bool, "true or false"),
+        (int, "a number"),
+        (float, "a number"),
+        (str, "a text"),
+        (list, "a list"),
+        (dict, "a section"),
+    )
+    return next((name for kind, name in kinds if isinstance(value, kind)), "a date or time")
