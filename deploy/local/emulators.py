@@ -109,14 +109,18 @@ def pubsub_emulator(processes: Processes) -> Iterator[str]:
 
 
 @contextmanager
-def bigquery_stand_in(processes: Processes, rest_port: int = 0, grpc_port: int = 0) -> Iterator[tuple[str, str]]:
-    """Run the BigQuery stand-in and yield ``host:port`` of its REST and of its gRPC (write API) side."""
-    module = [sys.executable, "-m", "deploy.local.bigquery"]
-    process = processes.start(
-        "bigquery_stand_in",
-        [*module, "--rest-port", str(rest_port), "--grpc-port", str(grpc_port)],
-        {"PYTHONPATH": str(ROOT)},
-    )
+def bigquery_stand_in(
+    processes: Processes, rest_port: int = 0, grpc_port: int = 0, directory: Path | None = None
+) -> Iterator[tuple[str, str]]:
+    """Run the BigQuery stand-in and yield ``host:port`` of its REST and of its gRPC (write API) side.
+
+    With a directory it keeps its data there, and a later one goes on with it; without, in memory.
+    """
+    arguments = [
+        *(sys.executable, "-m", "deploy.local.bigquery", "--rest-port", str(rest_port), "--grpc-port", str(grpc_port)),
+        *(() if directory is None else ("--directory", str(directory))),
+    ]
+    process = processes.start("bigquery_stand_in", arguments, {"PYTHONPATH": str(ROOT)})
 
     def ports() -> tuple[int, int] | None:
         for line in process.output().splitlines():

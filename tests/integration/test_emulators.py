@@ -12,6 +12,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from deploy.local import emulators
 from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase, SpannerInstance, Write
+from deploy.local.target import BigQueryDataset
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
 
@@ -41,6 +42,25 @@ def test_an_emulator_that_is_gone_is_an_error_within_its_deadline(new_processes:
 
     with pytest.raises(GoogleAPICallError):
         words.commit([Write("insert", "words", {"id": 1})])
+
+
+def test_the_stand_in_finds_again_what_it_kept_in_a_directory_and_nothing_without(
+    new_processes: Processes, tmp_path: Path
+) -> None:
+    def words_after(directory: Path | None, *statements: str) -> list[dict[str, object]] | None:
+        with emulators.bigquery_stand_in(new_processes, directory=directory) as (rest, _):
+            dataset = BigQueryDataset(rest, "project", "kept")
+            dataset.create()
+            for statement in statements:
+                dataset.query(statement)
+            found = dataset.rows("words")
+            dataset.close()
+        return found
+
+    kept, made = [{"word": "one"}], ("CREATE TABLE words (word STRING)", "INSERT INTO words (word) VALUES ('one')")
+    assert words_after(tmp_path / "kept", *made) == kept
+    assert words_after(tmp_path / "kept") == kept
+    assert words_after(None) is None
 
 
 def test_a_machine_without_the_sdk_is_told_what_to_get(tmp_path: Path) -> None:
