@@ -43,7 +43,7 @@ from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.counts import Counts, Report
+from services.cdc_consumer.core.counts import Counts, Report, TableNote
 from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
 from shared.contracts.durations import parse_duration
@@ -123,8 +123,11 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             told = Report(counts=counts or Counts(), process=_process_name(), oldest_held=oldest_held)
             send_report(self._options.report_socket, told)
 
+        def waiting(table: str = "", why: str = "") -> None:
+            report(Counts(tables={table: TableNote(put_off=why)} if table else {}), oldest)
+
         report(oldest_held=oldest)
-        ports = replace(composed.ports, waiting=lambda: report(oldest_held=oldest))
+        ports = replace(composed.ports, waiting=waiting)
         acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
         try:
             with _stopping_at(self._options.stop_file, composed.stop):

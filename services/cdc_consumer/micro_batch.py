@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import structlog
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, decode_messages
-from services.cdc_consumer.core.counts import Counts
+from services.cdc_consumer.core.counts import Applied, Counts, TableNote
 from services.cdc_consumer.core.poison import Poison, poison_change
-from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, TableDefinition, table_definition
+from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, TableDefinition, shown_name, table_definition
 from services.cdc_consumer.flood import PoisonFlood, Seen
-from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError
+from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.suspects import in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
 from services.cdc_consumer.writing import ListWrites, Writing, by_table
@@ -37,13 +37,13 @@ from shared.runtime.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What a micro-batch acts through. ``waiting`` is called while a service is waited for: the task is alive."""
+    """What a micro-batch acts through."""
 
     leases: Leases
     letters: DeadLetters
     tables: Tables
     writer: CdcWriter
-    waiting: Callable[[], None] = lambda: None
+    waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  for whoever has nobody to tell
 
 
 @dataclass(slots=True)
@@ -94,6 +94,7 @@ class _Task:
         self._stop = writing.stop
         self._clock = writing.clock
         self._letters: Counter[str] = Counter()
+        self._refused: dict[str, str] = {}
         self._put_off = 0
         self._decoded: Decoded
         self._lists: list[ListWrites]
@@ -133,8 +134,9 @@ class _Task:
             if batch.header not in by_header:
                 try:
                     by_header[batch.header] = by_definition.get(table_definition(batch.header), ())
-                except PoisonRecordError:  # its changes are all among the poison
+                except PoisonRecordError as error:  # its changes are all among the poison
                     by_header[batch.header] = ()
+                    self._refused[shown_name(batch.header.table)] = str(error)
             for one in by_header[batch.header]:
                 one.messages.append(message)
         return lists
@@ -289,8 +291,13 @@ class _Task:
         written = sum(int(one.accepted.sum()) for one in done)
         left_out = sum(len(one.refused) + len(one.stuck) for one in done)
         rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
-        latest = [pc.max(one.changes.rows[COMMIT_TIMESTAMP_COLUMN]).as_py() for one in done]
-        in_trouble = {one.table for one in self._lists if one.trouble is not None}
+        tables = dict.fromkeys(self._refused, TableNote())
+        for name, note in chain(
+            ((name, TableNote(refused=why)) for name, why in self._refused.items()),
+            ((one.table, self._note(one)) for one in self._lists),
+        ):
+            tables[name] = tables.get(name, TableNote()).plus(note)
+        latest = [note.latest.committed for note in tables.values() if note.latest is not None]
         return Counts(
             messages=len(self._ack_ids),
             changes=sum(len(batch) for batch in self._decoded.batches.values()),
@@ -299,10 +306,23 @@ class _Task:
             letters=dict(self._letters),
             acked=len(self._ack_ids) - self._put_off,
             put_off=self._put_off,
-            tables_in_trouble=tuple(sorted(in_trouble)),
-            tables_well=tuple(sorted({one.table for one in done} - in_trouble)),
-            max_commit_timestamp=max((at for at in latest if at is not None), default=None),
+            tables=tables,
+            max_commit_timestamp=max(latest, default=None),
         )
+
+    def _note(self, one: ListWrites) -> TableNote:
+        """Return what is to be said of a list's table."""
+        if one.trouble is not None:
+            return TableNote(put_off=one.trouble.shown)
+        if one.conflict is not None:
+            return TableNote(refused=str(one.conflict))
+        committed = one.changes.rows[COMMIT_TIMESTAMP_COLUMN]
+        latest = pc.max(committed)
+        if not latest.is_valid:
+            return TableNote()
+        message = one.changes.rows[MESSAGE][pc.index(committed, latest).as_py()].as_py()
+        published = self._messages["publish_time"].cast(pa.int64())[message].as_py()
+        return TableNote(latest=Applied(latest.as_py(), published, self._clock.now() // 1000))
 
 
 def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:

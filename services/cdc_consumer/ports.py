@@ -45,6 +45,13 @@ class RowError:
     detail: str
 
 
+class Waiting(Protocol):
+    """Called whenever a call has failed and is to be tried again: the task is alive."""
+
+    def __call__(self, table: str = "", why: str = "") -> None:
+        """Say so; and where it is one table's call, of which table and what was said, in words fit for a log."""
+
+
 class Leases(Protocol):
     """The messages that this process holds, by their ack ids. Each call returns once Pub/Sub has taken it."""
 

@@ -17,7 +17,7 @@ import structlog
 from services.cdc_consumer.core.columns import TableChanges
 from services.cdc_consumer.core.sequencing import newest_per_key
 from services.cdc_consumer.core.tables import TableDefinition
-from services.cdc_consumer.ports import Appending, CdcWriter, RowError, Tables, TableTroubleError
+from services.cdc_consumer.ports import Appending, CdcWriter, RowError, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.trouble import Patience, TablesInTrouble, later
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
@@ -103,8 +103,7 @@ class Writing:
     stop: Stop
     clock: Clock
     patience: Patience
-    waiting: Callable[[], None]
-    """Called whenever a call has failed and is to be tried again: the task is alive."""
+    waiting: Waiting
     settle: Callable[[], None] = lambda: None
     """Called before anything waits, so that what is done does not wait too."""
     _witnesses: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict)
@@ -156,7 +155,7 @@ class Writing:
             one.failing = error
             one.failing_since = self.clock.now() if one.failing_since is None else one.failing_since
             tried.add(id(one))
-            self.waiting()
+            self.waiting(one.table, str(error))
         else:
             one.failing = one.failing_since = None
 

@@ -3,7 +3,43 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Self
+from typing import Final, Self
+
+_WORDS: Final = 300  # characters: a report has to fit into a datagram
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Applied:
+    """When a change was committed, published and applied, each in microseconds; None where that is not known."""
+
+    committed: int
+    published: int | None = None
+    applied: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableNote:
+    """What a task says of one table. Words are such as a log may hold: names and codes, no row's values."""
+
+    put_off: str = ""
+    """Why its changes wait; empty: they do not."""
+    refused: str = ""
+    """Why the changes of a whole column list become dead letters; empty: they do not."""
+    latest: Applied | None = None
+    """The latest commit that was written or superseded."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "put_off", self.put_off[:_WORDS])
+        object.__setattr__(self, "refused", self.refused[:_WORDS])
+
+    def plus(self, other: Self) -> Self:
+        """Return what both say: trouble that one of them has is the table's."""
+        latest = [one for one in (self.latest, other.latest) if one is not None]
+        return type(self)(
+            put_off=self.put_off or other.put_off,
+            refused=self.refused or other.refused,
+            latest=max(latest, key=lambda one: one.committed, default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,20 +58,32 @@ class Counts:
     put_off: int = 0
     given_back: int = 0
     """Only where a task failed; then it is the task itself that reports."""
-    tables_in_trouble: tuple[str, ...] = ()
-    tables_well: tuple[str, ...] = ()
-    """Tables that had messages, and no trouble with any of them."""
+    tables: Mapping[str, TableNote] = field(default_factory=dict)
+    """The tables that had messages, by BigQuery name."""
     max_commit_timestamp: int | None = None
     """The latest commit timestamp of a change that was written or superseded, in microseconds."""
 
+    @property
+    def tables_in_trouble(self) -> tuple[str, ...]:
+        """Return the tables of which some messages wait."""
+        return tuple(sorted(name for name, note in self.tables.items() if note.put_off))
+
+    @property
+    def tables_well(self) -> tuple[str, ...]:
+        """Return the tables of which none does."""
+        return tuple(sorted(name for name, note in self.tables.items() if not note.put_off))
+
     def fields(self) -> Mapping[str, object]:
         """Return what is not zero or empty, for a log line."""
-        return {name: value for name, value in asdict(self).items() if value and name != "tables_well"}
+        told = asdict(self) | {"tables": (), "tables_in_trouble": self.tables_in_trouble}
+        return {name: value for name, value in told.items() if value}
 
     def plus(self, other: Self) -> Self:
         """Return the counts of both."""
         latest = [at for at in (self.max_commit_timestamp, other.max_commit_timestamp) if at is not None]
-        troubled = {*self.tables_in_trouble, *other.tables_in_trouble}
+        tables = dict(self.tables)
+        for name, note in other.tables.items():
+            tables[name] = tables[name].plus(note) if name in tables else note
         return type(self)(
             taken=self.taken + other.taken,
             messages=self.messages + other.messages,
@@ -46,8 +94,7 @@ class Counts:
             acked=self.acked + other.acked,
             put_off=self.put_off + other.put_off,
             given_back=self.given_back + other.given_back,
-            tables_in_trouble=tuple(sorted(troubled)),
-            tables_well=tuple(sorted({*self.tables_well, *other.tables_well} - troubled)),
+            tables=tables,
             max_commit_timestamp=max(latest, default=None),
         )
 

@@ -78,6 +78,11 @@ def bigquery_name(table: str) -> str:
     return name
 
 
+def shown_name(table: str) -> str:
+    """Return what a source table is called where it is shown: its BigQuery name, or its own where it has none."""
+    return table.replace(".", "_") if _TABLE_NAME.fullmatch(table.replace(".", "_")) else _shown(table)
+
+
 def table_definition(header: Header) -> TableDefinition:
     """Return the table that a header asks for; PoisonRecordError with its reason where BigQuery could not hold it."""
     name = bigquery_name(header.table)

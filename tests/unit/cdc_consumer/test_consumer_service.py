@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.reports import receiving_reports, send_report
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
-from services.cdc_consumer.core.counts import Counts, Report
+from services.cdc_consumer.core.counts import Counts, Report, TableNote
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import QueryFailedError, check_java, check_master, error_of, start_error
@@ -34,7 +34,7 @@ COUNTS = Counts(
     letters={"undecodable": 1},
     acked=4,
     put_off=1,
-    tables_in_trouble=("planes",),
+    tables={"planes": TableNote(put_off="PERMISSION_DENIED")},
     max_commit_timestamp=1_700_000_000_000_000,
 )
 
@@ -254,9 +254,10 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
     def since(table: str) -> float | None:
         return registry.get_sample_value("millrace_consumer_table_in_trouble_since_seconds", {"table": table})
 
-    metrics.take(Report(counts=Counts(messages=1, tables_in_trouble=("planes", "airports"))))
+    waits, well = TableNote(put_off="NOT_FOUND"), TableNote()
+    metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": waits})))
     clock.pass_time(timedelta(seconds=30))
-    metrics.take(Report(counts=Counts(messages=1, tables_in_trouble=("planes",), tables_well=("airports", "others"))))
+    metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": well, "others": well})))
     metrics.take(Report(counts=Counts(taken=1)))
 
     assert since("planes") == NOW / 1e9

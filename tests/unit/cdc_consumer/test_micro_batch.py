@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.cdc_consumer.core.counts import Counts
+from services.cdc_consumer.core.counts import Applied, Counts, TableNote
 from services.cdc_consumer.trouble import Patience
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -31,13 +31,15 @@ def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None
     assert world.names() == {1: "name 1", 2: "name 5"}
     assert world.names("airports") == {3: "name 1"}
     assert world.leases.acked == ["a0", "a1"]
+    committed = parse_timestamp(COMMITTED) // 1000
+    note = TableNote(latest=Applied(committed, None, NOW // 1000))
     assert counts == Counts(
         messages=2,
         changes=3,
         rows_written=3,
         acked=2,
-        tables_well=("airports", "planes"),
-        max_commit_timestamp=parse_timestamp(COMMITTED) // 1000,
+        tables={"airports": note, "planes": note},
+        max_commit_timestamp=committed,
     )
 
 
@@ -326,14 +328,27 @@ def test_the_same_messages_twice_and_in_another_order_change_nothing(world: Worl
 
 
 def test_counts_add_up() -> None:
-    one = Counts(messages=1, letters={"undecodable": 2}, acked=1, tables_in_trouble=("a",), max_commit_timestamp=5)
-    two = Counts(messages=2, letters={"undecodable": 1, "too_large": 1}, put_off=2, tables_in_trouble=("b", "a"))
+    waits, well = TableNote(put_off="no permission"), TableNote(latest=Applied(5, 6, 7))
+    one = Counts(
+        messages=1, letters={"undecodable": 2}, acked=1, tables={"a": waits, "c": well}, max_commit_timestamp=5
+    )
+    two = Counts(
+        messages=2,
+        letters={"undecodable": 1, "too_large": 1},
+        put_off=2,
+        tables={"b": TableNote(refused="bad_name: b"), "a": well, "c": TableNote(latest=Applied(4, 9, 9))},
+    )
 
     assert one.plus(two) == Counts(
         messages=3,
         letters={"undecodable": 3, "too_large": 1},
         acked=1,
         put_off=2,
-        tables_in_trouble=("a", "b"),
+        tables={
+            "a": TableNote(put_off="no permission", latest=Applied(5, 6, 7)),
+            "b": TableNote(refused="bad_name: b"),
+            "c": well,
+        },
         max_commit_timestamp=5,
     )
+    assert (one.plus(two).tables_in_trouble, one.plus(two).tables_well) == (("a",), ("b", "c"))

@@ -134,7 +134,7 @@ def test_others_are_acked_while_it_is_still_being_found_out(world: World, failin
     acked_meanwhile: list[int] = []
     world.writer.failing.add(failing)
     wait = world.wait
-    world.wait = lambda: (wait(), acked_meanwhile.append(len(world.leases.acked)))[0]  # type: ignore[method-assign,func-returns-value]
+    world.wait = lambda *_told: (wait(), acked_meanwhile.append(len(world.leases.acked)))[0]  # type: ignore[method-assign,func-returns-value]
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert acked_meanwhile[0] == 0

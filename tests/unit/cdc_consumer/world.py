@@ -61,7 +61,7 @@ class World:
         )
         return apply(messages_table(*messages), ports, self.memory, self.stop, self.clock)
 
-    def wait(self) -> None:
+    def wait(self, table: str = "", why: str = "") -> None:
         self.waits += 1
 
     def start_anew(self, patience: Patience | None = None) -> None:

@@ -1,0 +1,96 @@
+"""What a micro-batch says of each table: running, put off or refused, and when its latest change came by each stage."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+import pytest
+
+from services.cdc_consumer.core.counts import Applied, TableNote
+from services.cdc_consumer.trouble import Patience
+from shared.contracts.timestamps import parse_timestamp
+from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, WIDER, World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_latest_change_has_its_time_at_each_stage(world: World) -> None:
+    published = datetime.fromisoformat("2026-11-21T12:00:02+00:00")
+    later = datetime.fromisoformat("2026-11-21T12:00:03+00:00")
+    older = msgspec.structs.replace(a_change(2, 2), commit_timestamp="2026-11-21T11:00:00Z")
+    counts = world.apply(
+        {**a_message(a_change(1)), "publish_time": published},
+        {**a_message(older), "publish_time": later},
+    )
+
+    committed = parse_timestamp(COMMITTED) // 1000
+    assert counts.tables == {
+        "planes": TableNote(latest=Applied(committed, parse_timestamp("2026-11-21T12:00:02Z") // 1000, NOW // 1000))
+    }
+
+
+def test_a_table_that_is_only_announced_is_well(world: World) -> None:
+    assert world.apply(a_message()).tables == {"planes": TableNote()}
+
+
+def test_a_table_in_trouble_says_why(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert set(counts.tables) == {"planes", "airports"}
+    assert "planes" in counts.tables["planes"].put_off
+    assert counts.tables["airports"].put_off == ""
+
+
+def test_one_list_in_trouble_is_the_tables_trouble(world: World) -> None:
+    world.writer.invisible["colour"] = 1_000_000
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(2, colour="red"), header=WIDER))
+
+    note = counts.tables["planes"]
+    assert note.put_off
+    assert note.latest is not None
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "reason"),
+    [
+        (a_header(key=()), "planes", "no_primary_key: "),
+        (a_header("an air/port"), "'an air/port'", "bad_name: "),
+        (a_header("Other.planes", columns=(*PLANE_COLUMNS, ("x", "INTERVAL"))), "Other_planes", "unsupported_type: "),
+    ],
+)
+def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: object, name: str, reason: str) -> None:
+    counts = world.apply(a_message(a_change(1), header=header), a_message(a_change(1), header=AIRPORTS))  # type: ignore[arg-type]
+
+    assert counts.tables[name].refused.startswith(reason)
+    assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest)
+
+
+def test_a_table_whose_columns_conflict_is_refused_until_it_is_mended(world: World) -> None:
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    counts = world.apply(a_message(a_change(2)))
+    assert counts.tables["planes"].refused.startswith("schema_conflict: ")
+
+    world.tables.there.clear()
+    world.clock.pass_time(timedelta(seconds=11))
+    assert world.apply(a_message(a_change(2))).tables["planes"].refused == ""
+
+
+def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: World) -> None:
+    said: list[tuple[str, str]] = []
+    wait = world.wait
+    world.wait = lambda table="", why="": (wait(), said.append((table, why)))[0]  # type: ignore[method-assign,func-returns-value]
+    world.start_anew(Patience(between_calls=AT_ONCE))
+    world.writer.away = 10
+    world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert {table for table, _why in said} >= {"planes", "airports"}
+    assert all(why for table, why in said if table)
+
+
+def test_words_are_short_enough_for_a_report() -> None:
+    assert len(TableNote(put_off="x" * 10_000, refused="y" * 10_000).put_off) == 300
