@@ -244,6 +244,23 @@ class TestBigQueryTables(TablesContract):
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.others.ensure(other)
 
+    def test_a_table_that_was_dropped_and_made_again_says_so_to_whoever_comes_later(
+        self, place: Place, stand_in: StandIn
+    ) -> None:
+        def labels() -> Any:
+            return stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
+
+        place.tables.ensure(PLANES)
+        assert "millrace_needs_resync" not in labels()
+        place.drop("planes")
+        place.tables.forget("planes")
+        place.tables.ensure(PLANES)
+        assert labels()["millrace_needs_resync"] == "table_made_anew"
+
+        place.others.ensure(COLOUR)
+        assert labels()["millrace_needs_resync"] == "table_made_anew"
+        assert "millrace_mirror_of" in labels()
+
     def test_a_table_that_was_dropped_and_made_again_is_told_loudly(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         place.drop("planes")

@@ -30,6 +30,9 @@ _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
 _MIRROR_OF: Final = "millrace_mirror_of"
 """The label by which a table says whose mirror it is: a digest, for a label holds 63 characters of few kinds."""
+NEEDS_RESYNC: Final = "millrace_needs_resync"
+"""The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
+MADE_ANEW: Final = "table_made_anew"
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
     kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
@@ -101,9 +104,9 @@ class BigQueryTables:
                         found = self._widen(found, definition)
                     elif _MIRROR_OF not in found.labels:
                         found = self._claim(found, definition)
+                    found = self._compared_with_before(found)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
                     continue  # another process was faster: look at what it made
-            self._compare_with_before(found)
             return _definition(found, definition)
         raise TableTroubleError(f"table {self._path(definition.name)}: altered by others all the time")
 
@@ -144,16 +147,22 @@ class BigQueryTables:
             structlog.get_logger().warning("table_not_claimed", table=definition.name, error=str(error.message))
             return found
 
-    def _compare_with_before(self, found: bigquery.Table) -> None:
+    def _compared_with_before(self, found: bigquery.Table) -> bigquery.Table:
         """Say loudly that a table is another one than it was: what had been written to the old one is not in it."""
-        before = self._made_at.setdefault(found.table_id, found.created)
-        if before != found.created:
-            self._made_at[found.table_id] = found.created
-            structlog.get_logger().error(
-                "table_made_anew",
-                table=found.table_id,
-                fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
-            )
+        if self._made_at.setdefault(found.table_id, found.created) == found.created:
+            return found
+        structlog.get_logger().error(
+            MADE_ANEW,
+            table=found.table_id,
+            fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
+        )
+        made_at, found.labels = found.created, {**found.labels, NEEDS_RESYNC: MADE_ANEW}
+        try:
+            found = self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.Forbidden as error:
+            structlog.get_logger().warning("table_not_labelled", table=found.table_id, error=str(error.message))
+        self._made_at[found.table_id] = made_at
+        return found
 
     def _path(self, name: str) -> bigquery.TableReference:
         return bigquery.DatasetReference(self._project, self._dataset).table(name)
