@@ -1,12 +1,17 @@
-"""One small HTTP port: `/healthz` (alive means the loop made progress lately), `/readyz`, `/metrics` (Prometheus)."""
+"""One small HTTP port: `/healthz` (alive means the loop made progress lately), `/readyz`, `/metrics` (Prometheus).
+
+And `/status`, of a service that has more to say of itself: one JSON object.
+"""
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import msgspec
+import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -32,9 +37,16 @@ class Health:
 
 
 @contextmanager
-def serving_health(health: Health, registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
+def serving_health(
+    health: Health,
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    status: Callable[[], Mapping[str, object]] | None = None,
+) -> Iterator[int]:
     """Serve health and metrics while the block runs; yield the port (a free one if asked for 0).
 
+    ``status`` is asked at each GET of `/status`, on a thread of its own; what it raises is that answer's fault alone.
     MisconfiguredError where the address is taken, or not ours.
     """
 
@@ -47,8 +59,17 @@ def serving_health(health: Health, registry: CollectorRegistry, host: str, port:
                     self._answer(200 if health.ready else 503, b"ready\n" if health.ready else b"not ready\n")
                 case "/metrics":
                     self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+                case "/status" if status is not None:
+                    try:
+                        body = msgspec.json.encode(status())
+                    except Exception:  # a question of an operator's ends no service
+                        structlog.get_logger().exception("status_failed")
+                        self._answer(500, b"the status cannot be told; the log says why\n")
+                    else:
+                        self._answer(200, body, "application/json")
                 case _:
-                    self._answer(404, b"/healthz, /readyz or /metrics\n")
+                    also = b", /status" if status is not None else b""
+                    self._answer(404, b"/healthz, /readyz" + also + b" or /metrics\n")
 
         def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
             self.send_response(status)

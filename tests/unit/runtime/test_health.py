@@ -45,6 +45,24 @@ def test_an_address_that_is_taken_is_named_with_the_way_out() -> None:
         pass
 
 
+def test_a_service_may_say_more_of_itself() -> None:
+    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, lambda: {"state": "running"}) as port:
+        assert fetched(port, "/status") == (200, '{"state":"running"}')
+        assert "/status" in fetched(port, "/elsewhere")[1]
+    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0) as port:
+        status, text = fetched(port, "/status")
+        assert (status, "/status" in text) == (404, False)
+
+
+def test_a_status_that_cannot_be_told_is_that_answers_fault_alone() -> None:
+    def broken() -> dict[str, object]:
+        raise LookupError("broken")
+
+    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, broken) as port:
+        assert fetched(port, "/status")[0] == 500
+        assert fetched(port, "/healthz")[0] == 200
+
+
 def test_metrics_are_prometheus_text() -> None:
     registry = CollectorRegistry()
     Counter("millrace_changes", "changes", registry=registry).inc(3)
