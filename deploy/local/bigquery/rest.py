@@ -147,7 +147,7 @@ class _Api:
 
     def list_tables(self, call: Call) -> Mapping[str, Any]:
         tables = self._warehouse.tables(call.dataset)
-        keys = ("kind", "id", "tableReference", "type", "creationTime", "clustering")
+        keys = ("kind", "id", "tableReference", "type", "creationTime", "clustering", "labels")
         return {
             "kind": "bigquery#tableList",
             "tables": [_only(table_resource(table), keys) for table in tables],
