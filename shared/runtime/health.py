@@ -62,7 +62,7 @@ def serving_health(
                 case "/status" if status is not None:
                     try:
                         body = msgspec.json.encode(status())
-                    except Exception:  # a question of an operator's ends no service
+                    except Exception:  # noqa: BLE001  what an operator asks ends no service
                         structlog.get_logger().exception("status_failed")
                         self._answer(500, b"the status cannot be told; the log says why\n")
                     else:
