@@ -1,6 +1,7 @@
 """The consumer: change batches of a Pub/Sub subscription, applied to BigQuery tables by a Spark streaming query.
 
-`python -m services.cdc_consumer` runs it; `python -m services.cdc_consumer setup` makes its topics and subscriptions.
+`python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `status` it asks
+the one that runs how each table is.
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
 
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -28,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from services.cdc_consumer.adapters.mirrors import read_mirrors
 from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import receiving_reports
@@ -44,6 +46,8 @@ from services.cdc_consumer.spark_session import (
     open_session,
     start_error,
 )
+from services.cdc_consumer.status import ConsumerStatus
+from services.cdc_consumer.status_command import status
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
@@ -76,8 +80,10 @@ def main(arguments: Sequence[str]) -> int:
                     serve(read_settings(Settings, os.environ), stop)
                 case ["setup"]:
                     set_up(read_settings(SetupSettings, os.environ), stop)
+                case ["status", *rest]:
+                    return status(rest, os.environ, sys.stdout)
                 case _:
-                    raise MisconfiguredError("usage: python -m services.cdc_consumer [setup]")
+                    raise MisconfiguredError("usage: python -m services.cdc_consumer [setup | status]")
         except MisconfiguredError as error:
             log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
             return MISCONFIGURED
@@ -116,13 +122,21 @@ def serve(settings: Settings, stop: Stop) -> None:
     health = Health(_LIVENESS)
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SystemClock())
+    client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+    told = ConsumerStatus(
+        SystemClock(), lambda: read_mirrors(client, settings.dataset_project, [settings.bigquery_dataset])
+    )
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
+        told.take(report)
         health.progressed()
 
+    def ask() -> Mapping[str, object]:
+        return told.document(ready=health.ready, alive=health.alive)
+
     with (
-        serving_health(health, registry, settings.host, settings.port) as port,
+        serving_health(health, registry, settings.host, settings.port, ask) as port,
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
     ):
         log.info("health_served", port=port)

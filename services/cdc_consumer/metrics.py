@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.cdc_consumer.core.counts import Report
+from services.cdc_consumer.core.counts import Report, stages
 from shared.runtime.clock import Clock
 
 
@@ -40,7 +40,18 @@ class ConsumerMetrics:
             ["table"],
             registry=registry,
         )
+        self._tables_refused = Gauge(
+            "millrace_consumer_tables_refused", "Tables whose changes become dead letters", registry=registry
+        )
+        lag = Gauge(
+            "millrace_consumer_lag_seconds",
+            "How long the change that was applied last took from commit to topic, and from topic to BigQuery",
+            ["stage"],
+            registry=registry,
+        )
+        self._lag = {stage: lag.labels(stage) for stage in stages(None)}
         self._troubles: set[str] = set()
+        self._refused: set[str] = set()
         self._oldest: dict[str, int] = {}
         oldest = Gauge(
             "millrace_consumer_oldest_held_age_seconds",
@@ -76,6 +87,14 @@ class ConsumerMetrics:
             self._trouble_since.remove(table)
         self._troubles = (self._troubles - set(counts.tables_well)) | set(counts.tables_in_trouble)
         self._tables_in_trouble.set(len(self._troubles))
+        self._refused -= set(counts.tables)
+        self._refused |= {table for table, note in counts.tables.items() if note.refused}
+        self._tables_refused.set(len(self._refused))
+        latest = [note.latest for note in counts.tables.values() if note.latest is not None]
+        if latest:
+            for stage, seconds in stages(max(latest, key=lambda one: one.committed)).items():
+                if seconds is not None:
+                    self._lag[stage].set(seconds)
         if counts.max_commit_timestamp is not None:
             self._applied.set(counts.max_commit_timestamp / 1e6)
 

@@ -45,6 +45,17 @@ class RowError:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A table that Millrace keeps, as it was found."""
+
+    table: str
+    made_at: int
+    """Unix time in microseconds."""
+    needs_resync: str = ""
+    """Why rows are missing in it; empty: none are known to be."""
+
+
 class Waiting(Protocol):
     """Called whenever a call has failed and is to be tried again: the task is alive."""
 

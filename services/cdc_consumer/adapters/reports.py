@@ -1,7 +1,8 @@
 """Counts, and signs of life, on their way from Spark's processes to the driver's metrics.
 
 One datagram each over a Unix socket on the driver's machine: nothing is stored, and a report that nobody takes is
-dropped, for it decides nothing. So where executors run on other machines, only what `commit` reports arrives.
+dropped, for it decides nothing. So where executors run on other machines, only what `commit` reports arrives. What
+is said of very many tables goes in several.
 """
 
 import contextlib
@@ -9,14 +10,16 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from services.cdc_consumer.core.counts import Report
+from services.cdc_consumer.core.counts import Counts, Report
 
-_LARGEST: Final = 1 << 17
+_LARGEST: Final = 1 << 16
 _PATIENCE: Final = 1.0  # seconds: the receiver's queue is short, and does nothing else
 _END: Final = b""
 
@@ -27,7 +30,23 @@ def send_report(address: str | None, report: Report) -> None:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(_PATIENCE)
-        sender.sendto(msgspec.json.encode(report), address)
+        for datagram in _datagrams(report):
+            sender.sendto(datagram, address)
+
+
+def _datagrams(report: Report) -> Iterator[bytes]:
+    """Return a report in as many pieces as it takes: the first has the counts, the others only speak of tables."""
+    encoded, tables = msgspec.json.encode(report), report.counts.tables
+    if len(encoded) <= _LARGEST or not tables:
+        yield encoded
+        return
+    half = dict(islice(tables.items(), len(tables) // 2))
+    rest = {name: note for name, note in tables.items() if name not in half}
+    if half:
+        yield from _datagrams(replace(report, counts=replace(report.counts, tables=half)))
+        yield from _datagrams(Report(counts=Counts(tables=rest)))
+    else:
+        yield from _datagrams(replace(report, counts=replace(report.counts, tables={})))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
 _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
-_MIRROR_OF: Final = "millrace_mirror_of"
+MIRROR_OF: Final = "millrace_mirror_of"
 """The label by which a table says whose mirror it is: a digest, for a label holds 63 characters of few kinds."""
 NEEDS_RESYNC: Final = "millrace_needs_resync"
 """The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
@@ -102,7 +102,7 @@ class BigQueryTables:
                     _check(_definition(found, definition), definition)
                     if _missing(_definition(found, definition), definition):
                         found = self._widen(found, definition)
-                    elif _MIRROR_OF not in found.labels:
+                    elif MIRROR_OF not in found.labels:
                         found = self._claim(found, definition)
                     found = self._compared_with_before(found)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
@@ -124,7 +124,7 @@ class BigQueryTables:
         table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
         table.clustering_fields = list(definition.clustering)
         table.description = f"Mirror of {definition.mirror_of}, kept by Millrace"
-        table.labels = {_MIRROR_OF: _digest(definition.mirror_of)}
+        table.labels = {MIRROR_OF: _digest(definition.mirror_of)}
         created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
         structlog.get_logger().info("table_created", table=definition.name, columns=len(definition.columns))
         return created
@@ -133,14 +133,14 @@ class BigQueryTables:
         """Add the columns that are missing: one change, with the etag of what was read."""
         new = _missing(_definition(found, definition), definition)
         found.schema = [*found.schema, *(_field(column) for column in new)]
-        found.labels = {**found.labels, _MIRROR_OF: _digest(definition.mirror_of)}
+        found.labels = {**found.labels, MIRROR_OF: _digest(definition.mirror_of)}
         widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
         structlog.get_logger().info("columns_added", table=definition.name, columns=[each.name for each in new])
         return widened
 
     def _claim(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a table that another has made say whose mirror it is now, where that is allowed."""
-        found.labels = {**found.labels, _MIRROR_OF: _digest(definition.mirror_of)}
+        found.labels = {**found.labels, MIRROR_OF: _digest(definition.mirror_of)}
         try:
             return self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
         except exceptions.Forbidden as error:
@@ -182,7 +182,7 @@ def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefiniti
     """
     constraints = table.table_constraints
     key = constraints.primary_key.columns if constraints is not None and constraints.primary_key is not None else ()
-    free = table.labels.get(_MIRROR_OF) in (None, _digest(wanted.mirror_of))
+    free = table.labels.get(MIRROR_OF) in (None, _digest(wanted.mirror_of))
     mirror_of = wanted.mirror_of if free else str(table.description or "another source table")
     return TableDefinition(table.table_id, tuple(_column(field) for field in table.schema), tuple(key), mirror_of)
 
@@ -210,7 +210,7 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         raise TableTroubleError(
             f"table {wanted.name} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
             "give one of them a dataset of its own; if it is the same table under another name, take its label off: "
-            f"bq update --clear_label {_MIRROR_OF} <dataset>.{wanted.name}"
+            f"bq update --clear_label {MIRROR_OF} <dataset>.{wanted.name}"
         )
     if not seen.primary_key:
         key = ", ".join(f"`{name}`" for name in wanted.primary_key)

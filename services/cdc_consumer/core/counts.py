@@ -17,6 +17,15 @@ class Applied:
     applied: int | None = None
 
 
+def stages(applied: Applied | None) -> Mapping[str, float | None]:
+    """Return how long a change took by each stage, in seconds; None where that is not known."""
+    published = applied.published if applied is not None else None
+    if applied is None or published is None:
+        return {"commit_to_published": None, "published_to_applied": None}
+    to_applied = None if applied.applied is None else (applied.applied - published) / 1e6
+    return {"commit_to_published": (published - applied.committed) / 1e6, "published_to_applied": to_applied}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableNote:
     """What a task says of one table. Words are such as a log may hold: names and codes, no row's values."""

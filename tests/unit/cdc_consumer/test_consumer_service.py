@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.reports import receiving_reports, send_report
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
-from services.cdc_consumer.core.counts import Counts, Report, TableNote
+from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import QueryFailedError, check_java, check_master, error_of, start_error
@@ -219,6 +219,20 @@ def test_reports_reach_whoever_receives_them(tmp_path: Path) -> None:
     assert taken.empty()
 
 
+def test_what_is_said_of_very_many_tables_arrives_all_the_same(tmp_path: Path) -> None:
+    taken: queue.Queue[Report] = queue.Queue()
+    tables = {f"table_{number}": TableNote(put_off="x" * 300) for number in range(2_000)}
+    with receiving_reports(tmp_path / "r", taken.put):
+        send_report(str(tmp_path / "r"), Report(counts=Counts(messages=7, tables=tables), process="p", oldest_held=5))
+        found = [taken.get(timeout=10)]
+        while len({name for one in found for name in one.counts.tables}) < len(tables):
+            found.append(taken.get(timeout=10))
+
+    assert len(found) > 1
+    assert [one.counts.messages for one in found if one.counts.messages] == [7]
+    assert [one.oldest_held for one in found if one.process] == [5]
+
+
 def test_a_report_that_nobody_receives_is_dropped(tmp_path: Path) -> None:
     send_report(str(tmp_path / "nobody"), Report(counts=COUNTS))
     send_report(None, Report(counts=COUNTS))
@@ -263,6 +277,22 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
     assert since("planes") == NOW / 1e9
     assert since("airports") is None
     assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 1
+
+
+def test_lag_by_stage_is_that_of_the_latest_change_and_refused_tables_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry, SetClock())
+    older, newer = Applied(1_000_000, 1_100_000, 9_000_000), Applied(2_000_000, 2_500_000, 3_750_000)
+    refused = TableNote(refused="bad_name: x")
+    metrics.take(Report(counts=Counts(tables={"a": TableNote(latest=older), "b": TableNote(latest=newer)})))
+    metrics.take(Report(counts=Counts(tables={"c": refused, "d": refused})))
+    metrics.take(Report(counts=Counts(tables={"d": TableNote()})))
+
+    def lag(stage: str) -> float | None:
+        return registry.get_sample_value("millrace_consumer_lag_seconds", {"stage": stage})
+
+    assert (lag("commit_to_published"), lag("published_to_applied")) == (0.5, 1.25)
+    assert registry.get_sample_value("millrace_consumer_tables_refused") == 1
 
 
 def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_by_itself() -> None:

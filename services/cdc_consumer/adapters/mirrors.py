@@ -1,0 +1,27 @@
+"""What the mirrors of a dataset say of themselves by their labels: one cheap call, for `status`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from google.cloud import bigquery
+
+from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.tables import MIRROR_OF, NEEDS_RESYNC
+from services.cdc_consumer.ports import Mirror
+
+_TIMEOUT: Final = 3.0  # seconds: somebody waits for the answer
+_NO_RETRY: Final[Any] = None
+
+
+def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str]) -> Sequence[Mirror]:
+    """Return the mirrors of some datasets. TransientError or TableTroubleError where they cannot be listed now."""
+    mirrors = []
+    for dataset in datasets:
+        with rest_errors(f"tables of {project}.{dataset}"):
+            listed = client.list_tables(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
+            mirrors += [
+                Mirror(one.table_id, round(one.created.timestamp() * 1e6), one.labels.get(NEEDS_RESYNC, ""))
+                for one in listed
+                if MIRROR_OF in one.labels
+            ]
+    return mirrors

@@ -1,0 +1,173 @@
+"""What the consumer says of itself when asked: how each table is, what was done, how far behind each stage is."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.cdc_consumer.core.counts import Applied, Report, TableNote, stages
+from services.cdc_consumer.ports import Mirror
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.clock import Clock
+
+RUNNING: Final = "running"
+PUT_OFF: Final = "put off"
+REFUSED: Final = "refused"
+NEEDS_RESYNC: Final = "needs re-sync"
+
+_LOOK_AGAIN: Final = timedelta(seconds=10)
+"""How old, at most, what is told of labels may be."""
+_SEEN: Final = timedelta(minutes=10)
+"""How long a process counts that has said nothing more."""
+
+
+@dataclass(slots=True)
+class _Table:
+    put_off: str = ""
+    put_off_since: int = 0
+    refused: str = ""
+    refused_since: int = 0
+    latest: Applied | None = None
+
+
+@dataclass(slots=True)
+class _Labels:
+    """The mirrors as they were last listed."""
+
+    mirrors: Sequence[Mirror] = ()
+    read_at: Nanoseconds | None = None
+    looked_at: Nanoseconds | None = None
+    error: str = ""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ConsumerStatus:
+    """Takes the reports of all processes; safe to use from any thread.
+
+    ``read_mirrors`` lists the tables there are: what a table says by its labels outlives this process.
+    """
+
+    def __init__(self, clock: Clock, read_mirrors: Callable[[], Sequence[Mirror]]) -> None:
+        self._clock = clock
+        self._read_mirrors = read_mirrors
+        self._lock = threading.Lock()
+        self._tables: dict[str, _Table] = {}
+        self._seen: dict[str, int] = {}
+        self._held: dict[str, int] = {}
+        self._counted: Counter[str] = Counter()
+        self._letters: Counter[str] = Counter()
+        self._labels = _Labels()
+        self._started = clock.now()
+
+    def take(self, report: Report) -> None:
+        """Add what a process reports."""
+        counts, now = report.counts, self._micros()
+        with self._lock:
+            if report.process:
+                self._seen[report.process] = now
+                if report.oldest_held is None:
+                    self._held.pop(report.process, None)
+                else:
+                    self._held[report.process] = report.oldest_held
+            for name in ("messages", "changes", "rows_written", "superseded", "acked", "put_off", "given_back"):
+                self._counted[name] += getattr(counts, name)
+            self._letters.update(counts.letters)
+            for name, note in counts.tables.items():
+                _note(self._tables.setdefault(name, _Table()), note, now)
+
+    def document(self, *, ready: bool, alive: bool) -> Mapping[str, object]:
+        """Return the answer, ready for JSON: names, codes, counts and times, no row's values."""
+        self._look_at_labels()
+        with self._lock:
+            labels, now = self._labels, self._micros()
+            mirrors = {one.table: one for one in labels.mirrors}
+            names = sorted({*self._tables, *mirrors})
+            tables = [_shown(name, self._tables.get(name), mirrors.get(name)) for name in names]
+            return {
+                "service": "cdc_consumer",
+                "state": ("running" if ready else "starting") if alive else "makes no progress",
+                "since": format_timestamp(self._started),
+                "tables": tables,
+                "labels": {
+                    "read_at": _time(None if labels.read_at is None else labels.read_at // 1000),
+                    "error": labels.error,
+                },
+                "changes": {
+                    "seen": self._counted["changes"],
+                    "written": self._counted["rows_written"],
+                    "superseded": self._counted["superseded"],
+                    "letters": dict(self._letters),
+                },
+                "messages": {name: self._counted[name] for name in ("messages", "acked", "put_off", "given_back")},
+                "lag_seconds": self._lag(now),
+                "processes": {
+                    "seen": sum(now - at <= _SEEN // timedelta(microseconds=1) for at in self._seen.values()),
+                    "holding": len(self._held),
+                },
+            }
+
+    def _lag(self, now: int) -> Mapping[str, float | None]:
+        applied = [one.latest for one in self._tables.values() if one.latest is not None]
+        last = max(applied, key=lambda one: one.applied or 0, default=None)
+        oldest = min(self._held.values(), default=None)
+        return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
+
+    def _look_at_labels(self) -> None:
+        """List the mirrors again if it is time; while that takes long, whoever else asks gets what is known."""
+        labels = self._labels
+        if not labels.reading.acquire(blocking=False):
+            return
+        try:
+            now = self._clock.now()
+            if labels.looked_at is not None and now - labels.looked_at < _LOOK_AGAIN.total_seconds() * 1e9:
+                return
+            labels.looked_at = now
+            try:
+                labels.mirrors, labels.read_at, labels.error = self._read_mirrors(), now, ""
+            except (TransientError, MisconfiguredError) as error:
+                labels.error = str(error)
+                structlog.get_logger().warning("labels_not_read", error=str(error))
+        finally:
+            labels.reading.release()
+
+    def _micros(self) -> int:
+        return self._clock.now() // 1000
+
+
+def _note(table: _Table, note: TableNote, now: int) -> None:
+    if note.put_off and not table.put_off:
+        table.put_off_since = now
+    if note.refused and not table.refused:
+        table.refused_since = now
+    table.put_off, table.refused = note.put_off, note.refused
+    if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
+        table.latest = note.latest
+
+
+def _shown(name: str, table: _Table | None, mirror: Mirror | None) -> Mapping[str, object]:
+    """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
+    table = table or _Table()
+    troubles = []
+    if table.put_off:
+        troubles.append({"state": PUT_OFF, "since": _time(table.put_off_since), "why": table.put_off})
+    if table.refused:
+        troubles.append({"state": REFUSED, "since": _time(table.refused_since), "why": table.refused})
+    if mirror is not None and mirror.needs_resync:
+        troubles.append({"state": NEEDS_RESYNC, "since": _time(mirror.made_at), "why": mirror.needs_resync})
+    return {
+        "table": name,
+        "state": troubles[0]["state"] if troubles else RUNNING,
+        "troubles": troubles,
+        "committed": _time(table.latest.committed if table.latest is not None else None),
+        "applied": _time(table.latest.applied if table.latest is not None else None),
+        "lag_seconds": stages(table.latest),
+    }
+
+
+def _time(micros: int | None) -> str | None:
+    return None if micros is None else format_timestamp(Nanoseconds(micros * 1000))

@@ -1,0 +1,212 @@
+"""What the consumer says of its tables, and what `status` makes of it."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
+from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.status import ConsumerStatus
+from services.cdc_consumer.status_command import exit_code, lines, status
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import format_timestamp
+from shared.runtime.health import Health, serving_health
+from tests.unit.cdc_consumer.world import NOW, SetClock
+
+MICROS = NOW // 1000
+WAITS = TableNote(put_off="PERMISSION_DENIED")
+LATEST = Applied(MICROS - 3_000_000, MICROS - 2_500_000, MICROS - 1_000_000)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = SetClock()
+        self.mirrors: Sequence[Mirror] | Exception = []
+        self.looks = 0
+        self.status = ConsumerStatus(self.clock, self.read)
+
+    def read(self) -> Sequence[Mirror]:
+        self.looks += 1
+        if isinstance(self.mirrors, Exception):
+            raise self.mirrors
+        return self.mirrors
+
+    def take(self, counts: Counts | None = None, **report: Any) -> None:
+        self.status.take(Report(counts=counts or Counts(), **report))
+
+    def document(self, *, ready: bool = True, alive: bool = True) -> Mapping[str, Any]:
+        document: Mapping[str, Any] = json.loads(json.dumps(self.status.document(ready=ready, alive=alive)))
+        return document
+
+    def states(self) -> Mapping[str, str]:
+        return {table["table"]: table["state"] for table in self.document()["tables"]}
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        tables: Sequence[Mapping[str, Any]] = self.document()["tables"]
+        return next(table for table in tables if table["table"] == name)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_every_table_has_its_state_since_and_why(world: World) -> None:
+    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_made_anew")]
+    world.take(
+        Counts(
+            messages=3,
+            tables={
+                "planes": WAITS,
+                "airports": TableNote(latest=LATEST),
+                "pilots": TableNote(refused="no_primary_key: table pilots"),
+            },
+        )
+    )
+
+    assert world.states() == {
+        "airports": "running",
+        "anew": "needs re-sync",
+        "pilots": "refused",
+        "planes": "put off",
+        "quiet": "running",
+    }
+    assert world.table("planes")["troubles"] == [
+        {"state": "put off", "since": format_timestamp(NOW), "why": "PERMISSION_DENIED"}
+    ]
+    assert world.table("anew")["troubles"][0]["since"] == "2026-11-21T12:00:00Z"
+    assert world.table("pilots")["troubles"][0]["why"].startswith("no_primary_key")
+    assert world.table("airports")["troubles"] == []
+
+
+def test_since_is_when_it_began_until_it_is_well_again(world: World) -> None:
+    world.take(Counts(tables={"planes": WAITS}))
+    world.clock.pass_time(timedelta(minutes=1))
+    world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND")}))
+    (trouble,) = world.table("planes")["troubles"]
+    assert (trouble["since"], trouble["why"]) == (format_timestamp(NOW), "NOT_FOUND")
+
+    world.take(Counts(tables={"planes": TableNote()}))
+    assert world.states() == {"planes": "running"}
+    world.take(Counts(tables={"planes": WAITS}))
+    assert world.table("planes")["troubles"][0]["since"] == "2026-11-21T12:01:05Z"
+
+
+def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND", refused="schema_conflict: x")}))
+
+    assert [one["state"] for one in world.table("planes")["troubles"]] == ["put off", "refused", "needs re-sync"]
+
+
+def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
+    world.take(Counts(messages=2, changes=5, rows_written=3, superseded=1, letters={"undecodable": 1}, acked=2))
+    world.take(Counts(messages=1, changes=1, rows_written=1, letters={"undecodable": 2, "bad_name": 1}, put_off=1))
+    world.take(process="a:1", oldest_held=MICROS - 60_000_000)
+    world.take(process="b:1", oldest_held=MICROS - 5_000_000)
+    world.take(process="b:1")
+
+    document = world.document()
+    assert document["changes"] == {
+        "seen": 6,
+        "written": 4,
+        "superseded": 1,
+        "letters": {"undecodable": 3, "bad_name": 1},
+    }
+    assert document["messages"] == {"messages": 3, "acked": 2, "put_off": 1, "given_back": 0}
+    assert document["processes"] == {"seen": 2, "holding": 1}
+    assert document["lag_seconds"]["oldest_held"] == 60
+    world.clock.pass_time(timedelta(minutes=11))
+    assert world.document()["processes"] == {"seen": 0, "holding": 1}
+
+
+def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: World) -> None:
+    earlier = Applied(MICROS - 90_000_000, MICROS - 80_000_000, MICROS - 70_000_000)
+    world.take(Counts(tables={"airports": TableNote(latest=earlier), "planes": TableNote(latest=LATEST)}))
+    world.take(Counts(tables={"planes": TableNote(latest=Applied(MICROS - 99_000_000))}))
+
+    lag = world.document()["lag_seconds"]
+    assert (lag["commit_to_published"], lag["published_to_applied"]) == (0.5, 1.5)
+    assert world.table("airports")["lag_seconds"] == {"commit_to_published": 10.0, "published_to_applied": 10.0}
+    assert world.table("planes")["committed"] == "2026-11-21T12:00:02Z"
+
+
+def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.document()
+    world.document()
+    assert world.looks == 1
+
+    world.mirrors = TransientError("503")
+    world.clock.pass_time(timedelta(seconds=11))
+    document = world.document()
+    assert world.looks == 2
+    assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503"}
+    assert world.states() == {"planes": "needs re-sync"}
+    assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
+
+
+@pytest.mark.parametrize(
+    ("ready", "alive", "state"),
+    [(True, True, "running"), (False, True, "starting"), (True, False, "makes no progress")],
+)
+def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
+    world.take(Counts(tables={"planes": TableNote()}))
+    document = world.document(ready=ready, alive=alive)
+
+    assert document["state"] == state
+    assert exit_code(document) == (state != "running")
+
+
+@pytest.mark.parametrize("note", [WAITS, TableNote(refused="bad_name: x")])
+def test_a_table_that_does_not_run_is_an_exit_code(world: World, note: TableNote) -> None:
+    world.take(Counts(tables={"planes": note, "airports": TableNote()}))
+    assert exit_code(world.document()) == 1
+
+
+def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.take(Counts(letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
+    printed = list(lines(world.document()))
+
+    assert printed[0] == "cdc_consumer: running since 2026-11-21T12:00:05Z"
+    assert printed[1].split("  ")[0] == "TABLE"
+    airports, planes, more = printed[2:5]
+    assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
+    assert planes.split() == ["planes", "put", "off", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
+    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_made_anew"]
+    assert "dead letters since the start: bad_name 4" in printed
+
+
+def test_it_asks_the_running_service(world: World) -> None:
+    world.take(Counts(tables={"planes": WAITS}))
+
+    def ask() -> Mapping[str, object]:
+        return world.status.document(ready=True, alive=True)
+
+    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, ask) as port:
+        out = io.StringIO()
+        assert status(["--json", "--address", f"127.0.0.1:{port}"], {}, out) == 1
+        assert json.loads(out.getvalue()) == world.document()
+        out = io.StringIO()
+        assert status([], {"HOST": "0.0.0.0", "PORT": str(port)}, out) == 1  # noqa: S104  what it listens on
+        assert "planes" in out.getvalue()
+
+
+def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
+    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0) as port:
+        address = f"127.0.0.1:{port}"
+        with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):
+            status(["--address", address], {}, io.StringIO())
+    with pytest.raises(MisconfiguredError, match="--address HOST:PORT"):
+        status(["--address", address], {}, io.StringIO())
+    with (
+        serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,
+        pytest.raises(MisconfiguredError, match="no cdc_consumer"),
+    ):
+        status(["--address", f"127.0.0.1:{port}"], {}, io.StringIO())
