@@ -19,16 +19,16 @@ import structlog
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, decode_messages
 from services.cdc_consumer.core.counts import Applied, Counts, TableNote
+from services.cdc_consumer.core.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.poison import Poison, poison_change
-from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, TableDefinition, shown_name, table_definition
+from services.cdc_consumer.core.tables import shown_name
 from services.cdc_consumer.flood import PoisonFlood, Seen
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.suspects import in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
 from services.cdc_consumer.writing import ListWrites, Writing, by_table
-from shared.contracts.change_batch import Header
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
@@ -52,6 +52,9 @@ class Memory:
 
     patience: Patience = field(default_factory=Patience)
     flood: PoisonFlood = field(default_factory=PoisonFlood)
+    plan: Plan = EVERYTHING
+    left_out: set[str] = field(default_factory=set)
+    """The source tables of which it has been said that they are left out."""
     tables: TablesInTrouble = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,7 @@ class _Task:
         self._unsettled = unsettled  # leases of all of the task's messages that are neither acked nor put off
         self._open = set(range(len(messages)))  # messages of ours of which the same is true
         self._ports = ports
+        self._memory = memory
         self._patience = memory.patience
         self._known = memory.tables
         self._flood = memory.flood
@@ -94,16 +98,18 @@ class _Task:
         self._stop = writing.stop
         self._clock = writing.clock
         self._letters: Counter[str] = Counter()
-        self._refused: dict[str, str] = {}
+        self._refused: Mapping[str, str] = {}
         self._put_off = 0
         self._decoded: Decoded
         self._lists: list[ListWrites]
 
     def run(self, fatal: bool) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
-        self._decoded = self._undecoded() if fatal else decode_messages(self._messages, self._clock.now())
+        self._decoded = self._undecoded() if fatal else self._decode()
         self._flood.judge(self._seen(self._open, self._decoded.poison))
-        self._lists = self._column_lists()
+        self._lists = [ListWrites(changes) for changes in self._decoded.tables]
+        self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
+        self._say_what_is_left_out()
         known = [one for one in self._lists if self._known.known(one.definition)]
         for one in known:
             suspected = not self._known.certain(one.definition)
@@ -114,6 +120,14 @@ class _Task:
         self._put_off_the_rest()
         return self._counts()
 
+    def _decode(self) -> Decoded:
+        return decode_messages(self._messages, self._clock.now(), self._memory.plan)
+
+    def _say_what_is_left_out(self) -> None:
+        for table in self._decoded.left_out.keys() - self._memory.left_out:
+            self._memory.left_out.add(table)
+            structlog.get_logger().info("table_left_out", source_table=table)
+
     def _undecoded(self) -> Decoded:
         """Return messages as poison without looking into them."""
         told = "delivered {} times and never settled, though it was not put off so often: it may end the process"
@@ -122,24 +136,6 @@ class _Task:
             for message in sorted(self._open)
         ]
         return Decoded((), poison, {})
-
-    def _column_lists(self) -> list[ListWrites]:
-        """Return the column lists with their messages: a message belongs to one, even if it has no change at all."""
-        lists = [ListWrites(changes) for changes in self._decoded.tables]
-        by_definition: dict[TableDefinition, list[ListWrites]] = {}
-        for one in lists:
-            by_definition.setdefault(one.definition, []).append(one)
-        by_header: dict[Header, Sequence[ListWrites]] = {}
-        for message, batch in self._decoded.batches.items():
-            if batch.header not in by_header:
-                try:
-                    by_header[batch.header] = by_definition.get(table_definition(batch.header), ())
-                except PoisonRecordError as error:  # its changes are all among the poison
-                    by_header[batch.header] = ()
-                    self._refused[shown_name(batch.header.table)] = str(error)
-            for one in by_header[batch.header]:
-                one.messages.append(message)
-        return lists
 
     def _write(self, again: Sequence[ListWrites] | None = None) -> None:
         """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""
@@ -184,8 +180,11 @@ class _Task:
         done = self._open - waiting
         if not done:
             return
-        poison = [*self._decoded.poison, *chain.from_iterable(self._poison_of(one) for one in self._lists)]
-        poison = [one for one in poison if one.message in done]
+        told: dict[tuple[int, int | None], Poison] = {}
+        for each in chain(self._decoded.poison, *map(self._poison_of, self._lists)):
+            if each.message in done:  # a change that goes to two tables and is refused by both is one letter
+                told.setdefault((each.message, each.change), each)
+        poison = list(told.values())
         seen = self._seen(done, poison)
         self._flood.judge(seen)
         self._keep_letters(poison)
@@ -316,7 +315,7 @@ class _Task:
             return TableNote(put_off=one.trouble.shown)
         if one.conflict is not None:
             return TableNote(refused=str(one.conflict))
-        committed = one.changes.rows[COMMIT_TIMESTAMP_COLUMN]
+        committed = one.changes.rows[one.definition.commit_timestamp]
         latest = pc.max(committed)
         if not latest.is_valid:
             return TableNote()

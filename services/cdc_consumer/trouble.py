@@ -78,7 +78,7 @@ class TablesInTrouble:
         trouble = self._troubles.get(definition)
         if trouble is None:
             return False
-        trouble.certain = trouble.certain or self.others_accepted_since(definition.name, trouble.since)
+        trouble.certain = trouble.certain or self.others_accepted_since(definition.identity, trouble.since)
         return trouble.certain
 
     def probe_due(self, definition: TableDefinition, now: Nanoseconds) -> bool:
@@ -97,7 +97,7 @@ class TablesInTrouble:
         probe_at = later(now, self._patience.between_probes)
         if definition not in self._troubles:
             self._troubles[definition] = _Trouble(since, probe_at, now, certain=not why.suspected)
-            structlog.get_logger().warning("table_in_trouble", table=definition.name, why=why.shown)
+            structlog.get_logger().warning("table_in_trouble", table=definition.identity, why=why.shown)
         trouble = self._troubles[definition]
         trouble.certain = trouble.certain or not why.suspected
         trouble.probe_at, trouble.seen = probe_at, now
@@ -108,7 +108,7 @@ class TablesInTrouble:
     def well(self, definition: TableDefinition) -> None:
         """Forget a column list's trouble."""
         if self._troubles.pop(definition, None) is not None:
-            structlog.get_logger().info("table_recovered", table=definition.name)
+            structlog.get_logger().info("table_recovered", table=definition.identity)
 
     def accepted(self, table: str, now: Nanoseconds) -> None:
         """Remember that BigQuery has taken rows of a table."""

@@ -1,4 +1,6 @@
-"""Writes the changes of a task: the newest of each key, every table's appends at once, and each trouble its size.
+"""Writes the changes of a task: every table's appends at once, and each trouble its size.
+
+Of a mirror the newest change of each key is written, of a history every one.
 
 What fails retryably is tried again until it is known whose trouble it is. It is the table's if others were accepted
 meanwhile; if nothing at all is accepted, it is the service's, and then everything waits. Where nothing else has been
@@ -15,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from services.cdc_consumer.core.columns import TableChanges
-from services.cdc_consumer.core.sequencing import newest_per_key
+from services.cdc_consumer.core.sequencing import rows_to_write
 from services.cdc_consumer.core.tables import TableDefinition
 from services.cdc_consumer.ports import Appending, CdcWriter, RowError, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.trouble import Patience, TablesInTrouble, later
@@ -37,7 +39,7 @@ class ListWrites:
 
     def __init__(self, changes: TableChanges) -> None:
         self.changes = changes
-        self.messages: list[int] = []
+        self.messages = changes.messages
         self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
         self.refused: dict[int, RowError] = {}
         self.stuck: dict[int, str] = {}
@@ -56,8 +58,8 @@ class ListWrites:
 
     @property
     def table(self) -> str:
-        """Return the table's name."""
-        return self.changes.definition.name
+        """Return the table's identity."""
+        return self.changes.definition.identity
 
     @property
     def writable(self) -> bool:
@@ -182,7 +184,7 @@ class Writing:
     def _start(self, lists: Iterable[ListWrites]) -> None:
         for group in by_table(lists).values():
             writable = [one for one in group if one.writable]
-            chosen = newest_per_key([one.changes for one in writable], [one.excluded() for one in writable])
+            chosen = rows_to_write([one.changes for one in writable], [one.excluded() for one in writable])
             for one, newest in zip(writable, chosen, strict=True):
                 if not one.ensured or one.under_way is not None:
                     continue

@@ -56,7 +56,8 @@ class AppendStreams:
         self, channel: grpc.Channel, project: str, dataset: str, stop: Stop, clock: Clock, limits: Limits | None = None
     ) -> None:
         self._channel = channel
-        self._parent = f"projects/{project}/datasets/{dataset}"
+        self._project = project
+        self._dataset = dataset
         self._stop = stop
         self._clock = clock
         self._limits = limits or Limits()
@@ -82,7 +83,7 @@ class AppendStreams:
         """Open a connection for a stream."""
         self.connections_opened += 1
         structlog.get_logger().info(
-            "append_connection_opened", table=stream.encoder.definition.name, opened=self.connections_opened
+            "append_connection_opened", table=stream.encoder.definition.identity, opened=self.connections_opened
         )
         limits = self._limits
         return AppendConnection(self._channel, stream.path, stream.first, limits.window_bytes, limits.answer_within)
@@ -100,7 +101,8 @@ class AppendStreams:
                     self._drop(narrow, "replaced")
                 return stream
         if definition not in self._streams:
-            path = f"{self._parent}/tables/{definition.name}/streams/_default"
+            dataset = f"projects/{self._project}/datasets/{definition.dataset or self._dataset}"
+            path = f"{dataset}/tables/{definition.name}/streams/_default"
             self._streams[definition] = _Stream(self, path, definition, self._limits)
         return self._streams[definition]
 
@@ -116,7 +118,7 @@ class AppendStreams:
     def _drop(self, stream: "_Stream", why: str) -> None:
         stream.close()
         del self._streams[stream.encoder.definition]
-        structlog.get_logger().info("append_stream_closed", table=stream.encoder.definition.name, why=why)
+        structlog.get_logger().info("append_stream_closed", table=stream.encoder.definition.identity, why=why)
 
 
 class _Stream:
@@ -170,7 +172,7 @@ class Appending:
 
     def __init__(self, stream: _Stream, encoded: pa.BinaryArray, stop: Stop) -> None:
         self._stream = stream
-        self._table = stream.encoder.definition.name
+        self._table = stream.encoder.definition.identity
         self._stop = stop
         self._refused: list[RowError] = []
         self._unblamed: list[Request] = []  # refused alone, no row error: bad rows if others pass, else the table
@@ -328,7 +330,7 @@ def _covers(stream: _Stream, definition: TableDefinition) -> bool:
     """Tell whether rows of a definition can be written on the stream of another of the same table."""
     wider = stream.encoder.definition
     return (
-        wider.name == definition.name
+        wider.identity == definition.identity
         and wider.primary_key == definition.primary_key
         and set(wider.columns) >= set(definition.columns)
     )

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import Message
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE
-from services.cdc_consumer.core.tables import PSEUDO_COLUMNS, TableDefinition, row_schema
+from services.cdc_consumer.core.tables import TableDefinition, row_schema
 
 ROW: Final = "Row"
 """The name of the message type. Without a package, so that the descriptor stands alone, as BigQuery wants it."""
@@ -37,13 +37,13 @@ _PACKED: Final = _PROVEN.keys() - {"TYPE_STRING", "TYPE_BYTES"}
 
 
 def row_descriptor(definition: TableDefinition) -> DescriptorProto:
-    """Return the message type of a table's rows: proto2, optional fields, the two pseudo-columns last.
+    """Return the message type of a table's rows: proto2, optional fields, the pseudo-columns last.
 
     Optional and of proto2, so that a field left out is NULL and a zero or an empty text is itself. With JSON names of
     their own: those made from ``a_b`` and ``aB`` would be the same, and a descriptor pool refuses that.
     """
     fields = [(column.name, column.type.proto, column.type.element is not None) for column in definition.columns]
-    fields += [(name, _TEXT, False) for name in PSEUDO_COLUMNS]
+    fields += [(name, _TEXT, False) for name in definition.pseudo_columns]
     return DescriptorProto(
         name=ROW,
         field=[

@@ -1,15 +1,20 @@
 """From messages to typed columns, ready to append; every record that can never be applied is isolated as poison."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from services.cdc_consumer.core.destinations import EVERYTHING, Destinations, Plan, destinations
+from services.cdc_consumer.core.history import history_columns
+from services.cdc_consumer.core.json_array import json_arrays
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
 from services.cdc_consumer.core.poison import Poison, oldest_safe, poison_change
 from services.cdc_consumer.core.sequence_array import are_sequences
@@ -17,14 +22,14 @@ from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP_COLUMN,
+    DELETED_COLUMN,
     SEQUENCE_COLUMN,
     TableDefinition,
     row_schema,
-    table_definition,
 )
 from services.cdc_consumer.core.types import NUMERIC, TIMESTAMP
 from services.cdc_consumer.core.values import beyond_microseconds, holding_null, limit_of, normal_numerics, wire_values
-from shared.contracts.change_batch import ChangeBatch, decode_batch
+from shared.contracts.change_batch import ChangeBatch, Header, decode_batch
 from shared.contracts.dead_letter import REPLAY_OF
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -35,6 +40,7 @@ MESSAGE: Final = "_millrace_message"
 CHANGE: Final = "_millrace_change"
 """Book-keeping column: the change's index in its batch. No source column can be named so (the prefix is reserved)."""
 
+_NULL: Final = b"null"
 _PARTIAL: Final = frozenset({"OLD_AND_NEW_VALUES", "NEW_VALUES"})
 """Value capture types whose updates are no full row image (Spanner, "Change streams overview")."""
 
@@ -43,41 +49,50 @@ _PARTIAL: Final = frozenset({"OLD_AND_NEW_VALUES", "NEW_VALUES"})
 class TableChanges:
     """The changes of one table and column list.
 
-    ``rows`` holds the definition's columns in their wire types, then ``_CHANGE_TYPE`` and ``_CHANGE_SEQUENCE_NUMBER``
-    (text), then the book-keeping columns `MESSAGE` and `CHANGE` (int32).
+    ``rows`` holds the definition's columns in their wire types, then its pseudo-columns (text), then the book-keeping
+    columns `MESSAGE` and `CHANGE` (int32).
     """
 
     definition: TableDefinition
     rows: pa.Table
+    messages: Sequence[int] = ()
+    """The messages of this table and column list, those without any change among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a table of messages holds. Poison and rows together are every change of every message, each once."""
+    """What a table of messages holds.
+
+    Of a change that is not left out there is either poison, once, or a row in each table that it goes to.
+    """
 
     tables: Sequence[TableChanges]
     poison: Sequence[Poison]
     batches: Mapping[int, ChangeBatch]
     """The decoded batch of each message that has one, to cut letters out of."""
+    unfit: Mapping[str, PoisonRecordError] = field(default_factory=dict)
+    """Source tables with a header that BigQuery could not hold, and why."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many changes came of source tables that the tables file leaves out."""
 
 
-def decode_messages(messages: pa.Table, now: Nanoseconds) -> Decoded:
-    """Return the changes in a table of messages (`MESSAGE_SCHEMA`), column by column.
+def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHING) -> Decoded:
+    """Return the changes in a table of messages (`MESSAGE_SCHEMA`), column by column, for the tables of a plan.
 
     A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
     that are not from the stream, or come from it by a replay, are too old to be safe. MisconfiguredError if a message
-    is of a newer format.
+    is of a newer format, or the plan ignores a column of a key.
     """
     batches, poison = _envelopes(messages.column("data").to_pylist())
-    groups, wrong = _groups(batches, _replayed(messages.column("attributes")))
-    poison += wrong
-    tables = []
-    for group in groups:
+    grouped = _grouped(batches, _replayed(messages.column("attributes")), plan)
+    poison += grouped.poison
+    tables: list[TableChanges] = []
+    for group in grouped.groups:
         changes, refused = _decode_group(group, now)
-        tables.append(changes)
+        tables += changes
         poison += refused
     poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
-    return Decoded(tables, poison, batches)
+    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out)
 
 
 def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:
@@ -102,9 +117,9 @@ def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:
 
 @dataclass(slots=True)
 class _Group:
-    """The messages of one table and column list."""
+    """The messages of one source table and column list."""
 
-    definition: TableDefinition
+    destinations: Destinations
     messages: list[int] = field(default_factory=list)
     batches: list[ChangeBatch] = field(default_factory=list)
     live: list[bool] = field(default_factory=list)
@@ -129,29 +144,43 @@ def _envelopes(data: Iterable[bytes | None]) -> tuple[dict[int, ChangeBatch], li
     return batches, poison
 
 
-def _groups(batches: Mapping[int, ChangeBatch], replayed: frozenset[int]) -> tuple[Sequence[_Group], list[Poison]]:
+@dataclass(slots=True)
+class _Grouped:
+    groups: Sequence[_Group] = ()
+    poison: list[Poison] = field(default_factory=list)
+    unfit: dict[str, PoisonRecordError] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def _grouped(batches: Mapping[int, ChangeBatch], replayed: frozenset[int], plan: Plan) -> _Grouped:
     """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
-    groups: dict[TableDefinition, _Group] = {}
-    by_header: dict[bytes, _Group | PoisonRecordError] = {}
-    poison: list[Poison] = []
+    groups: dict[Destinations, _Group] = {}
+    by_header: dict[bytes, _Group | PoisonRecordError | None] = {}
+    found = _Grouped()
     for index, batch in batches.items():
-        found = by_header.get(batch.header_text)
-        if found is None:
-            try:
-                definition = table_definition(batch.header)
-                found = groups.setdefault(definition, _Group(definition))
-            except PoisonRecordError as error:
-                found = error
-            by_header[batch.header_text] = found
-        if isinstance(found, _Group):
-            found.messages.append(index)
-            found.batches.append(batch)
-            found.live.append(batch.header.origin == "stream" and index not in replayed)
-        elif len(batch):
-            poison += [poison_change(index, batch, n, found.reason, found.detail) for n in range(len(batch))]
-        else:
-            poison.append(Poison(index, None, found.reason, found.detail, table=batch.header.table))
-    return list(groups.values()), poison
+        if batch.header_text not in by_header:
+            by_header[batch.header_text] = _group_of(batch.header, plan, groups)
+        match by_header[batch.header_text]:
+            case None:
+                found.left_out[batch.header.table] += len(batch)
+            case PoisonRecordError() as error:
+                found.unfit[batch.header.table] = error
+                of_all = [poison_change(index, batch, n, error.reason, error.detail) for n in range(len(batch))]
+                found.poison += of_all or [Poison(index, None, error.reason, error.detail, table=batch.header.table)]
+            case _Group() as group:
+                group.messages.append(index)
+                group.batches.append(batch)
+                group.live.append(batch.header.origin == "stream" and index not in replayed)
+    found.groups = list(groups.values())
+    return found
+
+
+def _group_of(header: Header, plan: Plan, groups: dict[Destinations, _Group]) -> _Group | PoisonRecordError | None:
+    try:
+        wanted = destinations(header, plan)
+    except PoisonRecordError as error:
+        return error
+    return None if wanted is None else groups.setdefault(wanted, _Group(wanted))
 
 
 @dataclass(slots=True)
@@ -169,7 +198,8 @@ class _Refusals:
             self.refuse(np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist(), reason, detail)
 
 
-def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[Poison]]:
+def _decode_group(group: _Group, now: Nanoseconds) -> tuple[Sequence[TableChanges], list[Poison]]:
+    wanted = group.destinations
     lengths = np.array([len(batch) for batch in group.batches], np.int64)
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     message = np.repeat(np.array(group.messages, np.int32), lengths)
@@ -179,46 +209,83 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[TableChanges, list[P
     sequence = _texts(batch.sequence for batch in group.batches)
     commit, not_instants = wire_values(TIMESTAMP, _texts(batch.commit_timestamp for batch in group.batches))
 
-    key = [column for column in group.definition.columns if column.name in group.definition.primary_key]
-    rest = [column for column in group.definition.columns[:-2] if column not in key]
-    parsed = parse_changes(
-        list(chain.from_iterable(batch.keys for batch in group.batches)),
-        list(chain.from_iterable(batch.rows for batch in group.batches)),
-        key,
-        rest,
-    )
+    rows, last_values = _rows_of(group, op)
+    keys = list(chain.from_iterable(batch.keys for batch in group.batches))
+    parsed = parse_changes(keys, rows, wanted.key, wanted.rest, wanted.ignored)
 
     refusals = _Refusals(dict(parsed.refused))
-    _check_shape(refusals, op, parsed)
+    _check_shape(refusals, op, parsed, last_values)
     refusals.refuse_where(
         pc.invert(are_sequences(sequence)),
         Reason.BAD_SEQUENCE,
         "not 1 to 4 sections of 1 to 16 hexadecimal digits, joined by '/'",
     )
     refusals.refuse(not_instants, Reason.BAD_CHANGE, f"commit timestamp: {limit_of(TIMESTAMP)}")
-    refusals.refuse_where(
-        too_old(live, op, commit, now),
-        Reason.TOO_OLD_TO_BE_SAFE,
-        "an upsert of a snapshot or a replay, older than deletes are remembered: it could bring a deleted row back",
-    )
+    if wanted.mirror is not None:
+        refusals.refuse_where(
+            too_old(live, op, commit, now),
+            Reason.TOO_OLD_TO_BE_SAFE,
+            "an upsert of a snapshot or a replay, older than deletes are remembered: it could bring a deleted row back",
+        )
     _refuse_partial_images(refusals, group, lengths)
-    columns = _typed(group.definition, parsed, refusals)
-    columns |= {SEQUENCE_COLUMN: sequence, COMMIT_TIMESTAMP_COLUMN: commit}
-    columns |= {CHANGE_TYPE: op, CHANGE_SEQUENCE_NUMBER: sequence}
-    schema = row_schema(group.definition)
-    rows = pa.table([columns[name] for name in schema.names], schema=schema)
-    rows = rows.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
+    columns = _typed(wanted, parsed, refusals)
+    found = []
+    if wanted.mirror is not None:
+        deleted = pc.equal(op, "DELETE")
+        change_type = pc.if_else(deleted, "UPSERT", op) if wanted.soft_delete else op
+        ours: dict[str, pa.Array] = {
+            SEQUENCE_COLUMN: sequence,
+            COMMIT_TIMESTAMP_COLUMN: commit,
+            DELETED_COLUMN: deleted,
+        }
+        ours |= {CHANGE_TYPE: change_type, CHANGE_SEQUENCE_NUMBER: sequence}
+        found.append((wanted.mirror, columns | ours))
+    if wanted.history is not None:
+        if last_values is not None:  # in a history they stand beside the delete, as the old values they are
+            columns |= {each.name: _null_where(last_values, columns[each.name]) for each in wanted.rest}
+        beside = history_columns(wanted.header.table, group.batches, wanted.ignored, op, sequence, commit, now)
+        found.append((wanted.history, {**columns, **beside}))
 
-    poison = []
+    poison, kept = [], None
     if refusals.found:
         batch_of = dict(zip(group.messages, group.batches, strict=True))
         for index, (reason, detail) in refusals.found.items():
             place = int(message[index])
             poison.append(poison_change(place, batch_of[place], int(change[index]), reason, detail))
-        kept = np.ones(len(message), np.bool_)
-        kept[list(refusals.found)] = False
-        rows = rows.filter(pa.array(kept))
-    return TableChanges(group.definition, rows), poison
+        mask = np.ones(len(message), np.bool_)
+        mask[list(refusals.found)] = False
+        kept = pa.array(mask)
+    tables = []
+    for definition, values in found:
+        schema = row_schema(definition)
+        table = pa.table([values[name] for name in schema.names], schema=schema)
+        table = table.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
+        tables.append(TableChanges(definition, table if kept is None else table.filter(kept), tuple(group.messages)))
+    return tables, poison
+
+
+def _rows_of(group: _Group, op: pa.StringArray) -> tuple[list[msgspec.Raw], pa.BooleanArray | None]:
+    """Return the row objects; with soft delete, a delete's are the last values of its row where the stream has them.
+
+    And which those are; None if none is.
+    """
+    rows = list(chain.from_iterable(batch.rows for batch in group.batches))
+    if not group.destinations.soft_delete:
+        return rows, None
+    old = list(chain.from_iterable(batch.old for batch in group.batches))
+    deletes = np.flatnonzero(pc.equal(op, "DELETE").to_numpy(zero_copy_only=False)).tolist()
+    taken = [index for index in deletes if bytes(rows[index]) == _NULL and bytes(old[index]) != _NULL]
+    if not taken:
+        return rows, None
+    for index in taken:
+        rows[index] = old[index]
+    mask = np.zeros(len(rows), np.bool_)
+    mask[taken] = True
+    return rows, pa.array(mask)
+
+
+def _null_where(mask: pa.BooleanArray, values: pa.Array) -> pa.Array:
+    return pc.if_else(mask, pa.scalar(None, values.type), values)
 
 
 def too_old(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> pa.BooleanArray:
@@ -245,31 +312,34 @@ def _texts(lists: Iterable[Sequence[str]]) -> pa.StringArray:
     return pa.array(list(chain.from_iterable(lists)), pa.string())
 
 
-def _check_shape(refusals: _Refusals, op: pa.StringArray, parsed: Parsed) -> None:
+def _check_shape(refusals: _Refusals, op: pa.StringArray, parsed: Parsed, last_values: pa.BooleanArray | None) -> None:
     upsert, delete = pc.equal(op, "UPSERT"), pc.equal(op, "DELETE")
+    with_row = parsed.with_row if last_values is None else pc.and_(parsed.with_row, pc.invert(last_values))
     checks = (
         (pc.invert(pc.or_(upsert, delete)), "its operation is neither UPSERT nor DELETE"),
         (pc.invert(parsed.with_key), "its key is not a JSON object"),
         (pc.and_(upsert, pc.invert(parsed.with_row)), "an upsert without a row"),
-        (pc.and_(delete, parsed.with_row), "a delete with a row"),
+        (pc.and_(delete, with_row), "a delete with a row"),
     )
     for mask, detail in checks:
         refusals.refuse_where(mask, Reason.BAD_CHANGE, detail)
 
 
-def _typed(definition: TableDefinition, parsed: Parsed, refusals: _Refusals) -> dict[str, pa.Array]:
+def _typed(wanted: Destinations, parsed: Parsed, refusals: _Refusals) -> dict[str, pa.Array]:
     """Return the source's columns in their wire types; what does not fit is refused."""
     typed = {}
-    for column in definition.columns[:-2]:
+    for column, kept in zip(wanted.parsed, wanted.kept, strict=True):
         texts = parsed.columns[column.name]
         values, misfits = wire_values(column.type, texts)
         what = f"column {column.name} of type {column.type.googlesql}"
-        if column.type.element is not None:
+        if column.type.element is not None and kept.type.element is None:
+            values = json_arrays(texts)
+        elif column.type.element is not None:
             of_null = f"{what}: an element is NULL, which a BigQuery array cannot hold"
             refusals.refuse(holding_null(texts), Reason.VALUE_DOES_NOT_FIT, of_null)
         if misfits:
             refusals.refuse(misfits, Reason.VALUE_DOES_NOT_FIT, f"{what}: {limit_of(column.type)}")
-        if column.name in definition.primary_key:
+        if column.name in wanted.header.primary_key:
             unfit = Reason.KEY_NOT_REPRESENTABLE
             refusals.refuse_where(texts.is_null(), unfit, f"key {what}: NULL, which a BigQuery key cannot hold")
             if column.type == TIMESTAMP:

@@ -49,21 +49,28 @@ class Parsed:
 
 
 def parse_changes(
-    keys: Sequence[msgspec.Raw], rows: Sequence[msgspec.Raw], key: Sequence[TableColumn], rest: Sequence[TableColumn]
+    keys: Sequence[msgspec.Raw],
+    rows: Sequence[msgspec.Raw],
+    key: Sequence[TableColumn],
+    rest: Sequence[TableColumn],
+    ignored: frozenset[str] = frozenset(),
 ) -> Parsed:
-    """Return the columns of changes: those of ``key`` from the key objects, those of ``rest`` from the row objects."""
+    """Return the columns of changes: those of ``key`` from the key objects, those of ``rest`` from the row objects.
+
+    What rows hold under an ``ignored`` name is passed over, whatever it is.
+    """
     schema = pa.schema([("k", _struct(key)), ("r", _struct(rest))])
     constants = _bare_constants([*key, *rest])
     refused: dict[int, tuple[Reason, str]] = {}
 
     def fast(start: int, stop: int) -> pa.Table | None:
-        return _fast(schema, keys[start:stop], rows[start:stop], constants)
+        return _fast(schema, keys[start:stop], rows[start:stop], constants, ignored)
 
     def exact(start: int, stop: int) -> pa.Table:
         lines = []
         for index in range(start, stop):
             try:
-                lines.append(_exact_line(bytes(keys[index]), bytes(rows[index]), key, rest))
+                lines.append(_exact_line(bytes(keys[index]), bytes(rows[index]), key, rest, ignored))
             except PoisonRecordError as error:
                 refused[index] = (error.reason, error.detail)
                 lines.append({"k": None, "r": None})
@@ -101,6 +108,7 @@ def _fast(
     keys: Sequence[msgspec.Raw],
     rows: Sequence[msgspec.Raw],
     constants: Sequence[tuple[bytes, bytes]],
+    ignored: frozenset[str],
 ) -> pa.Table | None:
     """Return the changes as a table, or None if they cannot be taken as a whole."""
     # Each key and row is exactly one JSON value (the envelope was validated), so each line is exactly one document,
@@ -109,26 +117,44 @@ def _fast(
     text = b"".join(chain.from_iterable(parts))
     if len(text) > _BLOCK_LIMIT and len(keys) > 1:
         return None
-    table = _read(schema, text)
+    table = _read(schema, text, ignored)
     if table is None:
         numbers = text
         for quoted, bare in constants:
             numbers = numbers.replace(quoted, bare)
-        table = _read(schema, numbers) if numbers != text else None
+        table = _read(schema, numbers, ignored) if numbers != text else None
     return table if table is not None and table.num_rows == len(keys) else None
 
 
-def _read(schema: pa.Schema, text: bytes) -> pa.Table | None:
+def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table | None:
     try:
         table = pyarrow.json.read_json(
             pa.BufferReader(text),
             # One block, so that nothing is cut at a line break inside a document; one thread, the task's own.
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="infer" if ignored else "error"
+            ),
         )
     except pa.ArrowException:
         return None
-    return table if table.schema == schema else None
+    if ignored:
+        table = _without(table, schema, ignored)
+    return table if table is not None and table.schema == schema else None
+
+
+def _without(table: pa.Table, schema: pa.Schema, ignored: frozenset[str]) -> pa.Table | None:
+    """Return a table without the ignored members of its rows; None if it has others that nobody asked for."""
+    rows, wanted = table.column("r"), schema.field("r").type
+    if not {field.name for field in rows.type} - {field.name for field in wanted} <= ignored:
+        return None
+    chunks = [
+        pa.StructArray.from_arrays(
+            [chunk.field(field.name) for field in wanted], fields=list(wanted), mask=chunk.is_null()
+        )
+        for chunk in rows.chunks
+    ]
+    return table.set_column(1, schema.field("r"), pa.chunked_array(chunks, wanted))
 
 
 def _bare_constants(columns: Sequence[TableColumn]) -> Sequence[tuple[bytes, bytes]]:
@@ -154,13 +180,19 @@ class _Number:
 
 
 def _exact_line(
-    key: bytes, row: bytes, key_columns: Sequence[TableColumn], row_columns: Sequence[TableColumn]
+    key: bytes,
+    row: bytes,
+    key_columns: Sequence[TableColumn],
+    row_columns: Sequence[TableColumn],
+    ignored: frozenset[str],
 ) -> Mapping[str, Mapping[str, object] | None]:
     """Return one change's values as the fast way would, and what it cannot take; PoisonRecordError with the reason."""
-    return {"k": _exact_object("key", key, key_columns), "r": _exact_object("row", row, row_columns)}
+    return {"k": _exact_object("key", key, key_columns), "r": _exact_object("row", row, row_columns, ignored)}
 
 
-def _exact_object(what: str, text: bytes, columns: Sequence[TableColumn]) -> Mapping[str, object] | None:
+def _exact_object(
+    what: str, text: bytes, columns: Sequence[TableColumn], ignored: frozenset[str] = frozenset()
+) -> Mapping[str, object] | None:
     try:
         value = _decoder.decode(text.decode())
     except (ValueError, RecursionError) as error:
@@ -170,7 +202,7 @@ def _exact_object(what: str, text: bytes, columns: Sequence[TableColumn]) -> Map
         return None
     if not isinstance(value, dict):
         raise PoisonRecordError(Reason.BAD_CHANGE, f"{what} is not a JSON object")
-    unknown = value.keys() - {column.name for column in columns}
+    unknown = value.keys() - {column.name for column in columns} - ignored
     if unknown:
         name = min(unknown)[:80]
         raise PoisonRecordError(Reason.BAD_CHANGE, f"{what} has {name!r}, which is not one of the header's columns")

@@ -21,6 +21,8 @@ _WIDTH: Final = _SECTIONS * _SECTION_WIDTH - 1
 _GRAMMAR: Final = r"\A[0-9A-Fa-f]{1,16}(?:/[0-9A-Fa-f]{1,16}){0,3}\z"
 """The grammar of `shared.contracts.change_sequence`, for RE2."""
 
+_NORMAL: Final = r"\A[0-9A-F]{16}(?:/[0-9A-F]{16}){3}\z"
+
 _SLASH: Final = 0x10
 _OTHER: Final = 0xFF
 
@@ -79,3 +81,20 @@ def _matrix(texts: pa.StringArray) -> npt.NDArray[np.uint8] | None:
     start = int(np.frombuffer(offsets, np.int32)[texts.offset])
     found: npt.NDArray[np.uint8] = _CHARACTERS[np.frombuffer(data, np.uint8)[start : start + _WIDTH * len(texts)]]
     return found.reshape(-1, _WIDTH)
+
+
+def normal_sequences(texts: pa.StringArray) -> pa.StringArray:
+    """Return valid numbers in the one form whose text is in their order: four sections of sixteen capital digits."""
+    normal = pc.match_substring_regex(texts, _NORMAL)
+    if pc.all(normal, min_count=0).as_py():
+        return texts
+    others = [_normal(text) if text is not None else None for text in texts.filter(pc.invert(normal)).to_pylist()]
+    return pc.replace_with_mask(texts, pc.invert(normal), pa.array(others, pa.string()))
+
+
+def _normal(text: str) -> str:
+    try:
+        sections = parse_sequence(text).sections
+    except ValueError:
+        return text  # refused elsewhere
+    return "/".join(f"{section:016X}" for section in (*sections, *[0] * (_SECTIONS - len(sections))))

@@ -12,6 +12,19 @@ from services.cdc_consumer.core.sequence_array import sections_of
 from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER
 
 
+def rows_to_write(group: Sequence[TableChanges], excluded: Sequence[pa.Array | None]) -> Sequence[pa.Array]:
+    """Return, for each column list of one table, the row indices to write: of a history all, else the newest per key.
+
+    As `newest_per_key`.
+    """
+    if group and group[0].definition.append_only:
+        return [
+            pa.array(_candidates(len(changes.rows), left_out), pa.int64())
+            for changes, left_out in zip(group, excluded, strict=True)
+        ]
+    return newest_per_key(group, excluded)
+
+
 def newest_per_key(group: Sequence[TableChanges], excluded: Sequence[pa.Array | None]) -> Sequence[pa.Array]:
     """Return, for each column list of one table, the row indices (int64, ascending) to write: the newest per key.
 

@@ -5,13 +5,14 @@ capture" (at most 16 key columns and 2000 columns), "Create clustered tables" (a
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.types import KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
+from services.cdc_consumer.core.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -19,11 +20,13 @@ from shared.contracts.reasons import Reason
 SEQUENCE_COLUMN: Final = "_millrace_sequence"
 """The change sequence number that a row was written with; the pseudo-column itself cannot be queried."""
 COMMIT_TIMESTAMP_COLUMN: Final = "_millrace_commit_timestamp"
+DELETED_COLUMN: Final = "_millrace_deleted"
+"""TRUE where a deleted row is kept (soft delete); FALSE or NULL else."""
 
 CHANGE_TYPE: Final = "_CHANGE_TYPE"
 CHANGE_SEQUENCE_NUMBER: Final = "_CHANGE_SEQUENCE_NUMBER"
 PSEUDO_COLUMNS: Final = (CHANGE_TYPE, CHANGE_SEQUENCE_NUMBER)
-"""They follow the table's columns in every row that is appended; both are text."""
+"""They follow a mirror's columns in every row that is appended; both are text."""
 
 _KEY_LIMIT: Final = 16
 _COLUMN_LIMIT: Final = 2000
@@ -54,23 +57,46 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A BigQuery table as change data capture needs it: ``columns`` in order, ours last, and the primary key."""
+    """A BigQuery table as it is to be: ``columns`` in order, ours last, and the key of the rows that it is about."""
 
     name: str
     columns: tuple[TableColumn, ...]
     primary_key: tuple[str, ...]
+    """Of a mirror its key, by which changes are applied; of a history what its rows belong together by."""
     mirror_of: str
     """The one source table whose rows it holds: two with the same BigQuery name must never be mixed in one."""
+    dataset: str = ""
+    """Empty: the consumer's own."""
+    append_only: bool = False
+    """Whether it is a history: one row for each change, and none is ever replaced."""
+    commit_timestamp: str = COMMIT_TIMESTAMP_COLUMN
+    """Which column says when a row was committed."""
+    max_staleness: timedelta | None = None
+    """None: left as it is."""
+
+    @property
+    def identity(self) -> str:
+        """Return what tells the table from every other: its name, and its dataset where that is not the usual one."""
+        return f"{self.dataset}.{self.name}" if self.dataset else self.name
 
     @property
     def clustering(self) -> tuple[str, ...]:
         """Return the columns to cluster by: the key's first four, which is as many as BigQuery takes."""
         return self.primary_key[:_CLUSTERING_LIMIT]
 
+    @property
+    def pseudo_columns(self) -> tuple[str, ...]:
+        """Return the pseudo-columns that follow the columns in every row that is appended; all are text."""
+        return () if self.append_only else PSEUDO_COLUMNS
+
 
 def bigquery_name(table: str) -> str:
     """Return a source table's BigQuery name (``schema.Table`` becomes ``schema_Table``); BAD_NAME if it has none."""
-    name = table.replace(".", "_")
+    return checked_name(table.replace(".", "_"), table)
+
+
+def checked_name(name: str, table: str) -> str:
+    """Return the name that a source table has in BigQuery; BAD_NAME if that is none."""
     if _TABLE_NAME.fullmatch(name) is None:
         raise PoisonRecordError(
             Reason.BAD_NAME, f"table name {_shown(table)}: only letters, digits, '_', '-' and '.', 1 to 1024 characters"
@@ -84,8 +110,35 @@ def shown_name(table: str) -> str:
 
 
 def table_definition(header: Header) -> TableDefinition:
-    """Return the table that a header asks for; PoisonRecordError with its reason where BigQuery could not hold it."""
-    name = bigquery_name(header.table)
+    """Return the mirror that a header asks for; PoisonRecordError with its reason where BigQuery could not hold it."""
+    return mirror_definition(header, bigquery_name(header.table), source_columns(header))
+
+
+def mirror_definition(
+    header: Header,
+    name: str,
+    columns: Sequence[TableColumn],
+    dataset: str = "",
+    max_staleness: timedelta | None = None,
+    *,
+    soft_delete: bool = False,
+) -> TableDefinition:
+    """Return a mirror with these columns of the source's and ours."""
+    ours = [TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP)]
+    if soft_delete:
+        ours.append(TableColumn(DELETED_COLUMN, BOOL))
+    return TableDefinition(
+        name,
+        within_limit(header, (*columns, *ours)),
+        header.primary_key,
+        source_table(header),
+        dataset,
+        max_staleness=max_staleness,
+    )
+
+
+def source_columns(header: Header, ignored: Container[str] = ()) -> Sequence[TableColumn]:
+    """Return the columns of a header but those ``ignored``; PoisonRecordError where BigQuery could not hold them."""
     if not header.primary_key:
         raise PoisonRecordError(
             Reason.NO_PRIMARY_KEY, f"table {header.table}: BigQuery applies upserts and deletes by primary key only"
@@ -94,27 +147,31 @@ def table_definition(header: Header) -> TableDefinition:
         raise PoisonRecordError(
             Reason.TOO_MANY_COLUMNS, f"{len(header.primary_key)} key columns; BigQuery takes {_KEY_LIMIT}"
         )
-    names = [column.name for column in header.columns]
-    if len(names) + 2 > _COLUMN_LIMIT:
-        raise PoisonRecordError(
-            Reason.TOO_MANY_COLUMNS, f"{len(names)} columns and 2 of Millrace's; BigQuery takes {_COLUMN_LIMIT}"
-        )
-    _check_names(names)
+    columns = [column for column in header.columns if column.name not in ignored]
+    _check_names([column.name for column in columns])
     if len(set(header.primary_key)) != len(header.primary_key):
         raise PoisonRecordError(Reason.BAD_NAME, f"a column is twice in the primary key {list(header.primary_key)}")
     key = frozenset(header.primary_key)
-    columns = tuple(TableColumn(each.name, _typed(each.name, each.type, each.name in key)) for each in header.columns)
-    ours = (TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP))
-    return TableDefinition(name, columns + ours, header.primary_key, _mirror_of(header))
+    return [TableColumn(each.name, _typed(each.name, each.type, each.name in key)) for each in columns]
+
+
+def within_limit(header: Header, columns: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
+    """Return a table's columns; TOO_MANY_COLUMNS if there are more than BigQuery takes."""
+    if len(columns) > _COLUMN_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS,
+            f"table {header.table}: {len(columns)} columns, Millrace's among them; BigQuery takes {_COLUMN_LIMIT}",
+        )
+    return columns
 
 
 def row_schema(definition: TableDefinition) -> pa.Schema:
-    """Return the Arrow schema of a table's rows on the wire: its columns, then the two pseudo-columns."""
+    """Return the Arrow schema of a table's rows on the wire: its columns, then its pseudo-columns."""
     columns = [(column.name, column.type.wire) for column in definition.columns]
-    return pa.schema(columns + [(name, pa.string()) for name in PSEUDO_COLUMNS])
+    return pa.schema(columns + [(name, pa.string()) for name in definition.pseudo_columns])
 
 
-def _mirror_of(header: Header) -> str:
+def source_table(header: Header) -> str:
     """Return the name of a source table, whichever change stream of its database its changes come by."""
     database, _, _stream = header.source.partition("/changeStreams/")
     return f"{database}/tables/{header.table}"

@@ -39,6 +39,11 @@ def array_of(element: ColumnType) -> ColumnType:
     )
 
 
+def json_of(array: ColumnType) -> ColumnType:
+    """Return the type of an array column that is kept as JSON, where an element may be NULL."""
+    return ColumnType(array.googlesql, "JSON", pa.string(), "TYPE_STRING")
+
+
 BOOL: Final = ColumnType("BOOL", "BOOL", pa.bool_(), "TYPE_BOOL")
 INT64: Final = ColumnType("INT64", "INT64", pa.int64(), "TYPE_INT64")
 FLOAT64: Final = ColumnType("FLOAT64", "FLOAT64", pa.float64(), "TYPE_DOUBLE")

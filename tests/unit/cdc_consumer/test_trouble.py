@@ -347,11 +347,11 @@ class Fatal:
         self.pending = dict(messages)
         self.deliveries = 0
 
-        def decode_or_die(table: Any, now: Any) -> Any:
+        def decode_or_die(table: Any, now: Any, plan: Any) -> Any:
             if any(b"fatal" in data for data in table["data"].to_pylist()):
                 world.effects.dead = True
                 raise CrashError("killed")
-            return decode_messages(table, now)
+            return decode_messages(table, now, plan)
 
         monkeypatch.setattr(micro_batch, "decode_messages", decode_or_die)
 

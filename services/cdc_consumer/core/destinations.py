@@ -1,0 +1,89 @@
+"""Where the changes of a source table go: its mirror, its history or both, under which names, with which columns."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from services.cdc_consumer.core.history import history_definition
+from services.cdc_consumer.core.tables import (
+    TableColumn,
+    TableDefinition,
+    checked_name,
+    mirror_definition,
+    source_columns,
+)
+from services.cdc_consumer.core.types import json_of
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be made of source tables: the tables file, and the consumer's own dataset."""
+
+    file: TablesFile = field(default_factory=TablesFile)
+    dataset: str = ""
+
+
+EVERYTHING: Final = Plan()
+"""Without a file: every table is mirrored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Where the changes of one column list go."""
+
+    header: Header = field(compare=False)
+    """One of those that ask for this; others differ in what does not matter here."""
+    parsed: tuple[TableColumn, ...]
+    """The source's columns that are kept, with the types that they have there."""
+    kept: tuple[TableColumn, ...]
+    """The same with the types that they have in BigQuery."""
+    ignored: frozenset[str]
+    mirror: TableDefinition | None
+    history: TableDefinition | None
+    soft_delete: bool
+
+    @property
+    def key(self) -> list[TableColumn]:
+        """Return the columns that are in the key objects, in the table's order."""
+        return [column for column in self.parsed if column.name in self.header.primary_key]
+
+    @property
+    def rest(self) -> list[TableColumn]:
+        """Return the columns that are in the row objects."""
+        return [column for column in self.parsed if column.name not in self.header.primary_key]
+
+
+def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None:
+    """Return where the changes under a header go; None if their table is left out.
+
+    PoisonRecordError where BigQuery could not hold them; MisconfiguredError where the tables file ignores a column
+    of the key.
+    """
+    if not plan.file.included(header.table):
+        return None
+    options = plan.file.options(header.table)
+    unwanted = {name.lower() for name in options.ignored_columns}
+    in_key = [name for name in header.primary_key if name.lower() in unwanted]
+    if in_key:
+        raise MisconfiguredError(
+            f"the tables file ignores column {', '.join(in_key)} of table {header.table}, which is in its primary key: "
+            "rows cannot be told apart without it; take it out of ignored_columns"
+        )
+    ignored = frozenset(column.name for column in header.columns if column.name.lower() in unwanted)
+    as_json = {name.lower() for name in options.json_arrays}
+    parsed = source_columns(header, ignored)
+    kept = [
+        replace(each, type=json_of(each.type)) if each.type.element and each.name.lower() in as_json else each
+        for each in parsed
+    ]
+    name = checked_name(options.name, header.table)
+    dataset = "" if options.dataset in (None, plan.dataset) else options.dataset or ""
+    mirror = history = None
+    if options.mode != "history":
+        mirror = mirror_definition(header, name, kept, dataset, options.max_staleness, soft_delete=options.soft_delete)
+    if options.mode != "mirror":
+        history = history_definition(header, name, kept, dataset)
+    soft_delete = options.soft_delete and mirror is not None
+    return Destinations(header, tuple(parsed), tuple(kept), ignored, mirror, history, soft_delete)
