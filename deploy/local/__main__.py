@@ -1,4 +1,4 @@
-"""The local platform: ``python -m deploy.local run | up | down | query SQL | sql DML``."""
+"""The local platform: ``python -m deploy.local run | up | down | query SQL | sql [--database NAME] DML``."""
 
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ from deploy.local.processes import Process, ProcessDiedError, Processes, StopReq
 from deploy.local.run import RunSettings, run
 from deploy.local.services import Pipeline, child_environment
 from deploy.local.source import SpannerInstance
-from deploy.local.stack import Say
+from deploy.local.stack import DATABASES, Say
 from deploy.local.target import BigQueryDataset
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import format_timestamp
@@ -65,7 +65,7 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
         case "query":
             return _query(_up(platform), arguments.statement, console)
         case _:
-            return _sql(_up(platform), arguments.statement, console)
+            return _sql(_up(platform), arguments.database, arguments.statement, console)
 
 
 def _run(console: Console, stop: Stop) -> int:
@@ -103,9 +103,9 @@ def _query(pipeline: Pipeline, statement: str, console: Console) -> int:
     return 0
 
 
-def _sql(pipeline: Pipeline, statement: str, console: Console) -> int:
+def _sql(pipeline: Pipeline, database: str, statement: str, console: Console) -> int:
     with contextlib.closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
-        rows, committed = instance.database(pipeline.database).execute(statement)
+        rows, committed = instance.database(database).execute(statement)
     console.print(f"{rows} rows changed, committed at {format_timestamp(committed)}")
     return 0
 
@@ -156,7 +156,10 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people
     commands.add_parser("query", help="ask BigQuery").add_argument("statement")
-    commands.add_parser("sql", help="change a row in Spanner").add_argument("statement")
+    sql = commands.add_parser("sql", help="change a row in Spanner")
+    names = [demo.name for demo in DATABASES]
+    sql.add_argument("--database", choices=names, default=names[0], help="which database; %(default)s")
+    sql.add_argument("statement")
     return parser.parse_args()
 
 

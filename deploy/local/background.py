@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -20,8 +21,7 @@ from typing import Final
 import psutil
 
 from deploy.local import guard
-from deploy.local.demo.flights import read_flight_data
-from deploy.local.demo.workload import Workload
+from deploy.local.demo.workloads import workloads
 from deploy.local.emulators import ROOT
 from deploy.local.processes import GRACE, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.services import Pipeline
@@ -34,6 +34,7 @@ _CHECK_EVERY: Final = timedelta(seconds=1)
 _START_PATIENCE: Final = timedelta(minutes=5)
 _APPLY_PATIENCE: Final = timedelta(minutes=2)
 _STOP_PATIENCE: Final = 5 * GRACE
+_COMMAND: Final = ".venv/bin/python -m deploy.local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +131,11 @@ class BackgroundPlatform:
                 say("already up")
                 return 1
             self._write(State(os.getpid(), [], None, ""))
-            workload = Workload(read_flight_data(settings.rows), settings.rows)
+            made = workloads(settings.rows)
             with Processes(self._directory, environment, stop) as processes, running_stack(processes, say) as stack:
                 say("loading, and waiting until it is in BigQuery")
-                loaded = sum(load(stack.database, workload, stop).values())
+                loads = [load(one.database, workload, stop) for one, workload in zip(stack.sources, made, strict=True)]
+                loaded = sum(loads, Counter()).total()
                 if not stack.wait_until_applied(loaded, _APPLY_PATIENCE, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
                 text = _how_to_use(stack, self._directory)
@@ -176,16 +178,23 @@ class BackgroundPlatform:
 
 def _how_to_use(stack: Stack, directory: Path) -> str:
     pipeline = stack.pipeline
+    services = {
+        **{f"reader of {one.demo.name}": f"{one.reader.address}   ({one.demo.dialect})" for one in stack.sources},
+        "cdc_consumer": stack.consumer.address,
+    }
+    listed = "\n".join(f"  {name:<20} {address}" for name, address in services.items())
     return f"""up:
-  Spanner emulator     {pipeline.spanner}   (SPANNER_EMULATOR_HOST; {stack.database.path})
+  Spanner emulator     {pipeline.spanner}   (SPANNER_EMULATOR_HOST; {stack.sources[0].database.instance.path})
   Pub/Sub emulator     {pipeline.pubsub}   (PUBSUB_EMULATOR_HOST; {pipeline.topology.topic})
   BigQuery stand-in    http://{pipeline.bigquery_rest} (REST), {pipeline.bigquery_grpc} (write API)
-  spanner_reader       http://127.0.0.1:{stack.reader.port}/metrics
-  cdc_consumer         http://127.0.0.1:{stack.consumer.port}/metrics
+{listed}
   logs                 {directory}
 change a row in Spanner, and see it in BigQuery:
-  .venv/bin/python -m deploy.local sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
-  .venv/bin/python -m deploy.local query "SELECT * FROM airlines WHERE carrier = 'UA'"
+  {_COMMAND} sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
+  {_COMMAND} query "SELECT * FROM airlines WHERE carrier = 'UA'"
+in the database of the PostgreSQL dialect:
+  {_COMMAND} sql --database weather "UPDATE stations SET name = 'Idlewild' WHERE code = 'JFK'"
+  {_COMMAND} query "SELECT * FROM stations WHERE code = 'JFK'"
 or with the Cloud SDK's own tool:
   bq --api=http://{pipeline.bigquery_rest} --oauth_access_token=any --project_id={pipeline.project} query \\
     --nouse_legacy_sql "SELECT carrier, COUNT(*) FROM {pipeline.dataset}.flights GROUP BY carrier"

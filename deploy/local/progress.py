@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
@@ -20,10 +20,11 @@ _PLAIN_EVERY: Final = 5
 class Progress:
     """Refreshed by a thread of its own: one live table on a terminal, a plain line now and then elsewhere."""
 
-    def __init__(self, console: Console, stack: Stack, committed: Callable[[], int]) -> None:
+    def __init__(self, console: Console, stack: Stack, changes: Mapping[str, int]) -> None:
+        """Show how far the committed ``changes``, counted by table, have come."""
         self._console = console
         self._stack = stack
-        self._committed = committed
+        self._changes = changes
         self._began = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
@@ -44,25 +45,34 @@ class Progress:
             while not self._over.wait(_REFRESH.total_seconds()):
                 rounds += 1
                 if rounds % _PLAIN_EVERY == 0:
-                    self._console.print(", ".join(f"{name} {value}" for name, value in self._figures()), soft_wrap=True)
+                    self._console.print(self._line(), soft_wrap=True)
             return
         with Live(self._table(), console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(_REFRESH.total_seconds()):
                 live.update(self._table(), refresh=True)
 
-    def _figures(self) -> list[tuple[str, str]]:
-        reader, committed = self._stack.reader.metrics(), self._committed()
-        lag = reader.get("millrace_reader_lag_seconds")
-        return [
-            ("after", f"{time.monotonic() - self._began:.0f} s"),
-            ("committed", f"{committed:,}"),
-            ("published", f"{reader.get('millrace_published_changes_total', 0):,.0f}"),
-            ("applied", f"{self._stack.applied:,}"),
-            ("reader lag", "-" if lag is None else f"{lag:.1f} s"),
-        ]
+    def _figures(self) -> list[tuple[str, str, str, str]]:
+        """Return of each database its name, how much is committed and published, and how far its reader is behind."""
+        figures = []
+        for source in self._stack.sources:
+            reader = source.reader.metrics()
+            lag = reader.get("millrace_reader_lag_seconds")
+            committed = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
+            published = reader.get("millrace_published_changes_total", 0)
+            behind = "-" if lag is None else f"{lag:.1f} s"
+            figures.append((source.demo.name, f"{committed:,}", f"{published:,.0f}", behind))
+        return figures
+
+    def _line(self) -> str:
+        sources = "; ".join(
+            f"{name} {committed} committed, {published} published ({behind} behind)"
+            for name, committed, published, behind in self._figures()
+        )
+        return f"after {time.monotonic() - self._began:3.0f} s: {sources}; {self._stack.applied:,} applied"
 
     def _table(self) -> Table:
-        figures = self._figures()
-        table = Table(*(name for name, _ in figures))
-        table.add_row(*(value for _, value in figures))
+        applied = f"after {time.monotonic() - self._began:.0f} s, {self._stack.applied:,} applied"
+        table = Table("database", "committed", "published", "reader behind", caption=applied)
+        for row in self._figures():
+            table.add_row(*row)
         return table

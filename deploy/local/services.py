@@ -110,6 +110,11 @@ class Service:
     port: int
 
     @property
+    def address(self) -> str:
+        """Return where it says how it is."""
+        return f"http://{HOST}:{self.port}/metrics"
+
+    @property
     def ready(self) -> bool:
         """Tell whether it says that it is ready."""
         return self._get("/readyz") is not None

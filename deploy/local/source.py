@@ -91,12 +91,17 @@ class SpannerInstance:
         """Return an instance that is there."""
         return cls(address, project, instance, grpc.insecure_channel(address, options=_LARGE))
 
+    @property
+    def path(self) -> str:
+        """Return the instance's full name."""
+        return f"projects/{self.project}/instances/{self.instance}"
+
     def create_database(
         self, statements: Sequence[str], name: str | None = None, *, postgresql: bool = False
     ) -> "SpannerDatabase":
         """Create a database with these DDL statements; under a new name unless given one."""
         name = name or f"database-{next(self._names)}"
-        request: dict[str, Any] = {"parent": f"projects/{self.project}/instances/{self.instance}"}
+        request: dict[str, Any] = {"parent": self.path}
         if postgresql:  # which takes no other statement with this one
             request |= {"create_statement": f'CREATE DATABASE "{name}"', "database_dialect": DatabaseDialect.POSTGRESQL}
         else:
@@ -129,7 +134,7 @@ class SpannerDatabase:
         self.instance = instance
         self.name = name
         self.postgresql = postgresql
-        self.path = f"projects/{instance.project}/instances/{instance.instance}/databases/{name}"
+        self.path = f"{instance.path}/databases/{name}"
         self._client = client
         self._session = client.create_session(database=self.path, timeout=DEADLINE).name
 

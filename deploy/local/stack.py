@@ -1,15 +1,16 @@
-"""The whole platform, started in order: emulators and stand-in, tables and topics, then the two services."""
+"""The whole platform, started in order: emulators and stand-in, tables and topics, then the services."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from deploy.local import emulators
-from deploy.local.demo import schema
-from deploy.local.demo.workload import Transaction, Workload
+from deploy.local.demo.schema import FLIGHTS, WEATHER, DemoDatabase
+from deploy.local.demo.workload import Workload
 from deploy.local.processes import Processes
 from deploy.local.services import Pipeline, Service, start_consumer, start_reader, wait_until_ready
 from deploy.local.source import SpannerDatabase, SpannerInstance
@@ -19,8 +20,7 @@ from shared.runtime.stop import Stop
 
 PROJECT: Final = "millrace-local"
 INSTANCE: Final = "local"
-DATABASE: Final = "demo"
-PARTITION_DATABASE: Final = "millrace"
+DATABASES: Final = (FLIGHTS, WEATHER)
 
 Say = Callable[[str], None]
 
@@ -28,14 +28,27 @@ _LOOK_AGAIN: Final = timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True)
+class Source:
+    """One database of the demo, and the reader of its change stream."""
+
+    demo: DemoDatabase
+    pipeline: Pipeline
+    database: SpannerDatabase
+    reader: Service
+
+
+@dataclass(frozen=True)
 class Stack:
     """Everything that runs, and the clients to look at it."""
 
-    pipeline: Pipeline
-    database: SpannerDatabase
+    sources: Sequence[Source]
     dataset: BigQueryDataset
-    reader: Service
     consumer: Service
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Return the first source's pipeline: all have the same topic and dataset."""
+        return self.sources[0].pipeline
 
     @property
     def applied(self) -> int:
@@ -60,45 +73,61 @@ def running_stack(processes: Processes, say: Say, **spanner_flags: str) -> Itera
         spanner = stack.enter_context(emulators.spanner_emulator(processes, **spanner_flags))
         pubsub = stack.enter_context(emulators.pubsub_emulator(processes))
         rest, grpc = stack.enter_context(emulators.bigquery_stand_in(processes))
-        pipeline = Pipeline(
-            spanner=spanner,
-            pubsub=pubsub,
-            bigquery_rest=rest,
-            bigquery_grpc=grpc,
-            project=PROJECT,
-            instance=INSTANCE,
-            database=DATABASE,
-            partition_database=PARTITION_DATABASE,
-            change_stream=schema.CHANGE_STREAM,
-        )
-        say("creating database, change stream, topics and dataset")
+        say("creating databases, change streams, topics and dataset")
         instance = SpannerInstance.create(spanner, PROJECT, INSTANCE)
         stack.callback(instance.close)
-        database = instance.create_database(schema.STATEMENTS, DATABASE)
-        instance.create_database([], PARTITION_DATABASE)
-        began = database.now()  # before the first row, so that the stream carries every row
+        made = [_create(instance, demo, pubsub=pubsub, rest=rest, grpc=grpc) for demo in DATABASES]
+        pipeline = made[0][1]
         pipeline.create_topics()
         dataset = BigQueryDataset(rest, PROJECT, pipeline.dataset)
         stack.callback(dataset.close)
         dataset.create()
-        with _running_services(processes, pipeline, began, say) as (reader, consumer):
-            yield Stack(pipeline, database, dataset, reader, consumer)
+        starts = [database.now() for database, _ in made]  # before the first row, so that the streams carry every row
+        with _running_services(processes, [one for _, one in made], starts, say) as (readers, consumer):
+            sources = [
+                Source(demo, one, database, reader)
+                for demo, (database, one), reader in zip(DATABASES, made, readers, strict=True)
+            ]
+            yield Stack(sources, dataset, consumer)
             say("stopping")
+
+
+def _create(
+    instance: SpannerInstance, demo: DemoDatabase, *, pubsub: str, rest: str, grpc: str
+) -> tuple[SpannerDatabase, Pipeline]:
+    """Make a database of the demo, and one of the same dialect for its reader's partition table."""
+    database = instance.create_database(demo.statements, demo.name, postgresql=demo.postgresql)
+    partitions = instance.create_database([], f"{demo.name}-millrace", postgresql=demo.postgresql)
+    return database, Pipeline(
+        spanner=instance.address,
+        pubsub=pubsub,
+        bigquery_rest=rest,
+        bigquery_grpc=grpc,
+        project=PROJECT,
+        instance=INSTANCE,
+        database=demo.name,
+        partition_database=partitions.name,
+        change_stream=demo.change_stream,
+    )
 
 
 @contextmanager
 def _running_services(
-    processes: Processes, pipeline: Pipeline, start: Nanoseconds, say: Say
-) -> Iterator[tuple[Service, Service]]:
-    say("starting spanner_reader and cdc_consumer (Spark)")
+    processes: Processes, pipelines: Sequence[Pipeline], starts: Sequence[Nanoseconds], say: Say
+) -> Iterator[tuple[list[Service], Service]]:
+    say(f"starting spanner_reader for {' and for '.join(_named(demo) for demo in DATABASES)}, and cdc_consumer (Spark)")
     services: list[Service] = []
     try:
-        services.append(start_consumer(processes, pipeline))
-        # often, because the lag that is shown is that of the quietest partition, known by its heartbeats alone
-        services.append(start_reader(processes, pipeline, start=start, HEARTBEAT_INTERVAL="1s"))
-        consumer, reader = services
-        wait_until_ready(processes, reader, consumer)
-        yield reader, consumer
+        consumer = start_consumer(processes, pipelines[0])
+        services.append(consumer)
+        readers = []
+        for pipeline, start in zip(pipelines, starts, strict=True):
+            # often, because the lag that is shown is that of the quietest partition, known by its heartbeats alone
+            name = f"spanner_reader_{pipeline.database}"
+            readers.append(start_reader(processes, pipeline, name, start=start, HEARTBEAT_INTERVAL="1s"))
+            services.append(readers[-1])
+        wait_until_ready(processes, *readers, consumer)
+        yield readers, consumer
     finally:
         for service in services:
             service.process.ask_to_end()
@@ -106,18 +135,16 @@ def _running_services(
             service.process.end()
 
 
-def load(database: SpannerDatabase, workload: Workload, stop: Stop) -> Mapping[str, int]:
+def load(database: SpannerDatabase, workload: Workload, stop: Stop) -> Counter[str]:
     """Commit the rows that are there from the start; return how many per table."""
-    loaded: dict[str, int] = {}
+    loaded: Counter[str] = Counter()
     for transaction in workload.load():
         if stop.requested:
             break
         database.commit(transaction.writes)
-        add_up(loaded, transaction)
+        loaded.update(transaction.changes)
     return loaded
 
 
-def add_up(changes: dict[str, int], transaction: Transaction) -> None:
-    """Add a transaction's changes to the changes per table."""
-    for table, number in transaction.changes.items():
-        changes[table] = changes.get(table, 0) + number
+def _named(demo: DemoDatabase) -> str:
+    return f"{demo.name} ({demo.dialect})"

@@ -47,6 +47,13 @@ class BigQueryDataset:
         except NotFound:
             return None
 
+    def columns(self, table: str) -> list[str]:
+        """Return a table's columns in their order; none where there is no such table."""
+        try:
+            return [field.name for field in self._client.get_table(f"{self._prefix}{table}", timeout=_TIMEOUT).schema]
+        except NotFound:
+            return []
+
     def applied(self, table: str, key: Sequence[str], values: Sequence[tuple[Any, ...]]) -> Mapping[Any, datetime]:
         """Return, by key, the commit timestamps of the changes that a query sees in these rows just now."""
         parameters, conditions = [], []
@@ -80,4 +87,4 @@ class BigQueryDataset:
         self._client.close()  # type: ignore[no-untyped-call]
 
 
-_TYPES: Final = {str: "STRING", int: "INT64", date: "DATE"}
+_TYPES: Final = {str: "STRING", int: "INT64", date: "DATE", datetime: "TIMESTAMP"}

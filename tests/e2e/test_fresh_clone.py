@@ -71,14 +71,20 @@ def test_make_run_needs_nothing_else(clone: Clone) -> None:
 def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) -> None:
     up = clone.type("make up", ROWS="100")
     assert up.returncode == 0, up.stdout + up.stderr
-    change, query = re.findall(r"^ +(\.venv/bin/python -m deploy\.local (?:sql|query) .+)$", up.stdout, re.MULTILINE)
-    renamed = shlex.split(change)[-1].split("'")[1]
-    assert renamed not in clone.type(query).stdout
+    typed = re.findall(r"^ +(\.venv/bin/python -m deploy\.local (sql|query) .+)$", up.stdout, re.MULTILINE)
+    assert [kind for _, kind in typed] == ["sql", "query"] * 2, "one database of each dialect"
+    for (change, _), (query, _) in zip(typed[::2], typed[1::2], strict=True):
+        renamed = shlex.split(change)[-1].split("'")[1]
+        assert renamed not in clone.type(query).stdout
 
-    changed = clone.type(change)
-    assert changed.returncode == 0, changed.stdout + changed.stderr
-    assert "1 rows changed" in changed.stdout
-    wait_until(lambda: renamed in clone.type(query).stdout, "the change in BigQuery", timeout=timedelta(seconds=60))
+        changed = clone.type(change)
+        assert changed.returncode == 0, changed.stdout + changed.stderr
+        assert "1 rows changed" in changed.stdout
+        wait_until(
+            lambda query=query, renamed=renamed: renamed in clone.type(query).stdout,  # type: ignore[misc]
+            "the change in BigQuery",
+            timeout=timedelta(seconds=60),
+        )
 
     assert clone.type("make up").stdout.startswith("already up\n")
     down = clone.type("make down")

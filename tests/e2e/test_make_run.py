@@ -39,8 +39,22 @@ def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
-    for table in ("flights", "planes", "airlines", "airports"):
-        assert table in run.stdout
+    tables = re.findall(r"│ (GoogleSQL|PostgreSQL) +│ (\w+) +│ +[\d,]+ │ +none │", run.stdout)
+    assert sorted(tables) == [
+        *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes")),
+        *(("PostgreSQL", table) for table in ("observations", "stations")),
+    ]
+    added = re.findall(
+        r"column added in mid-stream: (\S+) \((\S+)\) after [\d.]+ s, in BigQuery [\d.]+ s later; "
+        r"in ([\d,]+) of ([\d,]+) rows",
+        run.stdout,
+    )
+    assert [one[:2] for one in added] == [
+        ("flights.aircraft", "GoogleSQL"),
+        ("observations.temperature_c", "PostgreSQL"),
+    ]
+    assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
+    assert run.stdout.rstrip().endswith("BigQuery equals Spanner, every column of every row")
     assert running(mark) == []
 
 

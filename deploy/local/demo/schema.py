@@ -1,10 +1,47 @@
-"""The demo's tables in Spanner: airlines, their flights (interleaved), planes and airports, and the change stream."""
+"""The demo's two databases in Spanner, one of each dialect: tables, change streams, and a column that comes later.
 
+`flights` (GoogleSQL): airlines, their flights (interleaved), planes and airports. `weather` (PostgreSQL): stations and
+their observations. All table names differ, because both are mirrored into one dataset.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-CHANGE_STREAM: Final = "demo_changes"
-TABLES: Final = ("airlines", "airports", "planes", "flights")
-"""Parents before children: the order to load them in."""
+
+@dataclass(frozen=True, slots=True)
+class AddedColumn:
+    """A column that is added while rows are being changed."""
+
+    table: str
+    name: str
+    type: str
+
+    @property
+    def statement(self) -> str:
+        """Return the statement that adds it, in either dialect."""
+        return f"ALTER TABLE {self.table} ADD COLUMN {self.name} {self.type}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoDatabase:
+    """A database of the demo as it is made, and what is known of it beforehand."""
+
+    name: str
+    change_stream: str
+    statements: Sequence[str]
+    keys: Mapping[str, Sequence[str]]
+    """Primary keys by table; parents before children, which is the order to load them in."""
+    added: AddedColumn
+    cascades: Mapping[str, str] = field(default_factory=dict)
+    """Parent table -> child table whose rows are deleted with the parent's; its key begins with the parent's."""
+    postgresql: bool = False
+
+    @property
+    def dialect(self) -> str:
+        """Return the dialect's name."""
+        return "PostgreSQL" if self.postgresql else "GoogleSQL"
+
 
 _AIRLINES: Final = """
 CREATE TABLE airlines (
@@ -58,14 +95,59 @@ CREATE TABLE flights (
 ) PRIMARY KEY (carrier, flight, flight_date, origin),
   INTERLEAVE IN PARENT airlines ON DELETE CASCADE"""
 
+_STATIONS: Final = """
+CREATE TABLE stations (
+  code varchar(3) NOT NULL PRIMARY KEY,
+  name text,
+  position jsonb,
+  altitude_feet bigint,
+  last_observed timestamptz,
+  last_temperatures_f numeric[]
+)"""
+
+_OBSERVATIONS: Final = """
+CREATE TABLE observations (
+  station varchar(3) NOT NULL,
+  observed_at timestamptz NOT NULL,
+  temperature_f numeric,
+  dew_point_f numeric,
+  precipitation_inches numeric,
+  visibility_miles real,
+  wind jsonb,
+  phenomena varchar[],
+  record_digest bytea,
+  humidity numeric,
+  pressure_hpa double precision,
+  PRIMARY KEY (station, observed_at)
+)"""
+
 # Whole rows: an upsert replaces the row in BigQuery, so it needs all of it.
-_STREAM: Final = f"CREATE CHANGE STREAM {CHANGE_STREAM} FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')"
-
-STATEMENTS: Final = (_AIRLINES, _AIRPORTS, _PLANES, _FLIGHTS, _STREAM)
-
-KEYS: Final = {
-    "airlines": ("carrier",),
-    "airports": ("faa",),
-    "planes": ("tail_number",),
-    "flights": ("carrier", "flight", "flight_date", "origin"),
-}
+FLIGHTS: Final = DemoDatabase(
+    name="flights",
+    change_stream="flights_changes",
+    statements=(
+        *(_AIRLINES, _AIRPORTS, _PLANES, _FLIGHTS),
+        "CREATE CHANGE STREAM flights_changes FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
+    ),
+    keys={
+        "airlines": ("carrier",),
+        "airports": ("faa",),
+        "planes": ("tail_number",),
+        "flights": ("carrier", "flight", "flight_date", "origin"),
+    },
+    added=AddedColumn("flights", "aircraft", "STRING(MAX)"),
+    cascades={"airlines": "flights"},
+)
+WEATHER: Final = DemoDatabase(
+    name="weather",
+    change_stream="weather_changes",
+    statements=(
+        *(_STATIONS, _OBSERVATIONS),
+        "CREATE CHANGE STREAM weather_changes FOR ALL WITH (value_capture_type = 'NEW_ROW')",
+    ),
+    keys={"stations": ("code",), "observations": ("station", "observed_at")},
+    added=AddedColumn("observations", "temperature_c", "numeric"),
+    postgresql=True,
+)
+KEYS: Final[Mapping[str, Sequence[str]]] = {**FLIGHTS.keys, **WEATHER.keys}
+"""The primary keys of all tables."""

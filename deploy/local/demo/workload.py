@@ -1,26 +1,25 @@
 """What the demo does to its tables: pure and seeded, so that two runs of one size commit the same changes.
 
-The flights that are not loaded yet happen: they are inserted as scheduled, depart and arrive. Between that, rows are
-changed several times in successive transactions, deleted and inserted again, replaced, and changed together with rows
-of other tables; and an airline is deleted with all its flights and comes back.
+A workload tells stories, some at once: each is a sequence of transactions on a few rows. Beside it goes a model of the
+tables that says what they must hold in the end. This module knows how stories are told; which there are is each
+database's own (`flights_workload`, `weather_workload`).
 """
 
 import random
-from collections import Counter, deque
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.local.demo.flights import Flight, FlightData, batches_of
-from deploy.local.demo.schema import KEYS, TABLES
+from deploy.local.demo.package_data import batches_of
+from deploy.local.demo.schema import DemoDatabase
 from deploy.local.source import Row, Value, Write
 
 Key = tuple[Value, ...]
 Story = Iterator[list[Write]]
 
 _TOLD_AT_ONCE: Final = 4
-_FLIGHTS_AT_ONCE: Final = 6
-_LARGEST_AIRLINE_TO_CLOSE: Final = 12
 _ROWS_A_TRANSACTION: Final = 500
 
 
@@ -32,26 +31,22 @@ class Transaction:
     changes: Mapping[str, int]
 
 
-class Workload:
-    """The changes of one run, and a model of the tables that says what they must hold in the end."""
+class Workload(ABC):
+    """The changes of one run to one database, and a model of its tables."""
 
-    def __init__(self, data: FlightData, loaded: int, seed: int = 2013) -> None:
-        self._data = data
-        self._loaded = data.flights[:loaded]
-        self._coming = deque(batches_of(data.flights[loaded:], _FLIGHTS_AT_ONCE))
+    def __init__(self, demo: DemoDatabase, rows: Mapping[str, Sequence[Row]], seed: int) -> None:
+        """Begin with these rows to load; the first of each table names all its columns."""
+        self.demo = demo
+        self.tables: dict[str, dict[Key, dict[str, Value]]] = {table: {} for table in demo.keys}
+        self.column_is_there = False
+        self._rows = rows
+        self._columns = {table: list(rows[table][0]) for table in demo.keys}
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
-        self.tables: dict[str, dict[Key, dict[str, Value]]] = {table: {} for table in TABLES}
 
     def load(self) -> Iterator[Transaction]:
         """Yield the rows that are there from the start, many to a transaction."""
-        rows: Mapping[str, Sequence[Row]] = {
-            "airlines": self._data.airlines,
-            "airports": self._data.airports,
-            "planes": self._data.planes,
-            "flights": [flight.row for flight in self._loaded],
-        }
-        for table in TABLES:
-            for batch in batches_of(rows[table], _ROWS_A_TRANSACTION):
+        for table in self.demo.keys:
+            for batch in batches_of(self._rows[table], _ROWS_A_TRANSACTION):
                 yield self._transaction([Write("insert", table, row) for row in batch])
 
     def changes(self, wanted: int) -> Iterator[Transaction]:
@@ -70,122 +65,103 @@ class Workload:
                 done += sum(transaction.changes.values())
                 yield transaction
 
+    def column_added(self) -> None:
+        """Be told that the column that comes later is there: NULL in every row, and changes carry values from now."""
+        added = self.demo.added
+        for row in self.tables[added.table].values():
+            row[added.name] = None
+        self._columns[added.table].append(added.name)
+        self.column_is_there = True
+
+    @abstractmethod
     def _next_story(self) -> Story:
-        kinds = [self._delay, self._withdraw, self._swap_plane, self._replace_plane]
-        if self._coming and self._random.random() < 0.6:
-            return self._fly(self._coming.popleft())
-        if self._random.random() < 0.1:
-            return self._close_airline()
-        return self._random.choice(kinds)()
+        """Begin another story."""
 
-    def _fly(self, flights: Sequence[Flight]) -> Story:
-        """Insert flights as scheduled, and update their departures and arrivals as they happened."""
-        carriers = {carrier for (carrier,) in self.tables["airlines"]}
-        flights = [flight for flight in flights if flight.scheduled["carrier"] in carriers]
-        yield [Write("insert", "flights", flight.scheduled) for flight in flights]
-        yield [self._update("flights", flight.scheduled, flight.departed) for flight in self._there(flights)]
-        yield [
-            self._update("flights", flight.scheduled, flight.arrived)
-            for flight in self._there(flights)
-            if flight.arrived
-        ]
+    @abstractmethod
+    def _value_of_added_column(self, row: Row) -> Value:
+        """Return what the column that comes later holds for a row of its table."""
 
-    def _delay(self) -> Story:
-        """Change one flight several times in successive transactions, to end as it was."""
-        row = self._any("flights")
-        before = row["delays"]
-        for minutes in sorted(self._random.sample(range(5, 300), self._random.randint(2, 6))):
-            yield self._if_there("flights", row, {"delays": {"announced": minutes}})
-        yield self._if_there("flights", row, {"delays": before})
+    def _change_for_a_while(self, table: str, row: Row, column: str, values: Sequence[Value]) -> Story:
+        """Give one column one value after the other in successive transactions, and in the end its own again."""
+        for value in (*values, row[column]):
+            yield self._if_there(table, row, {column: value})
 
-    def _withdraw(self) -> Story:
-        """Delete a flight and insert it again, twice."""
-        row = dict(self._any("flights"))
-        key = _key("flights", row)
-        for _ in range(2):
-            if key not in self.tables["flights"]:
+    def _delete_and_insert_again(self, table: str, row: Row, times: int = 2) -> Story:
+        """Delete a row and insert it again, unless others have done so in between."""
+        row = dict(row)
+        key = self._key(table, row)
+        for _ in range(times):
+            if key not in self.tables[table]:
                 return
-            yield [Write("delete", "flights", _named_key("flights", row))]
-            if (row["carrier"],) not in self.tables["airlines"] or key in self.tables["flights"]:
+            yield [Write("delete", table, self._named_key(table, row))]
+            if not self._may_be_inserted(table, key):
                 return
-            yield [Write("insert", "flights", row)]
+            yield [Write("insert", table, self._with_added(table, row))]
 
-    def _swap_plane(self) -> Story:
-        """Change rows of three tables in one transaction."""
-        flight, plane, airport = self._any("flights"), self._any("planes"), self._any("airports")
-        seats, altitude = plane["seats"], airport["altitude_feet"]
-        assert isinstance(seats, int)
-        assert isinstance(altitude, int)
-        yield [
-            *self._if_there("flights", flight, {"tail_number": plane["tail_number"]}),
-            self._update("planes", plane, {"seats": seats + self._random.choice((-1, 1))}),
-            self._update("airports", airport, {"altitude_feet": altitude + 1}),
-        ]
-        yield self._if_there("flights", flight, {"tail_number": None})
-
-    def _replace_plane(self) -> Story:
-        """Replace a whole row, leaving columns out: they become NULL."""
-        plane = dict(self._any("planes"))
-        left_out = ("engine", "record_digest")
-        yield [Write("replace", "planes", {name: value for name, value in plane.items() if name not in left_out})]
-        yield [Write("replace", "planes", plane)]
-
-    def _close_airline(self) -> Story:
-        """Delete a small airline, and with it by cascade its flights; then bring all of them back together."""
-        sizes = Counter(carrier for carrier, *_ in self.tables["flights"])
-        small = [key for key in self.tables["airlines"] if sizes[key[0]] <= _LARGEST_AIRLINE_TO_CLOSE]
-        if not small:
-            return
-        (carrier,) = self._random.choice(sorted(small, key=str))
-        airline = dict(self.tables["airlines"][carrier,])
-        flights = [dict(row) for row in self.tables["flights"].values() if row["carrier"] == carrier]
-        yield [Write("delete", "airlines", {"carrier": carrier})]
-        if (carrier,) not in self.tables["airlines"]:
-            yield [Write("insert", "airlines", airline), *(Write("insert", "flights", row) for row in flights)]
+    def _replace(self, table: str, row: Row, *left_out: str) -> Story:
+        """Replace a whole row, leaving columns out, which become NULL; and again with all of them."""
+        row = dict(row)
+        if self._key(table, row) in self.tables[table]:
+            yield [Write("replace", table, {name: value for name, value in row.items() if name not in left_out})]
+        if self._may_be_inserted(table, self._key(table, row), replacing=True):
+            yield [Write("replace", table, self._with_added(table, row))]
 
     def _transaction(self, writes: Sequence[Write]) -> Transaction:
         """Apply writes to the model and count the rows that they change."""
         changes: Counter[str] = Counter()
         for write in writes:
             changes[write.table] += 1
-            table, key = self.tables[write.table], _key(write.table, write.row)
+            table, key = self.tables[write.table], self._key(write.table, write.row)
             match write.operation:
                 case "insert" | "replace":
                     assert write.operation == "replace" or key not in table, f"{key} is there already"
-                    table[key] = {**dict.fromkeys(self._columns(write.table)), **write.row}
+                    table[key] = {**dict.fromkeys(self._columns[write.table]), **write.row}
                 case "update":
                     table[key] |= write.row
                 case "delete":
                     del table[key]
-                    if write.table == "airlines":
-                        cascaded = [flight for flight in self.tables["flights"] if flight[0] == key[0]]
-                        changes["flights"] += len(cascaded)
-                        for flight in cascaded:
-                            del self.tables["flights"][flight]
+                    changes += self._cascade(write.table, key)
                 case "insert_or_update":
                     raise AssertionError("the demo says which it means")
         return Transaction(writes, changes)
 
-    def _columns(self, table: str) -> Sequence[str]:
-        whole = {"airlines": self._data.airlines, "airports": self._data.airports, "planes": self._data.planes}
-        return list(whole[table][0]) if table in whole else list(self._data.flights[0].scheduled)
+    def _cascade(self, parent: str, key: Key) -> Counter[str]:
+        """Delete from the model what goes with a parent's row; return how many rows that are."""
+        child = self.demo.cascades.get(parent)
+        if child is None:
+            return Counter()
+        gone = [each for each in self.tables[child] if each[: len(key)] == key]
+        for each in gone:
+            del self.tables[child][each]
+        return Counter({child: len(gone)})
 
     def _any(self, table: str) -> Row:
         return self._random.choice(list(self.tables[table].values()))
 
-    def _there(self, flights: Sequence[Flight]) -> list[Flight]:
-        return [flight for flight in flights if _key("flights", flight.scheduled) in self.tables["flights"]]
+    def _there(self, table: str, row: Row) -> bool:
+        return self._key(table, row) in self.tables[table]
+
+    def _may_be_inserted(self, table: str, key: Key, *, replacing: bool = False) -> bool:
+        """Tell whether a row is not there (unless it is replaced), and all that it is a child of is."""
+        parents = [parent for parent, child in self.demo.cascades.items() if child == table]
+        return (replacing or key not in self.tables[table]) and all(
+            key[: len(self.demo.keys[parent])] in self.tables[parent] for parent in parents
+        )
 
     def _if_there(self, table: str, row: Row, values: Row) -> list[Write]:
-        return [self._update(table, row, values)] if _key(table, row) in self.tables[table] else []
+        return [self._update(table, row, values)] if self._there(table, row) else []
 
     def _update(self, table: str, row: Row, values: Row) -> Write:
-        return Write("update", table, {**_named_key(table, row), **values})
+        return Write("update", table, {**self._named_key(table, row), **values})
 
+    def _with_added(self, table: str, row: Row) -> Row:
+        """Return a row with the column that comes later, once it is there."""
+        if not self.column_is_there or table != self.demo.added.table:
+            return row
+        return {**row, self.demo.added.name: self._value_of_added_column(row)}
 
-def _key(table: str, row: Row) -> Key:
-    return tuple(row[column] for column in KEYS[table])
+    def _key(self, table: str, row: Row) -> Key:
+        return tuple(row[column] for column in self.demo.keys[table])
 
-
-def _named_key(table: str, row: Row) -> Row:
-    return {column: row[column] for column in KEYS[table]}
+    def _named_key(self, table: str, row: Row) -> Row:
+        return {column: row[column] for column in self.demo.keys[table]}
