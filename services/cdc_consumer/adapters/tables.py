@@ -1,12 +1,15 @@
-"""The mirrored tables of one dataset: made when first seen, widened as columns appear, checked before they are used.
+"""The tables that are written: made when first seen, widened as columns appear, checked before they are used.
 
 Source: BigQuery, "Stream table updates with change data capture": a primary key (not enforced) is required, tables
-are best clustered by it; `max_staleness` stays unset, so that every query sees what has been applied.
+are best clustered by it; while `max_staleness` is unset every query sees what has been accepted. A history has no key,
+for one that does not hold would mislead queries; it is partitioned by when changes were committed.
 """
 
 import hashlib
-from collections.abc import Mapping
-from datetime import datetime
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
@@ -18,6 +21,7 @@ from google.cloud import bigquery
 from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.history_views import HISTORY_OF, HistoryViews
 from services.cdc_consumer.core.tables import TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import TableTroubleError
@@ -30,9 +34,12 @@ _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
 MIRROR_OF: Final = "millrace_mirror_of"
 """The label by which a table says whose mirror it is: a digest, for a label holds 63 characters of few kinds."""
+HISTORY_KEY: Final = "millrace_history_key"
+"""The label by which a history says what its rows belong together by: a digest of the names."""
 NEEDS_RESYNC: Final = "millrace_needs_resync"
 """The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
 MADE_ANEW: Final = "table_made_anew"
+_INTERVAL: Final = re.compile(r"0-0 (\d+) (\d+):(\d+):(\d+)", re.ASCII)
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
     kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
@@ -71,20 +78,21 @@ def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
 
 
 class BigQueryTables:
-    """The Tables of one dataset. What is known of them is kept for the process."""
+    """The Tables of one dataset, and of others that definitions name. What is known of them is kept for the process."""
 
     def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
         self._client = client
         self._project = project
         self._dataset = dataset
+        self._views = HistoryViews(client)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
-        known = self._known.get(definition.name)
+        known = self._known.get(definition.identity)
         if known is None or _missing(known, definition):
-            known = self._known[definition.name] = self._brought_about(definition)
+            known = self._known[definition.identity] = self._brought_about(definition)
         _check(known, definition)
         return known
 
@@ -93,79 +101,144 @@ class BigQueryTables:
         self._known.pop(table, None)
 
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
+        path = self._path(definition)
         for _attempt in range(_ATTEMPTS):
-            found = self._read(definition.name)
-            with rest_errors(f"table {self._path(definition.name)}"):
+            # Before the table: what a view found now lacks, the table read after it has.
+            view = self._views.found(path, definition) if definition.append_only else None
+            found = self._read(definition)
+            with rest_errors(f"table {path}"):
                 try:
                     if found is None:
                         found = self._create(definition)
-                    _check(_definition(found, definition), definition)
-                    if _missing(_definition(found, definition), definition):
+                    seen = _definition(found, definition)
+                    _check(seen, definition)
+                    if _missing(seen, definition):
                         found = self._widen(found, definition)
-                    elif MIRROR_OF not in found.labels:
+                    elif not _labels(definition).items() <= found.labels.items():
                         found = self._claim(found, definition)
-                    found = self._compared_with_before(found)
+                    if not _as_stale(found, definition):
+                        found = self._set_staleness(found, definition)
+                    found = self._compared_with_before(found, definition)
+                    if view is not None:
+                        self._views.bring_about(view, found, definition)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
                     continue  # another process was faster: look at what it made
             return _definition(found, definition)
-        raise TableTroubleError(f"table {self._path(definition.name)}: altered by others all the time")
+        raise TableTroubleError(f"table {path}: altered by others all the time")
 
-    def _read(self, name: str) -> bigquery.Table | None:
-        with rest_errors(f"table {self._path(name)}"):
+    def _read(self, definition: TableDefinition) -> bigquery.Table | None:
+        path = self._path(definition)
+        with rest_errors(f"table {path}"):
             try:
-                return self._client.get_table(self._path(name), retry=_NO_RETRY, timeout=_TIMEOUT)
+                return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
             except exceptions.NotFound:
                 pass
-        check_dataset(self._client, self._project, self._dataset)
+        try:
+            check_dataset(self._client, self._project, path.dataset_id)
+        except MisconfiguredError as error:
+            if not definition.dataset:
+                raise
+            raise TableTroubleError(str(error)) from error  # of the tables that the tables file puts there
         return None
 
     def _create(self, definition: TableDefinition) -> bigquery.Table:
-        table = bigquery.Table(self._path(definition.name), schema=[_field(c) for c in definition.columns])
-        table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
+        table = bigquery.Table(self._path(definition), schema=[_field(c) for c in definition.columns])
+        if definition.append_only:
+            table.time_partitioning = bigquery.TimePartitioning(field=definition.commit_timestamp)
+            table.description = f"Every change of {definition.mirror_of}, kept by Millrace"
+        else:
+            table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
+            table.description = f"Mirror of {definition.mirror_of}, kept by Millrace"
+        if definition.max_staleness is not None:
+            table.max_staleness = interval_text(definition.max_staleness)
         table.clustering_fields = list(definition.clustering)
-        table.description = f"Mirror of {definition.mirror_of}, kept by Millrace"
-        table.labels = {MIRROR_OF: _digest(definition.mirror_of)}
+        table.labels = _labels(definition)
         created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
-        structlog.get_logger().info("table_created", table=definition.name, columns=len(definition.columns))
+        structlog.get_logger().info("table_created", table=definition.identity, columns=len(definition.columns))
         return created
 
     def _widen(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Add the columns that are missing: one change, with the etag of what was read."""
         new = _missing(_definition(found, definition), definition)
         found.schema = [*found.schema, *(_field(column) for column in new)]
-        found.labels = {**found.labels, MIRROR_OF: _digest(definition.mirror_of)}
+        found.labels = {**found.labels, **_labels(definition)}
         widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        structlog.get_logger().info("columns_added", table=definition.name, columns=[each.name for each in new])
+        structlog.get_logger().info("columns_added", table=definition.identity, columns=[each.name for each in new])
         return widened
 
     def _claim(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a table that another has made say whose mirror it is now, where that is allowed."""
-        found.labels = {**found.labels, MIRROR_OF: _digest(definition.mirror_of)}
+        found.labels = {**found.labels, **_labels(definition)}
         try:
             return self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
         except exceptions.Forbidden as error:
-            structlog.get_logger().warning("table_not_claimed", table=definition.name, error=str(error.message))
+            structlog.get_logger().warning("table_not_claimed", table=definition.identity, error=str(error.message))
             return found
 
-    def _compared_with_before(self, found: bigquery.Table) -> bigquery.Table:
+    def _set_staleness(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Let a table be as stale as the tables file says, where that is allowed."""
+        assert definition.max_staleness is not None
+        before, found.max_staleness = found.max_staleness, interval_text(definition.max_staleness)
+        log = structlog.get_logger().bind(table=definition.identity)
+        try:
+            found = self._client.update_table(found, ["max_staleness"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.Forbidden as error:
+            log.warning("max_staleness_not_set", error=str(error.message))
+            found.max_staleness = before
+        else:
+            log.info("max_staleness_set", before=before, now=found.max_staleness)
+        return found
+
+    def _compared_with_before(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Say loudly that a table is another one than it was: what had been written to the old one is not in it."""
-        if self._made_at.setdefault(found.table_id, found.created) == found.created:
+        table = definition.identity
+        if self._made_at.setdefault(table, found.created) == found.created:
             return found
         structlog.get_logger().error(
             MADE_ANEW,
-            table=found.table_id,
+            table=table,
             fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
         )
         made_at, found.labels = found.created, {**found.labels, NEEDS_RESYNC: MADE_ANEW}
         try:
             found = self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
         except exceptions.Forbidden as error:
-            structlog.get_logger().warning("table_not_labelled", table=found.table_id, error=str(error.message))
-        self._made_at[found.table_id] = made_at
+            structlog.get_logger().warning("table_not_labelled", table=table, error=str(error.message))
+        self._made_at[table] = made_at
         return found
 
-    def _path(self, name: str) -> bigquery.TableReference:
-        return bigquery.DatasetReference(self._project, self._dataset).table(name)
+    def _path(self, definition: TableDefinition) -> bigquery.TableReference:
+        dataset = bigquery.DatasetReference(self._project, definition.dataset or self._dataset)
+        return dataset.table(definition.name)
+
+
+def interval_text(duration: timedelta) -> str:
+    """Return a duration as BigQuery's API writes an INTERVAL: ``0-0 0 0:15:0`` is a quarter of an hour."""
+    minutes, seconds = divmod(duration // timedelta(seconds=1), 60)
+    return f"0-0 0 {minutes // 60}:{minutes % 60}:{seconds}"
+
+
+def _as_stale(found: bigquery.Table, definition: TableDefinition) -> bool:
+    """Tell whether a table is as stale as it should be; where nothing is said of it, any is right."""
+    if definition.max_staleness is None:
+        return True
+    match = _INTERVAL.fullmatch(found.max_staleness or "")
+    if match is None:
+        return False
+    days, hours, minutes, seconds = (int(part) for part in match.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) == definition.max_staleness
+
+
+def _labels(definition: TableDefinition) -> dict[str, str]:
+    """Return the labels by which a table says what it holds."""
+    of_what = _digest(definition.mirror_of)
+    if not definition.append_only:
+        return {MIRROR_OF: of_what}
+    return {HISTORY_OF: of_what, HISTORY_KEY: _digest(_key_text(definition.primary_key))}
+
+
+def _key_text(primary_key: Iterable[str]) -> str:
+    return ",".join(name.upper() for name in primary_key)
 
 
 def _field(column: TableColumn) -> bigquery.SchemaField:
@@ -178,13 +251,27 @@ def _field(column: TableColumn) -> bigquery.SchemaField:
 def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
     """Return a table as it is. A column that Millrace would not make has a type of which nothing else is equal.
 
-    A table that says nothing of whose mirror it is may become the mirror of what is wanted.
+    A table that says nothing of what it holds may come to hold what is wanted.
     """
+    of_what = _digest(wanted.mirror_of)
+    ours, others = (HISTORY_OF, MIRROR_OF) if wanted.append_only else (MIRROR_OF, HISTORY_OF)
+    free = table.labels.get(ours) in (None, of_what) and others not in table.labels
+    return replace(
+        wanted,
+        name=table.table_id,
+        columns=tuple(_column(field) for field in table.schema),
+        primary_key=_key_of(table, wanted),
+        mirror_of=wanted.mirror_of if free else str(table.description or "another source table"),
+    )
+
+
+def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
+    """Return a mirror's primary key; of a history, which has none, what it says that its rows belong together by."""
+    if wanted.append_only:
+        ours = table.labels.get(HISTORY_KEY) in (None, _digest(_key_text(wanted.primary_key)))
+        return wanted.primary_key if ours else ("another",)
     constraints = table.table_constraints
-    key = constraints.primary_key.columns if constraints is not None and constraints.primary_key is not None else ()
-    free = table.labels.get(MIRROR_OF) in (None, _digest(wanted.mirror_of))
-    mirror_of = wanted.mirror_of if free else str(table.description or "another source table")
-    return TableDefinition(table.table_id, tuple(_column(field) for field in table.schema), tuple(key), mirror_of)
+    return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
 
 
 def _digest(mirror_of: str) -> str:
@@ -208,20 +295,21 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
     """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none can."""
     if seen.mirror_of != wanted.mirror_of:
         raise TableTroubleError(
-            f"table {wanted.name} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
-            "give one of them a dataset of its own; if it is the same table under another name, take its label off: "
-            f"bq update --clear_label {MIRROR_OF} <dataset>.{wanted.name}"
+            f"table {wanted.identity} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
+            "give one of them a name or a dataset of its own (TABLES_FILE); if it is the same table under another name, "
+            "take its label off: "
+            f"bq update --clear_label {HISTORY_OF if wanted.append_only else MIRROR_OF} <dataset>.{wanted.name}"
         )
     if not seen.primary_key:
         key = ", ".join(f"`{name}`" for name in wanted.primary_key)
         raise TableTroubleError(
-            f"table {wanted.name} has no primary key, by which BigQuery applies changes; give it one: "
+            f"table {wanted.identity} has no primary key, by which BigQuery applies changes; give it one: "
             f"ALTER TABLE `{wanted.name}` ADD PRIMARY KEY ({key}) NOT ENFORCED"
         )
     if {name.upper() for name in seen.primary_key} != {name.upper() for name in wanted.primary_key}:
         raise PoisonRecordError(
             Reason.SCHEMA_CONFLICT,
-            f"table {wanted.name} has the primary key ({', '.join(seen.primary_key)}), "
+            f"table {wanted.identity} has the primary key ({', '.join(seen.primary_key)}), "
             f"the source has ({', '.join(wanted.primary_key)})",
         )
     types = {column.name.upper(): column.type.bigquery for column in seen.columns}
@@ -230,5 +318,5 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         if there != column.type.bigquery:
             raise PoisonRecordError(
                 Reason.SCHEMA_CONFLICT,
-                f"table {wanted.name}: column {column.name} is {there}, the source has {column.type.bigquery}",
+                f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}",
             )

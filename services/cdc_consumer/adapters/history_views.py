@@ -1,0 +1,75 @@
+"""The views over histories: made with them, and changed when they are widened.
+
+Source: BigQuery, "Create logical views": a view has the columns that its query had when it was made or last changed.
+A view that cannot be had holds up no change: it is said in the log, and tried again with the next process.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from google.api_core import exceptions
+from google.cloud import bigquery
+
+from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.core.history import view_name, view_query
+from services.cdc_consumer.core.tables import TableDefinition
+
+HISTORY_OF: Final = "millrace_history_of"
+"""The label by which a history, and the view over it, say of which source table: a digest."""
+_TIMEOUT: Final = 30.0  # seconds for a call
+_NO_RETRY: Final[Any] = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view's name, and what was found under it."""
+
+    path: bigquery.TableReference
+    found: bigquery.Table | None
+
+
+class HistoryViews:
+    """Makes and changes views."""
+
+    def __init__(self, client: bigquery.Client) -> None:
+        self._client = client
+
+    def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
+        """Return what is there by the name of the view over a history."""
+        path = bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
+        with rest_errors(f"view {path}"):
+            try:
+                return View(path, self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT))
+            except exceptions.NotFound:
+                return View(path, None)
+
+    def bring_about(self, view: View, history: bigquery.Table, definition: TableDefinition) -> None:
+        """Make the view, or change it, for a history as it is; Conflict, PreconditionFailed if another was faster."""
+        columns = [field.name for field in history.schema]
+        changelog = f"{history.project}.{history.dataset_id}.{history.table_id}"
+        query = view_query(changelog, columns, definition.primary_key)
+        log = structlog.get_logger().bind(view=f"{view.path.dataset_id}.{view.path.table_id}")
+        try:
+            if view.found is None:
+                made = bigquery.Table(view.path)
+                made.view_query = query
+                made.description = f"How long each version of a row held: {definition.mirror_of}, kept by Millrace"
+                made.labels = {HISTORY_OF: history.labels[HISTORY_OF]}
+                self._client.create_table(made, retry=_NO_RETRY, timeout=_TIMEOUT)
+                log.info("history_view_created")
+            elif view.found.table_type != "VIEW" or not _ours(view.found, history):
+                log.error(
+                    "history_view_not_made",
+                    fix="something else has that name: rename it, or give the source table another (TABLES_FILE)",
+                )
+            elif view.found.view_query != query:
+                view.found.view_query = query
+                self._client.update_table(view.found, ["view_query"], retry=_NO_RETRY, timeout=_TIMEOUT)
+                log.info("history_view_changed")
+        except (exceptions.Forbidden, exceptions.BadRequest) as error:
+            log.error("history_view_not_made", error=str(error.message))  # noqa: TRY400  the message is the whole story
+
+
+def _ours(view: bigquery.Table, history: bigquery.Table) -> bool:
+    return bool(view.labels.get(HISTORY_OF, "") == history.labels[HISTORY_OF])
