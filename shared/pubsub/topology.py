@@ -5,7 +5,7 @@ expiry is deleted after 31 days without a consumer, with everything it holds; a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -47,6 +47,26 @@ class Topology:
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A setting of a subscription that the consumer cannot rely on, and the command that mends it."""
+
+    setting: str
+    what: str
+    cure: str
+    anew: bool = False
+    """Whether it cannot be mended in place."""
+
+    @property
+    def told(self) -> str:
+        """Return both in one line."""
+        return (
+            f"{self.what}; it must be made anew: {self.cure}"
+            if self.anew
+            else f"{self.what}; mend it with `{self.cure}`"
+        )
+
+
 def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None = None) -> None:
     """Make what is missing, and check what is there; repeating it changes nothing.
 
@@ -86,7 +106,7 @@ def check_topic(
     for name in pubsub.subscriptions_of(topic):
         subscription = pubsub.subscription(name)
         mistakes = (
-            ["cannot be read by this identity"] if subscription is None else _loses(subscription, keep_messages_for)
+            ["cannot be read by this identity"] if subscription is None else losses(subscription, keep_messages_for)
         )
         if not mistakes:
             return
@@ -117,32 +137,50 @@ def check_subscription(
             f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
             "or grant roles/pubsub.viewer on it"
         )
-    update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
-    mistakes = [f"{mistake}; mend it with `{update} {fix}`" for mistake, fix in _mendable(found, keep_messages_for)]
-    if found.enable_exactly_once_delivery:
-        mistakes.append(
-            "it has exactly-once delivery, by which acks are refused once a lease has run out, and which the consumer "
-            f"does not need; mend it with `{update} --no-enable-exactly-once-delivery`"
-        )
-    if found.dead_letter_policy.dead_letter_topic != dead_letter_topic:
-        mistakes.append(
-            f"its dead-letter topic is {found.dead_letter_policy.dead_letter_topic or 'not set'}, not "
-            f"{dead_letter_topic}; mend it with `{update} --dead-letter-topic={dead_letter_topic} "
-            f"--max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}`"
-        )
-    elif found.dead_letter_policy.max_delivery_attempts < MAX_DELIVERY_ATTEMPTS:
-        mistakes.append(
-            f"it forwards a message after {found.dead_letter_policy.max_delivery_attempts} attempts, which an outage "
-            f"uses up; mend it with `{update} --max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}`"
-        )
-    mistakes += [f"{mistake}; it must be made anew: delete it and run `{SETUP}`" for mistake in _fixed(found, topic)]
+    mistakes = [each.told for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
     if mistakes:
         raise MisconfiguredError(f"subscription {subscription} cannot be used:\n  " + "\n  ".join(mistakes))
     check_topic(channel, dead_letter_topic, keep_messages_for, stop)
 
 
-def _loses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
-    mistakes = [mistake for mistake, _fix in _mendable(subscription, keep_messages_for)]
+def mistakes_of(
+    found: Any, subscription: str, dead_letter_topic: str, keep_messages_for: timedelta, topic: str | None
+) -> list[Mistake]:
+    """Return everything by which the consumer could not rely on a subscription (its plain protobuf message)."""
+    update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
+    mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
+    if found.enable_exactly_once_delivery:
+        mistakes.append(
+            Mistake(
+                "exactly-once",
+                "it has exactly-once delivery, by which acks are refused once a lease has run out, and which the "
+                "consumer does not need",
+                f"{update} --no-enable-exactly-once-delivery",
+            )
+        )
+    policy = found.dead_letter_policy
+    if policy.dead_letter_topic != dead_letter_topic:
+        mistakes.append(
+            Mistake(
+                "dead-letter policy",
+                f"its dead-letter topic is {policy.dead_letter_topic or 'not set'}, not {dead_letter_topic}",
+                f"{update} --dead-letter-topic={dead_letter_topic} --max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}",
+            )
+        )
+    elif policy.max_delivery_attempts < MAX_DELIVERY_ATTEMPTS:
+        mistakes.append(
+            Mistake(
+                "dead-letter policy",
+                f"it forwards a message after {policy.max_delivery_attempts} attempts, which an outage uses up",
+                f"{update} --max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}",
+            )
+        )
+    return mistakes + _fixed(found, topic)
+
+
+def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
+    """Return by what a subscription (its plain protobuf message) loses some of its topic's messages."""
+    mistakes = [mistake.what for mistake in _mendable(subscription, keep_messages_for)]
     if subscription.filter:
         mistakes.append("has a filter, which drops what it leaves out")
     if subscription.detached:
@@ -150,41 +188,41 @@ def _loses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
     return mistakes
 
 
-def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[tuple[str, str]]:
-    """Return what can be mended in place, each with gcloud's option for it."""
+def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[Mistake]:
+    """Return what can be mended in place, each with gcloud's option for it as its cure."""
     mistakes = []
     if not subscription.HasField("expiration_policy") or subscription.expiration_policy.HasField("ttl"):
         days = subscription.expiration_policy.ttl.seconds / 86_400 or 31  # 31 days is the default where nothing is set
-        mistakes.append((f"it expires after {days:g} days without a consumer", "--expiration-period=never"))
+        expires = f"it expires after {days:g} days without a consumer"
+        mistakes.append(Mistake("expiry", expires, "--expiration-period=never"))
     retention = _DEFAULT_RETENTION
     if subscription.HasField("message_retention_duration"):
         retention = subscription.message_retention_duration.ToTimedelta()
     if retention < keep_messages_for:
         wanted = _duration(keep_messages_for)
-        mistakes.append(
-            (f"it keeps messages for {_duration(retention)}, not {wanted}", f"--message-retention-duration={wanted}")
-        )
+        kept = f"it keeps messages for {_duration(retention)}, not {wanted}"
+        mistakes.append(Mistake("retention", kept, f"--message-retention-duration={wanted}"))
     return mistakes
 
 
-def _fixed(subscription: Any, topic: str | None) -> list[str]:
+def _fixed(subscription: Any, topic: str | None) -> list[Mistake]:
     """Return what only a new subscription mends."""
-    mistakes = []
+    mistakes: dict[str, str] = {}
     if subscription.detached or subscription.topic == "_deleted-topic_":
-        mistakes.append("it is detached from its topic")
+        mistakes["topic"] = "it is detached from its topic"
     elif topic is not None and subscription.topic != topic:
-        mistakes.append(f"it belongs to topic {subscription.topic}, not {topic}")
+        mistakes["topic"] = f"it belongs to topic {subscription.topic}, not {topic}"
     if subscription.enable_message_ordering:
-        mistakes.append("it is ordered, so a key's next message waits for the ack of the one before")
+        mistakes["ordering"] = "it is ordered, so a key's next message waits for the ack of the one before"
     if subscription.filter:
-        mistakes.append("it has a filter, which drops what it leaves out")
+        mistakes["filter"] = "it has a filter, which drops what it leaves out"
     if (
         subscription.push_config.push_endpoint
         or subscription.bigquery_config.table
         or subscription.cloud_storage_config.bucket
     ):
-        mistakes.append("its messages are pushed or exported, so they cannot be pulled")
-    return mistakes
+        mistakes["delivery"] = "its messages are pushed or exported, so they cannot be pulled"
+    return [Mistake(setting, what, f"delete it and run `{SETUP}`", anew=True) for setting, what in mistakes.items()]
 
 
 def _duration(value: timedelta) -> str:

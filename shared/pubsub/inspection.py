@@ -1,0 +1,210 @@
+"""What a `doctor` looks at in Pub/Sub: subscriptions by their settings, topics by who keeps their messages, and rights.
+
+Every setting is a finding of its own, right or wrong. The start checks of the services (`topology.py`) stop at less.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.api_core.exceptions import GoogleAPICallError
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from shared.pubsub.errors import status_code
+from shared.pubsub.names import project_of, short_name
+from shared.pubsub.topology import (
+    ACK_DEADLINE,
+    MAX_DELIVERY_ATTEMPTS,
+    SETUP,
+    Mistake,
+    losses,
+    mistakes_of,
+)
+from shared.runtime.findings import Finding, Level
+
+_TIMEOUT: Final = 10.0  # seconds
+_SHORT_DEADLINE: Final = timedelta(seconds=30)
+_AGENT: Final = "gcp-sa-pubsub.iam.gserviceaccount.com"
+_NEEDED: Final = {
+    "consume": "roles/pubsub.subscriber",
+    "get": "roles/pubsub.viewer",
+    "publish": "roles/pubsub.publisher",
+}
+
+T = TypeVar("T")
+
+
+class Inspection:
+    """Looks at topics and subscriptions over one channel. Changes nothing, leases nothing, and never raises."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+        self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+
+    def subscription(
+        self, name: str, *, dead_letter_topic: str, keep_messages_for: timedelta, topic: str | None = None
+    ) -> Iterator[Finding]:
+        """Look at every setting of a subscription that the consumer reads from."""
+        what = f"subscription {short_name(name)}"
+        found = self._asked(what, self._get_subscription, name)
+        if isinstance(found, Finding):
+            yield found
+            return
+        yield Finding(Level.OK, what, f"{name} is there, of topic {found.topic}")
+        wrong = mistakes_of(found, name, dead_letter_topic, keep_messages_for, topic)
+        yield from _settings(what, found, wrong)
+        deadline = timedelta(seconds=found.ack_deadline_seconds or 10)
+        cure = f"gcloud pubsub subscriptions update {short_name(name)} --project={project_of(name)} --ack-deadline="
+        yield (
+            Finding(Level.OK, f"{what}: ack deadline", f"{deadline.seconds}s")
+            if deadline >= _SHORT_DEADLINE
+            else Finding(
+                Level.WARNING,
+                f"{what}: ack deadline",
+                f"{deadline.seconds}s: a busy moment of Spark's outlasts it, and messages come twice",
+                f"{cure}{ACK_DEADLINE.seconds}",
+            )
+        )
+
+    def topic(self, name: str, keep_messages_for: timedelta) -> Iterator[Finding]:
+        """Look whether what is published to a topic is kept: what has no subscription is confirmed and discarded."""
+        what = f"topic {short_name(name)}"
+        found = self._asked(what, self._subscriptions_of, name)
+        if isinstance(found, Finding):
+            yield found
+            return
+        lacking = []
+        for subscription in found:
+            read = self._asked(f"{what}: {subscription}", self._get_subscription, subscription)
+            mistakes = [read.detail] if isinstance(read, Finding) else losses(read, keep_messages_for)
+            if not mistakes:
+                yield Finding(Level.OK, what, f"{name} is there, and {subscription} keeps what is published")
+                return
+            lacking.append(f"{subscription}: {'; '.join(mistakes)}")
+        seen = "no subscription keeps what is published: it would be lost"
+        yield Finding(
+            Level.ERROR,
+            what,
+            "\n".join([seen, *lacking]),
+            f"{SETUP}\nor gcloud pubsub subscriptions create NAME --topic={name} --expiration-period=never "
+            f"--message-retention-duration={keep_messages_for.total_seconds():.0f}s",
+        )
+
+    def rights(self, resource: str, *wanted: str) -> Iterator[Finding]:
+        """Look whether this identity may do what is wanted (``consume``, ``get``, ``publish``) with a resource."""
+        kind = resource.split("/")[2]
+        what = f"rights on {kind[:-1]} {short_name(resource)}"
+        permissions = {f"pubsub.{kind}.{each}": _NEEDED[each] for each in wanted}
+        found = self._asked(what, self._granted, resource, tuple(permissions))
+        if isinstance(found, Finding):
+            yield found
+            return
+        missing = [each for each in permissions if each not in found]
+        if not missing:
+            yield Finding(Level.OK, what, ", ".join(permissions))
+            return
+        command = f"gcloud pubsub {kind} add-iam-policy-binding {short_name(resource)} --project={project_of(resource)}"
+        yield Finding(
+            Level.ERROR,
+            what,
+            f"this identity lacks {', '.join(missing)}",
+            "\n".join(
+                f"{command} --member=IDENTITY --role={role}" for role in {permissions[one]: 0 for one in missing}
+            ),
+        )
+
+    def forwarding(self, subscription: str, dead_letter_topic: str) -> Iterator[Finding]:
+        """Look whether Pub/Sub's own agent may forward what was delivered too often: nothing says so if it may not."""
+        for kind, resource, role in (
+            ("topics", dead_letter_topic, "roles/pubsub.publisher"),
+            ("subscriptions", subscription, "roles/pubsub.subscriber"),
+        ):
+            what = f"Pub/Sub's right on {kind[:-1]} {short_name(resource)}"
+            cure = (
+                f"gcloud pubsub {kind} add-iam-policy-binding {short_name(resource)} --project={project_of(resource)} "
+                f"--member=serviceAccount:service-PROJECT_NUMBER@{_AGENT} --role={role}"
+            )
+            found = self._asked(what, self._bindings, resource)
+            if isinstance(found, Finding):
+                yield Finding(found.level, found.check, found.detail, cure if found.level is not Level.OK else "")
+            elif any(one.role == role and any(_AGENT in each for each in one.members) for one in found):
+                yield Finding(Level.OK, what, role)
+            else:
+                yield Finding(
+                    Level.WARNING,
+                    what,
+                    f"Pub/Sub's service agent does not have {role} here (it may have it from the project): without it "
+                    f"a message delivered {MAX_DELIVERY_ATTEMPTS} times is delivered on and on",
+                    cure,
+                )
+
+    def _get_subscription(self, name: str) -> Any:
+        found = self._subscriber.get_subscription(request={"subscription": name}, retry=None, timeout=_TIMEOUT)
+        return type(found).pb(found)
+
+    def _subscriptions_of(self, topic: str) -> Sequence[str]:
+        self._publisher.get_topic(request={"topic": topic}, retry=None, timeout=_TIMEOUT)  # or there is none
+        request = {"topic": topic}
+        return list(self._publisher.list_topic_subscriptions(request=request, retry=None, timeout=_TIMEOUT))
+
+    def _granted(self, resource: str, permissions: Sequence[str]) -> Sequence[str]:
+        request = {"resource": resource, "permissions": list(permissions)}
+        return list(self._subscriber.test_iam_permissions(request=request, timeout=_TIMEOUT).permissions)
+
+    def _bindings(self, resource: str) -> Sequence[Any]:
+        return list(self._subscriber.get_iam_policy(request={"resource": resource}, timeout=_TIMEOUT).bindings)
+
+    def _asked(self, what: str, call: Callable[..., T], *arguments: Any) -> T | Finding:
+        """Return the answer, or what it means that there is none."""
+        try:
+            return call(*arguments)
+        except (grpc.RpcError, GoogleAPICallError) as error:
+            code = status_code(error)
+        match code:
+            case grpc.StatusCode.NOT_FOUND:
+                return Finding(Level.ERROR, what, f"{arguments[0]} does not exist", SETUP)
+            case grpc.StatusCode.PERMISSION_DENIED:
+                return Finding(
+                    Level.ERROR, what, f"{arguments[0]} cannot be read by this identity", "grant it roles/pubsub.viewer"
+                )
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return Finding(Level.OK, what, "not known here: an emulator has no rights")
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return Finding(
+                    Level.ERROR,
+                    what,
+                    "these credentials are not taken",
+                    "run `gcloud auth application-default login` or give the workload a service account",
+                )
+            case _:
+                return Finding(
+                    Level.ERROR,
+                    what,
+                    f"Pub/Sub does not answer: {code.name}",
+                    "check the network, and PUBSUB_EMULATOR_HOST, which is for emulators only; then ask again",
+                )
+
+
+def _settings(what: str, found: Any, wrong: Sequence[Mistake]) -> Iterator[Finding]:
+    """Return a finding for each setting, those that are right included."""
+    right = {
+        "topic": found.topic,
+        "expiry": "never expires",
+        "retention": "keeps messages as long as asked",
+        "ordering": "not ordered",
+        "filter": "no filter",
+        "delivery": "pulled",
+        "exactly-once": "off",
+        "dead-letter policy": f"to {found.dead_letter_policy.dead_letter_topic} after "
+        f"{found.dead_letter_policy.max_delivery_attempts} attempts",
+    }
+    by_setting = {mistake.setting: mistake for mistake in wrong}
+    for setting, detail in right.items():
+        mistake = by_setting.get(setting)
+        if mistake is None:
+            yield Finding(Level.OK, f"{what}: {setting}", detail)
+        else:
+            yield Finding(Level.ERROR, f"{what}: {setting}", mistake.what, mistake.cure)

@@ -1,0 +1,236 @@
+"""What a doctor sees in Pub/Sub: on the emulator each setting that is wrong is named, alone, with the cure of it.
+
+The emulator knows no rights; those are asked of a server that speaks the same protocol and has them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.subscriber import client as subscriber_client
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from shared.pubsub.channels import open_channel
+from shared.pubsub.inspection import Inspection
+from shared.pubsub.topology import Topology
+from shared.runtime.findings import Finding, Level
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.test_pubsub_topology import subscribe
+
+pytestmark = pytest.mark.integration
+
+_messages: Any = subscriber_client  # the messages of IAM have no types, and come with the client
+iam_policy_pb2, policy_pb2 = _messages.iam_policy_pb2, _messages.policy_pb2
+
+WEEK = timedelta(days=7)
+DEAD = "projects/millrace-test/topics/dead"
+READ = "projects/millrace-test/subscriptions/read"
+
+
+@pytest.fixture
+def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def topology(channel: grpc.Channel) -> Topology:
+    return a_topology(channel)
+
+
+def looked_at(channel: grpc.Channel, topology: Topology, subscription: str) -> Sequence[Finding]:
+    inspection = Inspection(channel)
+    return list(
+        inspection.subscription(
+            subscription,
+            topic=topology.topic,
+            dead_letter_topic=topology.dead_letter_topic,
+            keep_messages_for=WEEK,
+        )
+    )
+
+
+def wrong(findings: Sequence[Finding]) -> Mapping[str, Finding]:
+    """Return what is not right, by the last word of its check."""
+    return {one.check.rpartition(": ")[2]: one for one in findings if one.level is not Level.OK}
+
+
+def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topology: Topology) -> None:
+    findings = looked_at(channel, topology, topology.subscription)
+
+    assert wrong(findings) == {}
+    assert len(findings) == 10
+    inspection = Inspection(channel)
+    assert wrong([*inspection.topic(topology.topic, WEEK), *inspection.topic(topology.dead_letter_topic, WEEK)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "settings", "cure"),
+    [
+        ("expiry", {"expiration_policy": {"ttl": timedelta(days=31)}}, "--expiration-period=never"),
+        (
+            "retention",
+            {"message_retention_duration": timedelta(hours=1)},
+            "--message-retention-duration=604800s",
+        ),
+        ("ordering", {"enable_message_ordering": True}, "delete it and run"),
+        ("filter", {"filter": 'attributes.table = "planes"'}, "delete it and run"),
+        ("exactly-once", {"enable_exactly_once_delivery": True}, "--no-enable-exactly-once-delivery"),
+        ("delivery", {"push_config": {"push_endpoint": "https://127.0.0.1/push"}}, "delete it and run"),
+        ("dead-letter policy", {"dead_letter_policy": None}, "--max-delivery-attempts=100"),
+        ("ack deadline", {"ack_deadline_seconds": 10}, "--ack-deadline=60"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named_alone_with_its_cure(
+    channel: grpc.Channel, topology: Topology, setting: str, settings: dict[str, Any], cure: str
+) -> None:
+    settings = {"ack_deadline_seconds": 60} | settings
+    found = wrong(looked_at(channel, topology, subscribe(channel, topology, **settings)))
+
+    assert list(found) == [setting]
+    assert cure in found[setting].cure
+
+
+def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topology: Topology) -> None:
+    policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 5}
+    name = subscribe(channel, topology, enable_message_ordering=True, expiration_policy=None, dead_letter_policy=policy)
+
+    found = wrong(looked_at(channel, topology, name))
+    assert set(found) == {"ordering", "expiry", "dead-letter policy", "ack deadline"}
+    assert "after 5 attempts" in found["dead-letter policy"].detail
+
+
+def test_a_subscription_that_is_not_there_is_one_finding(channel: grpc.Channel, topology: Topology) -> None:
+    (finding,) = looked_at(channel, topology, f"{topology.subscription}-gone")
+
+    assert (finding.level, finding.cure) == (Level.ERROR, "python -m services.cdc_consumer setup")
+    assert "does not exist" in finding.detail
+
+
+def test_a_subscription_whose_topic_was_deleted_is_told(channel: grpc.Channel, topology: Topology) -> None:
+    PublisherClient(transport=PublisherGrpcTransport(channel=channel)).delete_topic(request={"topic": topology.topic})
+
+    assert "detached" in wrong(looked_at(channel, topology, topology.subscription))["topic"].detail
+
+
+def test_a_topic_that_would_lose_what_is_published_is_told_with_who_does_not_keep_it(
+    channel: grpc.Channel, topology: Topology
+) -> None:
+    inspection, subscriber = Inspection(channel), SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    subscriber.delete_subscription(request={"subscription": topology.subscription})
+    (finding,) = inspection.topic(topology.topic, WEEK)
+    assert finding.level is Level.ERROR
+    assert "--expiration-period=never" in finding.cure
+
+    subscribe(channel, topology, expiration_policy=None)
+    (finding,) = inspection.topic(topology.topic, WEEK)
+    assert "it expires after 31 days" in finding.detail
+    (finding,) = inspection.topic(f"{topology.topic}-gone", WEEK)
+    assert "does not exist" in finding.detail
+
+
+def test_the_emulator_has_no_rights_and_that_is_fine(channel: grpc.Channel, topology: Topology) -> None:
+    inspection = Inspection(channel)
+    findings = [
+        *inspection.rights(topology.subscription, "consume", "get"),
+        *inspection.rights(topology.dead_letter_topic, "publish"),
+        *inspection.forwarding(topology.subscription, topology.dead_letter_topic),
+    ]
+    assert wrong(findings) == {}
+    assert len(findings) == 4
+
+
+def test_a_pubsub_that_is_away_is_told_for_everything_that_was_asked() -> None:
+    with grpc.insecure_channel("127.0.0.1:1") as nowhere:
+        inspection = Inspection(nowhere)
+        findings = [
+            *inspection.subscription(READ, dead_letter_topic=DEAD, keep_messages_for=WEEK),
+            *inspection.topic(DEAD, WEEK),
+            *inspection.rights(READ, "consume"),
+            *inspection.forwarding(READ, DEAD),
+        ]
+
+    assert [one.level for one in findings] == [Level.ERROR] * 5
+    assert all("does not answer: UNAVAILABLE" in one.detail for one in findings)
+
+
+class Rights:
+    """A server of google.iam.v1.IAMPolicy: who may do what."""
+
+    def __init__(self) -> None:
+        self.granted: set[str] = set()
+        self.roles: dict[str, list[str]] = {}
+        self.denied = False
+
+    def test(self, request: Any, context: Any) -> Any:
+        self._deny(context)
+        return iam_policy_pb2.TestIamPermissionsResponse(
+            permissions=[one for one in request.permissions if one in self.granted]
+        )
+
+    def get(self, request: Any, context: Any) -> Any:
+        self._deny(context)
+        return policy_pb2.Policy(bindings=[{"role": role, "members": who} for role, who in self.roles.items()])
+
+    def _deny(self, context: Any) -> None:
+        if self.denied:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
+
+    def handlers(self) -> Any:
+        def handler(call: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                call, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+            )
+
+        methods = {
+            "TestIamPermissions": handler(
+                self.test, iam_policy_pb2.TestIamPermissionsRequest, iam_policy_pb2.TestIamPermissionsResponse
+            ),
+            "GetIamPolicy": handler(self.get, iam_policy_pb2.GetIamPolicyRequest, policy_pb2.Policy),
+        }
+        return grpc.method_handlers_generic_handler("google.iam.v1.IAMPolicy", methods)
+
+
+@pytest.fixture
+def rights() -> Iterator[tuple[Rights, Inspection]]:
+    held = Rights()
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((held.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield held, Inspection(channel)
+    server.stop(None).wait()
+
+
+def test_rights_that_are_missing_are_named_with_the_role_that_has_them(rights: tuple[Rights, Inspection]) -> None:
+    held, inspection = rights
+    held.granted = {"pubsub.subscriptions.get"}
+    (finding,) = inspection.rights(READ, "consume", "get")
+    assert finding.level is Level.ERROR
+    assert finding.detail == "this identity lacks pubsub.subscriptions.consume"
+    assert "add-iam-policy-binding read" in finding.cure
+    assert "--role=roles/pubsub.subscriber" in finding.cure
+
+    held.granted.add("pubsub.subscriptions.consume")
+    (finding,) = inspection.rights(READ, "consume", "get")
+    assert finding.level is Level.OK
+
+
+def test_pubsubs_own_agent_needs_rights_to_forward(rights: tuple[Rights, Inspection]) -> None:
+    held, inspection = rights
+    agent = "serviceAccount:service-7@gcp-sa-pubsub.iam.gserviceaccount.com"
+    held.roles = {"roles/pubsub.publisher": [agent]}
+    publishes, subscribes = inspection.forwarding(READ, DEAD)
+    assert (publishes.level, subscribes.level) == (Level.OK, Level.WARNING)
+    assert "--role=roles/pubsub.subscriber" in subscribes.cure
+
+    held.roles["roles/pubsub.subscriber"] = ["user:a@b", agent]
+    assert wrong(list(inspection.forwarding(READ, DEAD))) == {}
+    held.denied = True
+    assert all("cannot be read by this identity" in one.detail for one in inspection.forwarding(READ, DEAD))
