@@ -296,7 +296,7 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
     if seen.mirror_of != wanted.mirror_of:
         raise TableTroubleError(
             f"table {wanted.identity} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
-            "give one of them a name or a dataset of its own (TABLES_FILE); if it is the same table under another name, "
+            "give one of them a name or a dataset of its own (TABLES_FILE); if it is the same table by another name, "
             "take its label off: "
             f"bq update --clear_label {HISTORY_OF if wanted.append_only else MIRROR_OF} <dataset>.{wanted.name}"
         )
