@@ -72,6 +72,7 @@ def open_session(environ: MutableMapping[str, str], master: str, driver_memory: 
     local = master.startswith("local")
     if local:  # workers run what we run, not whatever `python3` is on PATH
         environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors of a local-cluster listen where they are found
     settings = {
         "spark.master": master,
         "spark.app.name": "millrace-cdc-consumer",
