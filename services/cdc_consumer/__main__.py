@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -58,6 +58,7 @@ from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
+from shared.runtime.tables_file import load_tables_file
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
@@ -119,13 +120,13 @@ def serve(settings: Settings, stop: Stop) -> None:
     configure_logs(service="cdc_consumer", level=settings.log_level)
     log = structlog.get_logger()
     log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
+    tables_text, tables = load_tables_file(settings.tables_file)
+    datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(_LIVENESS)
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SystemClock())
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    told = ConsumerStatus(
-        SystemClock(), lambda: read_mirrors(client, settings.dataset_project, [settings.bigquery_dataset])
-    )
+    told = ConsumerStatus(SystemClock(), lambda: read_mirrors(client, settings.dataset_project, datasets))
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
@@ -142,19 +143,25 @@ def serve(settings: Settings, stop: Stop) -> None:
         log.info("health_served", port=port)
         check_master(settings.spark_master)
         check_java(os.environ)
-        ack_deadline = check_start(settings, stop)
+        ack_deadline = check_start(settings, datasets, stop)
         exchange = Path(directory)
         try:
             with receiving_reports(exchange / "reports", take), spark(settings) as session:
                 if stop.requested:
                     return
-                run_query(session, settings, ack_deadline, exchange, health, stop)
+                run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
         finally:
             log.info("leases_counted", **metrics.left())
 
 
 def run_query(
-    session: SparkSession, settings: Settings, ack_deadline: timedelta, exchange: Path, health: Health, stop: Stop
+    session: SparkSession,
+    settings: Settings,
+    tables: str,
+    ack_deadline: timedelta,
+    exchange: Path,
+    health: Health,
+    stop: Stop,
 ) -> None:
     """Start the query and watch it until it is asked to stop or fails."""
     log = structlog.get_logger()
@@ -165,7 +172,7 @@ def run_query(
             "the messages of a task that waits for a slot have leases that nobody keeps"
         )
     try:
-        query = start_query(session, settings, ack_deadline, exchange)
+        query = start_query(session, settings, tables, ack_deadline, exchange)
     except PySparkException as error:
         raise error_of(str(error)) from None
     log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
@@ -173,8 +180,8 @@ def run_query(
     watch(query, health, stop, exchange / "stop")
 
 
-def check_start(settings: Settings, stop: Stop) -> timedelta:
-    """Refuse a subscription or dataset that cannot be relied on; return how long messages are leased for."""
+def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> timedelta:
+    """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for."""
     subscription = subscription_path(settings.project, settings.subscription)
     with open_channel(settings.pubsub_emulator_host) as channel:
         check_subscription(
@@ -187,7 +194,8 @@ def check_start(settings: Settings, stop: Stop) -> timedelta:
         client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
         for attempt in retrying(stop):
             with attempt:
-                check_dataset(client, settings.dataset_project, settings.bigquery_dataset)
+                for dataset in datasets:
+                    check_dataset(client, settings.dataset_project, dataset)
                 ack_deadline = ack_deadline_of(channel, subscription)
     return ack_deadline
 
@@ -205,8 +213,13 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
         session.stop()
 
 
-def start_query(session: SparkSession, settings: Settings, ack_deadline: timedelta, exchange: Path) -> StreamingQuery:
-    """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch."""
+def start_query(
+    session: SparkSession, settings: Settings, tables: str, ack_deadline: timedelta, exchange: Path
+) -> StreamingQuery:
+    """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch.
+
+    ``tables``: the text of the tables file, for the workers.
+    """
     session.dataSource.register(PubsubDataSource)
     session.dataSource.register(BigQueryCdcDataSource)
     shared = {
@@ -231,6 +244,7 @@ def start_query(session: SparkSession, settings: Settings, ack_deadline: timedel
         "pubsubEmulatorHost": settings.pubsub_emulator_host or "",
         "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
         "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
+        "tablesFile": tables,
         "poisonLimit": str(settings.poison_limit),
         "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),
     }

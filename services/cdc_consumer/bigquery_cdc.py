@@ -17,7 +17,8 @@ Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` 
 ``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
 service gives up), ``reportSocket`` (where counts are sent), ``poisonLimit`` (how many messages that cannot be read, or
 ten times as many changes that cannot be applied, may become dead letters in each process although most of what it saw
-last is such: 100), ``logLevel``.
+last is such: 100), ``tablesFile`` (the text of one, for the workers do not see the driver's disk; every table is
+mirrored), ``logLevel``.
 """
 
 import functools
@@ -44,10 +45,12 @@ from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.counts import Counts, Report, TableNote
+from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
 from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.names import subscription_path, topic_path
@@ -76,6 +79,7 @@ class SinkOptions:
     stop_file: str | None = None
     report_socket: str | None = None
     poison_limit: int = POISON_LIMIT
+    tables_file: str = ""
     log_level: str = "INFO"
 
 
@@ -180,6 +184,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
     poison_limit = known.get("poisonlimit", str(POISON_LIMIT))
     if not poison_limit.isdecimal():
         raise MisconfiguredError(f"option poisonLimit={poison_limit!r} of the bigquery_cdc sink: not a whole number")
+    read_tables_file(known.get("tablesfile", ""))
     return SinkOptions(
         subscription=subscription_path(project, known["subscription"]),
         dead_letter_topic=topic_path(project, known["deadlettertopic"]),
@@ -192,6 +197,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         stop_file=known.get("stopfile"),
         report_socket=known.get("reportsocket"),
         poison_limit=int(poison_limit),
+        tables_file=known.get("tablesfile", ""),
         log_level=known.get("loglevel", "INFO"),
     )
 
@@ -230,7 +236,8 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         tables=BigQueryTables(client, options.project, options.dataset),
         writer=AppendStreams(storage, options.project, options.dataset, stop, clock),
     )
-    return _Composed(ports, leases, Memory(flood=PoisonFlood(options.poison_limit)), stop)
+    plan = Plan(read_tables_file(options.tables_file), options.dataset)
+    return _Composed(ports, leases, Memory(flood=PoisonFlood(options.poison_limit), plan=plan), stop)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ class Settings:
     dead_letter_topic: str = setting("the topic for what can never be applied")
     bigquery_dataset: str = setting("the dataset of the mirrored tables")
     bigquery_project: str | None = setting("the dataset's project; the project", default=None)
+    tables_file: Path | None = setting("which tables, under what names and how (TOML); all, as they are", default=None)
     spark_master: str = setting("where Spark runs", default="local[2]")
     driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
     checkpoint_location: Path | None = setting(

@@ -89,6 +89,12 @@ class TablesFile:
         """Tell whether a source table is mirrored at all."""
         return _any(self.include, source_table) and not _any(self.exclude, source_table)
 
+    @property
+    def datasets(self) -> frozenset[str]:
+        """Return the datasets that are named in full, and not by a table's schema."""
+        named = (section.dataset for section in (self.defaults, *(section for _name, section in self.tables)))
+        return frozenset(name for name in named if name is not None and "{" not in name)
+
     def options(self, source_table: str) -> TableOptions:
         """Return the options of a source table (``schema.Table``, or ``Table`` where it has no schema)."""
         merged = self.defaults

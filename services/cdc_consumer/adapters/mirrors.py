@@ -14,13 +14,17 @@ _NO_RETRY: Final[Any] = None
 
 
 def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str]) -> Sequence[Mirror]:
-    """Return the mirrors of some datasets. TransientError or TableTroubleError where they cannot be listed now."""
+    """Return the mirrors of some datasets; those of all but the first are named by it, too.
+
+    TransientError or TableTroubleError where they cannot be listed now.
+    """
     mirrors = []
-    for dataset in datasets:
+    for number, dataset in enumerate(datasets):
+        prefix = f"{dataset}." if number else ""
         with rest_errors(f"tables of {project}.{dataset}"):
             listed = client.list_tables(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
             mirrors += [
-                Mirror(one.table_id, round(one.created.timestamp() * 1e6), one.labels.get(NEEDS_RESYNC, ""))
+                Mirror(prefix + one.table_id, round(one.created.timestamp() * 1e6), one.labels.get(NEEDS_RESYNC, ""))
                 for one in listed
                 if MIRROR_OF in one.labels
             ]

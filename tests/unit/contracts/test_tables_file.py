@@ -61,6 +61,7 @@ def test_a_table_takes_each_option_from_its_own_section_then_from_a_pattern_then
         name="Items", dataset="sales", max_staleness=timedelta(hours=1), buckets=64, json_arrays=("Tags",)
     )
     assert file.options("hr.Items").name == "hr_Items"
+    assert file.datasets == {"mirror", "sales"}
 
 
 def test_without_a_file_every_table_is_mirrored_under_its_own_name() -> None:

@@ -1,0 +1,20 @@
+"""The tables file, from the disk of the machine that a service starts on."""
+
+from pathlib import Path
+
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile, read_tables_file
+
+
+def load_tables_file(path: Path | None) -> tuple[str, TablesFile]:
+    """Return the text of a tables file, for whoever cannot see this disk, and what it says; no path is no file.
+
+    MisconfiguredError where it cannot be read, or with every mistake in it.
+    """
+    if path is None:
+        return "", TablesFile()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MisconfiguredError(f"TABLES_FILE={path} cannot be read: {error}") from error
+    return text, read_tables_file(text, path.name)
