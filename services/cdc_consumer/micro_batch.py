@@ -288,7 +288,7 @@ class _Task:
     def _counts(self) -> Counts:
         done = [one for one in self._lists if one.writable]
         written = sum(int(one.accepted.sum()) for one in done)
-        left_out = sum(len(one.refused) + len(one.stuck) for one in done)
+        failed = sum(len(one.refused) + len(one.stuck) for one in done)
         rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
         tables = dict.fromkeys(self._refused, TableNote())
         for name, note in chain(
@@ -301,7 +301,8 @@ class _Task:
             messages=len(self._ack_ids),
             changes=sum(len(batch) for batch in self._decoded.batches.values()),
             rows_written=written,
-            superseded=rows - written - left_out,
+            superseded=rows - written - failed,
+            left_out=sum(self._decoded.left_out.values()),
             letters=dict(self._letters),
             acked=len(self._ack_ids) - self._put_off,
             put_off=self._put_off,

@@ -36,6 +36,8 @@ class FakeCdcWriter:
         self.refuses: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
         self.largest_row = 9_000_000
         self.rows_sent = 0
+        self.appended: dict[str, list[Mapping[str, Any]]] = {}
+        """The rows of histories, in the order in which they came."""
         self._applied: dict[str, dict[Key, tuple[ChangeSequenceNumber, Mapping[str, Any] | None]]] = {}
 
     def append(self, definition: TableDefinition, rows: pa.Table) -> "FakeAppending":
@@ -44,15 +46,18 @@ class FakeCdcWriter:
         )
 
     def rows(self, table: str) -> Mapping[Key, Mapping[str, Any]]:
-        """Return what a query sees: the rows of a table by their key."""
+        """Return what a query sees: the rows of a mirror by their key."""
         return {key: row for key, (_, row) in self._applied.get(table, {}).items() if row is not None}
 
     def apply(self, definition: TableDefinition, row: Mapping[str, Any]) -> None:
+        if definition.append_only:
+            self.appended.setdefault(definition.identity, []).append(row)
+            return
         values = dict(row)
         deleted = values.pop(CHANGE_TYPE) == "DELETE"
         sequence = parse_sequence(values.pop(CHANGE_SEQUENCE_NUMBER))
         key = tuple(values[name] for name in definition.primary_key)
-        rows = self._applied.setdefault(definition.name, {})
+        rows = self._applied.setdefault(definition.identity, {})
         if key not in rows or rows[key][0] <= sequence:
             rows[key] = (sequence, None if deleted else values)
 
@@ -70,7 +75,7 @@ class FakeAppending:
         return self._errors
 
     def _append(self) -> Sequence[RowError]:
-        writer, table = self._writer, self._definition.name
+        writer, table = self._writer, self._definition.identity
         if writer.away:
             writer.away -= 1
             raise TransientError("BigQuery is away")
@@ -98,12 +103,15 @@ class FakeAppending:
         size = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
         if size > self._writer.largest_row:
             return RowError(index, Reason.TOO_LARGE, f"{size} bytes")
+        if self._definition.append_only:
+            refused = self._writer.refuses(self._definition.identity, row)
+            return RowError(index, Reason.REFUSED_BY_BIGQUERY, "refused by the test") if refused else None
         if row[CHANGE_TYPE] not in ("UPSERT", "DELETE"):
             return RowError(index, Reason.REFUSED_BY_BIGQUERY, "The given value is not a valid CHANGE_TYPE")
         try:
             parse_sequence(row[CHANGE_SEQUENCE_NUMBER])
         except ValueError:
             return RowError(index, Reason.REFUSED_BY_BIGQUERY, "not a change sequence number")
-        if self._writer.refuses(self._definition.name, row):
+        if self._writer.refuses(self._definition.identity, row):
             return RowError(index, Reason.REFUSED_BY_BIGQUERY, "refused by the test")
         return None

@@ -20,7 +20,7 @@ from services.spanner_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.ports import Progress, WatchedTable
+from services.spanner_reader.ports import Progress
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -368,58 +368,3 @@ class FakeSubscriptions:
         self.checks += 1
         if self.error is not None:
             raise self.error
-
-
-class FakeCatalog:
-    """A database's watched tables, as the test sets them."""
-
-    def __init__(self, *tables: WatchedTable) -> None:
-        self.tables: list[WatchedTable] = list(tables)
-        self.asked = 0
-
-    async def watched_tables(self) -> Sequence[WatchedTable]:
-        """Return the watched tables as they are now."""
-        self.asked += 1
-        return list(self.tables)
-
-
-@dataclass
-class FakeMetrics:
-    """Counts in memory."""
-
-    read_changes: int = 0
-    published_changes: int = 0
-    split: int = 0
-    merged: int = 0
-    violations: int = 0
-    losing: bool = False
-    states: Mapping[str, int] = field(default_factory=dict)
-    low_watermark: Nanoseconds | None = None
-    now: Nanoseconds | None = None
-
-    def read(self, record: StreamRecord, changes: int) -> None:
-        """Count a record that was read, and the changes in it."""
-        self.read_changes += changes
-
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-        self.published_changes += changes
-
-    def reshaped(self, split: int, merged: int) -> None:
-        """Count partitions that were split and merged."""
-        self.split += split
-        self.merged += merged
-
-    def violated(self) -> None:
-        """Count a record that came after its heartbeat."""
-        self.violations += 1
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-        self.losing = True
-
-    def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
-        """Remember what was shown."""
-        self.states = states
-        self.low_watermark = low_watermark
-        self.now = now

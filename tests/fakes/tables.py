@@ -1,4 +1,4 @@
-"""The Tables port in memory: table definitions by name."""
+"""The Tables port in memory: table definitions by their identity."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ class FakeTables:
         self._known: dict[str, TableDefinition] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
-        name = definition.name
+        name = definition.identity
         known = self._known.get(name)
         if known is None or self._missing(known, definition):
             known = self._known[name] = self._brought_about(definition)
@@ -32,7 +32,7 @@ class FakeTables:
         self._known.pop(table, None)
 
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
-        name = definition.name
+        name = definition.identity
         if self.away:
             self.away -= 1
             raise TransientError("BigQuery is away")
@@ -44,6 +44,9 @@ class FakeTables:
             self.there[name] = definition
         else:
             self._check(found, definition)
+            if definition.max_staleness not in (None, found.max_staleness):
+                self.effects.note(f"set staleness of {name}")
+                found = self.there[name] = replace(found, max_staleness=definition.max_staleness)
             missing = self._missing(found, definition)
             if missing:
                 self.effects.note(f"widen {name}")
@@ -58,7 +61,7 @@ class FakeTables:
     @staticmethod
     def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         types = {column.name.upper(): column.type for column in seen.columns}
-        if seen.mirror_of != wanted.mirror_of:
+        if (seen.mirror_of, seen.append_only) != (wanted.mirror_of, wanted.append_only):
             raise TableTroubleError(f"table {wanted.name} holds another source table")
         if not seen.primary_key:
             raise TableTroubleError(f"table {wanted.name} has no primary key")

@@ -61,6 +61,8 @@ class Counts:
     changes: int = 0
     rows_written: int = 0
     superseded: int = 0
+    left_out: int = 0
+    """Changes of tables that the tables file leaves out."""
     letters: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
     acked: int = 0
@@ -99,6 +101,7 @@ class Counts:
             changes=self.changes + other.changes,
             rows_written=self.rows_written + other.rows_written,
             superseded=self.superseded + other.superseded,
+            left_out=self.left_out + other.left_out,
             letters=dict(Counter(self.letters) + Counter(other.letters)),
             acked=self.acked + other.acked,
             put_off=self.put_off + other.put_off,

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.cdc_consumer.core.counts import Counts
+from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.trouble import Patience
 from shared.contracts.reasons import Reason
+from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header, messages_table
@@ -45,6 +47,7 @@ class World:
     effects: Effects = field(default_factory=Effects)
     stop: Stop = field(default_factory=Stop)
     patience: Patience = field(default_factory=lambda: Patience(table=AT_ONCE, between_calls=AT_ONCE))
+    tables_file: str = ""
 
     def __post_init__(self) -> None:
         self.tables = FakeTables(self.effects)
@@ -52,8 +55,12 @@ class World:
         self.letters = FakeDeadLetters(self.effects)
         self.leases = FakeLeases(self.effects, must_keep=True)
         self.clock = SetClock()
-        self.memory = Memory(self.patience)
+        self.memory = Memory(self.patience, plan=self.plan)
         self.waits = 0
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(read_tables_file(self.tables_file), "mirror")
 
     def apply(self, *messages: Mapping[str, object]) -> Counts:
         ports = Ports(
@@ -66,7 +73,7 @@ class World:
 
     def start_anew(self, patience: Patience | None = None) -> None:
         """Be another process."""
-        self.memory = Memory(patience or self.patience)
+        self.memory = Memory(patience or self.patience, plan=self.plan)
 
     def names(self, table: str = "planes") -> Mapping[int, str]:
         return {key[0]: row["name"] for key, row in self.writer.rows(table).items()}  # type: ignore[misc]

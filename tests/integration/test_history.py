@@ -1,0 +1,222 @@
+"""Histories on the stand-in: what the view says is what happened, in whatever order and however often it came."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.destinations import Plan
+from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.tables_file import read_tables_file
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+from tests.builders import PLANE_COLUMNS, a_header, a_message, messages_table
+from tests.fakes.dead_letters import FakeDeadLetters
+from tests.fakes.leases import FakeLeases
+from tests.integration.stand_in import PROJECT, StandIn
+
+BOTH = '[defaults]\nmode = "both"'
+EPOCH = parse_timestamp("2026-11-21T12:00:00Z")
+_numbers = itertools.count()
+
+Version = tuple[int, str | None, datetime, datetime | None, bool]
+
+
+class Consumer:
+    """A consumer's worker process without Spark: everything but the source is real."""
+
+    def __init__(self, stand_in: StandIn, rest: str, channel: grpc.Channel, tables: str = BOTH) -> None:
+        self.letters = FakeDeadLetters()
+        self._memory = Memory(plan=Plan(read_tables_file(tables), stand_in.dataset))
+        self._stop, self._clock = Stop(), SystemClock()
+        self._ports = Ports(
+            leases=FakeLeases(),
+            letters=self.letters,
+            tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset),
+            writer=AppendStreams(channel, PROJECT, stand_in.dataset, self._stop, self._clock),
+        )
+
+    def apply(self, *messages: Mapping[str, object]) -> None:
+        counts = apply(messages_table(*messages), self._ports, self._memory, self._stop, self._clock)
+        assert counts.acked == len(messages)
+        assert self.letters.kept == {}
+
+
+@pytest.fixture(scope="module")
+def channel(bigquery_stand_in: tuple[str, str]) -> Iterator[grpc.Channel]:
+    channel = open_storage_channel(bigquery_stand_in[1])
+    yield channel
+    channel.close()
+
+
+@pytest.fixture(scope="module")
+def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
+    return StandIn(bigquery_stand_in)
+
+
+@pytest.fixture(scope="module")
+def rest(bigquery_stand_in: tuple[str, str]) -> str:
+    return bigquery_stand_in[0]
+
+
+def a_plane(
+    identity: int, second: int, index: int = 0, *, name: str | None = None, delete: bool = False, **row: object
+) -> Change:
+    """Return the ``index``-th change of the transaction that committed at a second."""
+    commit = Nanoseconds(EPOCH + second * 1_000_000_000)
+    return Change(
+        op="DELETE" if delete else "UPSERT",
+        mod_type="DELETE" if delete else "UPDATE",
+        sequence=str(four_sections(commit // 1000, index)),
+        commit_timestamp=format_timestamp(commit),
+        place=json.dumps({"server_transaction_id": f"t{second}", "record_sequence": f"{index:08}", "mod_index": 0}),
+        key=json.dumps({"id": str(identity)}),
+        row=None if delete else json.dumps({"name": name, **row}),
+    )
+
+
+def at(second: int) -> datetime:
+    return datetime.fromisoformat("2026-11-21T12:00:00+00:00") + timedelta(seconds=second)
+
+
+def history(stand_in: StandIn, table: str) -> list[Version]:
+    found = stand_in.run(f"SELECT id, name, valid_from, valid_to, is_current FROM `{table}_history` ORDER BY 1, 3")
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in found]
+
+
+@dataclass(frozen=True)
+class Step:
+    identity: int
+    second: int
+    index: int
+    delete: bool
+
+    @property
+    def change(self) -> Change:
+        return a_plane(self.identity, self.second, self.index, name=self.name, delete=self.delete)
+
+    @property
+    def name(self) -> str:
+        return f"{self.second}/{self.index}"
+
+
+def reference(steps: Sequence[Step]) -> list[Version]:
+    """Return what was to be seen when, told from the changes in their true order."""
+    versions: list[Version] = []
+    for identity in sorted({step.identity for step in steps}):
+        last: dict[int, Step] = {}  # by commit: the last change of a transaction is what it leaves behind
+        for step in sorted((s for s in steps if s.identity == identity), key=lambda s: (s.second, s.index)):
+            last[step.second] = step
+        left = list(last.values())
+        for step, following in itertools.zip_longest(left, left[1:]):
+            if not step.delete:
+                until = at(following.second) if following else None
+                versions.append((identity, step.name, at(step.second), until, until is None))
+    return versions
+
+
+STEPS = st.lists(
+    st.builds(Step, st.integers(1, 3), st.integers(0, 5), st.integers(0, 2), st.booleans()),
+    min_size=1,
+    max_size=25,
+    unique_by=lambda step: (step.identity, step.second, step.index),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), steps=STEPS)
+def test_the_view_is_what_happened_whatever_was_repeated_and_reordered(
+    stand_in: StandIn, rest: str, channel: grpc.Channel, data: st.DataObject, steps: list[Step]
+) -> None:
+    table = f"planes{next(_numbers)}"
+    consumer, header = Consumer(stand_in, rest, channel), a_header(table)
+    repeated = data.draw(st.lists(st.sampled_from(steps), max_size=10))
+    delivered = data.draw(st.permutations([*steps, *repeated]))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(delivered)), max_size=3)) | {len(delivered)})
+
+    for start, end in itertools.pairwise([0, *cuts]):
+        consumer.apply(a_message(*(step.change for step in delivered[start:end]), header=header))
+
+    assert history(stand_in, table) == reference(steps)
+    current = {(identity, name) for identity, name, _, _, is_current in reference(steps) if is_current}
+    assert set(stand_in.run(f"SELECT id, name FROM `{table}`")) == current
+
+
+def test_deleted_and_inserted_again_there_is_a_gap(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+    changes = [a_plane(1, 1, name="old"), a_plane(1, 2, delete=True), a_plane(1, 4, name="new")]
+    Consumer(stand_in, rest, channel).apply(a_message(*reversed(changes), header=a_header("again")))
+
+    assert history(stand_in, "again") == [(1, "old", at(1), at(2), False), (1, "new", at(4), None, True)]
+
+
+def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(
+    stand_in: StandIn, rest: str, channel: grpc.Channel
+) -> None:
+    Consumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1, name="a"), header=a_header("sales.made")))
+
+    table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.sales_made_changelog")
+    assert table.time_partitioning.type_ == "DAY"
+    assert table.time_partitioning.field == "_metadata_spanner_commit_timestamp"
+    assert table.clustering_fields == ["id"]
+    assert table.table_constraints is None or table.table_constraints.primary_key is None
+    (row,) = stand_in.client.query_and_wait(f"SELECT * FROM `{stand_in.dataset}.sales_made_changelog`")
+    told: dict[str, Any] = dict(row)
+    assert told.pop("_metadata_big_query_commit_timestamp") > at(-365 * 86_400)
+    assert told == {
+        "id": 1,
+        "name": "a",
+        "seats": None,
+        "_metadata_spanner_mod_type": "UPDATE",
+        "_metadata_spanner_table_name": "sales.made",
+        "_metadata_spanner_commit_timestamp": at(1),
+        "_metadata_spanner_server_transaction_id": "t1",
+        "_metadata_spanner_record_sequence": "00000000",
+        "_metadata_spanner_is_last_record_in_transaction_in_partition": None,
+        "_metadata_spanner_number_of_records_in_transaction": None,
+        "_metadata_spanner_number_of_partitions_in_transaction": None,
+        "_metadata_spanner_transaction_tag": None,
+        "_metadata_spanner_is_system_transaction": None,
+        "_millrace_old_values": None,
+        "_millrace_sequence": a_plane(1, 1).sequence,
+    }
+
+
+def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+    def header(*more: str) -> Header:
+        return a_header("wide", columns=(*PLANE_COLUMNS, *((name, "STRING") for name in more)))
+
+    first, second = Consumer(stand_in, rest, channel), Consumer(stand_in, rest, channel)
+    first.apply(a_message(a_plane(1, 1, name="a"), header=header()))
+    second.apply(a_message(a_plane(1, 2, name="a", colour="red"), header=header("colour")))
+    first.apply(a_message(a_plane(1, 3, name="a", size="xl"), header=header("size")))
+    first.apply(a_message(a_plane(1, 4, name="b"), header=header()))
+
+    assert stand_in.run("SELECT colour, size, valid_from FROM wide_history ORDER BY valid_from") == [
+        (None, None, at(1)),
+        ("red", None, at(2)),
+        (None, "xl", at(3)),
+        (None, None, at(4)),
+    ]
+
+
+def test_something_else_by_the_views_name_is_left_alone_and_nothing_waits_for_it(
+    stand_in: StandIn, rest: str, channel: grpc.Channel
+) -> None:
+    stand_in.run("CREATE VIEW taken_history AS SELECT 1 AS mine")
+    Consumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1), header=a_header("taken")))
+
+    assert stand_in.run("SELECT * FROM taken_history") == [(1,)]
+    assert stand_in.run("SELECT id FROM taken_changelog") == [(1,)]
