@@ -1,7 +1,7 @@
 """The consumer: change batches of a Pub/Sub subscription, applied to BigQuery tables by a Spark streaming query.
 
-`python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `status` it asks
-the one that runs how each table is.
+`python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `doctor` it looks
+whether all that it needs is there and right, with `status` it asks the one that runs how each table is.
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
 
@@ -36,6 +36,7 @@ from services.cdc_consumer.adapters.reports import receiving_reports
 from services.cdc_consumer.adapters.tables import check_dataset, open_client
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
 from services.cdc_consumer.core.counts import Report
+from services.cdc_consumer.doctor import doctor
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import (
@@ -83,8 +84,10 @@ def main(arguments: Sequence[str]) -> int:
                     set_up(read_settings(SetupSettings, os.environ), stop)
                 case ["status", *rest]:
                     return status(rest, os.environ, sys.stdout)
+                case ["doctor", *rest]:
+                    return doctor(rest, os.environ, sys.stdout)
                 case _:
-                    raise MisconfiguredError("usage: python -m services.cdc_consumer [setup | status]")
+                    raise MisconfiguredError("usage: python -m services.cdc_consumer [setup | doctor | status]")
         except MisconfiguredError as error:
             log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
             return MISCONFIGURED

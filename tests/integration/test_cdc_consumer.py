@@ -334,4 +334,4 @@ def test_a_wrong_command_names_the_right_ones(world: World) -> None:
     )
     process.expected_to_end = True
     assert process.wait(PATIENCE) == 2
-    assert "services.cdc_consumer [setup | status]" in process.output()
+    assert "services.cdc_consumer [setup | doctor | status]" in process.output()

@@ -11,7 +11,7 @@ from deploy.local.bigquery.column_types import column_type
 from deploy.local.bigquery.errors import ApiError, invalid
 
 _KEPT: Final = ("description", "friendlyName", "labels", "maxStaleness", "expirationTime")
-_DATASET_KEPT: Final = ("description", "friendlyName", "labels", "location")
+_DATASET_KEPT: Final = ("description", "friendlyName", "labels", "location", "defaultTableExpirationMs")
 
 
 def dataset_resource(dataset: Dataset) -> Mapping[str, Any]:

@@ -94,6 +94,7 @@ def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
         ("DELETE", dataset, api.delete_dataset),
         ("GET", f"{dataset}/tables", api.list_tables),
         ("POST", f"{dataset}/tables", lambda call: table_resource(api.insert_table(call))),
+        ("POST", f"{table}:testIamPermissions", api.test_rights),
         ("GET", table, lambda call: table_resource(warehouse.table(call.table))),
         ("PATCH", table, api.patch_table),
         ("PUT", table, api.patch_table),
@@ -159,6 +160,10 @@ class _Api:
         if definition.query:
             definition = with_columns(self._warehouse, definition)
         return self._warehouse.create_table(definition)
+
+    def test_rights(self, call: Call) -> Mapping[str, Any]:
+        self._warehouse.table(call.table)  # of one that is there; and whoever comes may do anything
+        return {"permissions": list(call.body.get("permissions") or ())}
 
     def patch_table(self, call: Call) -> Mapping[str, Any]:
         def change(table: Table) -> Mapping[str, object]:

@@ -1,0 +1,243 @@
+"""The consumer's doctor, on the Pub/Sub emulator and the BigQuery stand-in: all is well, or what is not is named."""
+
+import io
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import bigquery
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from deploy.local.emulators import ROOT
+from deploy.local.processes import Processes
+from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.doctor import doctor
+from shared.pubsub.channels import open_channel
+from shared.pubsub.stubs import PublishRequest, publish_stub
+from shared.pubsub.topology import Topology
+from shared.runtime.findings import Finding, Level
+from tests.builders import a_header
+from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class World:
+    stand_in: StandIn
+    topology: Topology
+    environ: dict[str, str]
+
+    def findings(self, **settings: str) -> Sequence[Finding]:
+        out = io.StringIO()
+        code = doctor(["--json"], self.environ | settings, out)
+        found = [Finding(**{**one, "level": Level(one["level"])}) for one in json.loads(out.getvalue())]
+        assert code == any(one.level is Level.ERROR for one in found)
+        return found
+
+    def wrong(self, **settings: str) -> Mapping[str, Finding]:
+        """Return what is not right, by its check."""
+        return {one.check: one for one in self.findings(**settings) if one.level is not Level.OK}
+
+    def path(self, table: str) -> str:
+        return f"{PROJECT}.{self.stand_in.dataset}.{table}"
+
+    def make(self, name: str, *fields: bigquery.SchemaField, key: Sequence[str] = ("id",), **more: Any) -> None:
+        table = bigquery.Table(self.path(name), schema=[bigquery.SchemaField("id", "INT64"), *fields])
+        if key:
+            primary_key = bigquery.table.PrimaryKey(list(key))
+            table.table_constraints = bigquery.table.TableConstraints(primary_key, None)
+        for attribute, value in more.items():
+            setattr(table, attribute, value)
+        self.stand_in.client.create_table(table)
+
+
+@pytest.fixture
+def world(pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[World]:
+    stand_in = StandIn(bigquery_stand_in)
+    with open_channel(pubsub_emulator) as channel:
+        topology = a_topology(channel)
+    environ = {
+        "GOOGLE_CLOUD_PROJECT": PROJECT,
+        "SUBSCRIPTION": topology.subscription,
+        "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
+        "BIGQUERY_DATASET": stand_in.dataset,
+        "PUBSUB_EMULATOR_HOST": pubsub_emulator,
+        "BIGQUERY_EMULATOR_HOST": bigquery_stand_in[0],
+        "BIGQUERY_STORAGE_EMULATOR_HOST": bigquery_stand_in[1],
+    }
+    yield World(stand_in, topology, _with_java(environ))
+    stand_in.control("DELETE", "faults")
+
+
+def _with_java(environ: dict[str, str]) -> dict[str, str]:
+    return environ | {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
+
+
+def test_where_all_is_well_nothing_is_wrong_and_nothing_is_left_behind(world: World, bigquery_stand_in: Any) -> None:
+    tables = BigQueryTables(open_client(PROJECT, bigquery_stand_in[0]), PROJECT, world.stand_in.dataset)
+    tables.ensure(table_definition(a_header()))
+    findings = world.findings()
+
+    assert {one.check: one.detail for one in findings if one.level is not Level.OK} == {}
+    seen = {one.check: one.detail for one in findings}
+    assert {"java", "settings", "spark", "tables file", "write API", "table planes"} <= set(seen)
+    assert "a mirror, primary key (id), fresh at every query" in seen["table planes"]
+    assert [one.table_id for one in world.stand_in.client.list_tables(world.stand_in.dataset)] == ["planes"]
+
+
+def test_it_leases_no_message(world: World) -> None:
+    with open_channel(world.environ["PUBSUB_EMULATOR_HOST"]) as channel:
+        publish_stub(channel)(PublishRequest(topic=world.topology.topic, messages=[{"data": b"x"}]), timeout=10)
+        world.findings()
+        (received,) = pull(channel, world.topology.subscription)
+    assert received.delivery_attempt == 1
+
+
+def test_missing_settings_are_all_named_and_java_is_still_looked_at(world: World, tmp_path: Path) -> None:
+    found = world.wrong(SUBSCRIPTION="", DEAD_LETTER_TOPIC="", JAVA_HOME=str(tmp_path))
+
+    assert set(found) == {"java", "settings"}
+    assert "SUBSCRIPTION is not set" in found["settings"].detail
+    assert "DEAD_LETTER_TOPIC is not set" in found["settings"].detail
+    assert "openjdk-17-jre-headless" in found["java"].cure
+
+
+def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> None:
+    broken = tmp_path / "tables.toml"
+    broken.write_text("[defaults]\nmoode = 'mirror'\n")
+    found = world.wrong(
+        SPARK_MASTER="locl",
+        SUBSCRIPTION="gone",
+        DEAD_LETTER_TOPIC="gone",
+        BIGQUERY_DATASET="nowhere",
+        BIGQUERY_STORAGE_EMULATOR_HOST="127.0.0.1:1",
+        JAVA_HOME=str(tmp_path),
+        TABLES_FILE=str(broken),
+    )
+
+    assert set(found) == {
+        "java",
+        "spark",
+        "tables file",
+        "subscription gone",
+        "topic gone",
+        "dataset nowhere",
+        "write API",
+    }
+    assert "tables.toml:2" in found["tables file"].detail
+    assert found["subscription gone"].cure == "python -m services.cdc_consumer setup"
+    assert f"bq --project_id={PROJECT} mk --dataset nowhere" in found["dataset nowhere"].cure
+    assert "UNAVAILABLE" in found["write API"].detail
+
+
+def test_pubsub_and_bigquery_away_are_told_for_each(world: World) -> None:
+    nowhere = "127.0.0.1:1"
+    found = world.wrong(
+        PUBSUB_EMULATOR_HOST=nowhere, BIGQUERY_EMULATOR_HOST=nowhere, BIGQUERY_STORAGE_EMULATOR_HOST=nowhere
+    )
+    dataset = f"dataset {world.stand_in.dataset}"
+
+    assert {dataset, "write API"} < set(found)
+    assert "BigQuery does not answer" in found[dataset].detail
+    assert sum("Pub/Sub does not answer" in one.detail for one in found.values()) == 6
+
+
+def test_a_wrong_subscription_is_named_setting_by_setting(world: World) -> None:
+    with open_channel(world.environ["PUBSUB_EMULATOR_HOST"]) as channel:
+        subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+        policy = {"dead_letter_topic": world.topology.dead_letter_topic, "max_delivery_attempts": 5}
+        name = f"{world.topology.subscription}-bad"
+        subscriber.create_subscription(
+            request={
+                "name": name,
+                "topic": world.topology.topic,
+                "enable_message_ordering": True,
+                "dead_letter_policy": policy,
+            }
+        )
+        subscriber.delete_subscription(request={"subscription": world.topology.dead_letter_subscription})
+    found = world.wrong(SUBSCRIPTION=name)
+
+    settings = {check.rpartition(": ")[2] for check in found if check.startswith("subscription")}
+    assert settings == {"expiry", "ordering", "dead-letter policy", "ack deadline"}
+    (letters,) = [one for check, one in found.items() if check.startswith("topic")]
+    assert "it would be lost" in letters.detail
+
+
+def test_a_dataset_that_forgets_its_tables_is_refused(world: World) -> None:
+    name = f"forgetful_{uuid.uuid4().hex[:8]}"
+    dataset = bigquery.Dataset(f"{PROJECT}.{name}")
+    dataset.default_table_expiration_ms = 3 * 86_400_000
+    world.stand_in.client.create_dataset(dataset)
+    found = world.wrong(BIGQUERY_DATASET=name)
+
+    assert list(found) == [f"dataset {name}: expiry"]
+    assert "deleted after 3 days" in found[f"dataset {name}: expiry"].detail
+    assert "--default_table_expiration 0" in found[f"dataset {name}: expiry"].cure
+
+
+@pytest.mark.parametrize(("containing", "check"), [('"expirationTime"', "making tables"), ('"permissions"', "rights")])
+def test_a_right_that_is_missing_is_named_with_the_role_that_has_it(world: World, containing: str, check: str) -> None:
+    fault = {"on": "rest", "action": "answer", "status": "PERMISSION_DENIED", "message": "no", "method": "POST"}
+    world.stand_in.control("POST", "faults", containing=containing, **fault)
+    found = world.wrong()
+
+    assert list(found) == [f"dataset {world.stand_in.dataset}: {check}"]
+    assert "roles/bigquery.dataEditor" in next(iter(found.values())).cure
+
+
+def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> None:
+    ours: dict[str, Any] = {"labels": {"millrace_mirror_of": "x"}}
+    world.make("keyless", key=(), **ours)
+    world.make("stranger", key=())
+    world.make("anew", labels={**ours["labels"], "millrace_needs_resync": "table_made_anew"})
+    world.make("conflict", bigquery.SchemaField("_millrace_sequence", "INT64"), **ours)
+    world.make("strict", bigquery.SchemaField("name", "STRING", mode="REQUIRED"), **ours)
+    world.make("fine", bigquery.SchemaField("_millrace_sequence", "STRING"), max_staleness="0-0 0 0:15:0", **ours)
+    found = world.wrong()
+
+    assert set(found) == {
+        "table keyless: primary key",
+        "table stranger: primary key",
+        "table anew: needs re-sync",
+        "table conflict: column conflict",
+        "table strict: column conflict",
+    }
+    assert found["table keyless: primary key"].level is Level.ERROR
+    assert found["table stranger: primary key"].level is Level.WARNING
+    assert "ADD PRIMARY KEY" in found["table keyless: primary key"].cure
+    assert "--clear_label millrace_needs_resync" in found["table anew: needs re-sync"].cure
+    assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].cure
+    assert "DROP NOT NULL" in found["table strict: column conflict"].cure
+    fine = {one.check: one.detail for one in world.findings()}["table fine"]
+    assert "max_staleness" in fine
+
+
+def test_as_a_command_it_prints_a_table_and_its_exit_code_says_whether_there_is_an_error(
+    world: World, new_processes: Processes
+) -> None:
+    def run(**settings: str) -> tuple[int | None, str]:
+        environment = {**world.environ, **settings, "PYTHONPATH": str(ROOT)}
+        process = new_processes.start(
+            f"doctor{uuid.uuid4().hex[:6]}", [sys.executable, "-m", "services.cdc_consumer", "doctor"], environment
+        )
+        process.expected_to_end = True
+        return process.wait(timedelta(seconds=60)), process.output()
+
+    code, printed = run()
+    assert code == 0, printed
+    assert printed.splitlines()[-1].endswith(" ok, 0 warning, 0 error")
+    code, printed = run(SUBSCRIPTION="gone")
+    assert code == 1
+    assert "-> python -m services.cdc_consumer setup" in printed
