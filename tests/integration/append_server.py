@@ -78,6 +78,11 @@ class AppendServer:
         self.connections: list[Connection] = []
         self.released = threading.Event()
         self.released.set()
+        self.most_open = 0
+        self.taken_at_once: int | None = None
+        """How many connections may be open at once; None: any number."""
+        self._open = 0
+        self._contexts: list[grpc.ServicerContext] = []
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.max_receive_message_length", -1)])
@@ -92,6 +97,13 @@ class AppendServer:
         self.released.set()
         self._server.stop(0).wait()
 
+    def hang_up(self) -> None:
+        """End every connection that is open now."""
+        with self._lock:
+            for context in self._contexts:
+                context.cancel()  # type: ignore[no-untyped-call]
+            self._contexts.clear()
+
     @property
     def requests(self) -> Sequence[Any]:
         """Return every request of every connection, in order."""
@@ -105,7 +117,22 @@ class AppendServer:
     def _append_rows(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
         connection = Connection(dict(context.invocation_metadata()))
         with self._lock:
+            self._open += 1
+            if self.taken_at_once is not None and self._open > self.taken_at_once:
+                self._open -= 1
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many concurrent connections")
+            self.most_open = max(self.most_open, self._open)
             self.connections.append(connection)
+            self._contexts.append(context)
+        try:
+            yield from self._answers(connection, requests, context)
+        finally:
+            with self._lock:
+                self._open -= 1
+
+    def _answers(
+        self, connection: Connection, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[Any]:
         for data in requests:
             request = Request.FromString(data)
             connection.requests.append(request)

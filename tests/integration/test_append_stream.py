@@ -10,7 +10,8 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams, Limits
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.connection_pool import Limits
 from services.cdc_consumer.adapters.row_encoder import message_class, row_descriptor
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.core.columns import decode_messages
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
 PLANES = table_definition(a_header())
 WIDER_HEADER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
 WIDER = table_definition(WIDER_HEADER)
-SMALL = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000)
+SMALL = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections_of_table=1)
 
 
 class SetClock:
@@ -135,7 +136,6 @@ def test_no_more_than_the_window_is_in_flight(server: AppendServer, streams: App
     server.released.clear()
     appending = streams.append(PLANES, rows_of(*range(200)))
     threading.Event().wait(0.2)
-    assert len(server.requests) <= 1  # the scripted server takes the next once it has answered
     assert sum(len(request.data) for request in appending._sent) <= SMALL.window_bytes
     server.released.set()
 
@@ -168,6 +168,17 @@ def test_any_end_of_a_connection_is_mended_by_another(server: AppendServer, stre
 
 
 def test_a_connection_closed_while_idle_is_replaced_without_a_word(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    for identity in range(10):
+        assert streams.append(PLANES, rows_of(identity)).refused() == []
+        server.hang_up()
+
+    assert identities(server.rows) == list(range(10))
+    assert len(server.connections) == 10
+
+
+def test_a_connection_that_is_closed_twice_in_a_row_is_for_the_callers_backoff(
     server: AppendServer, streams: AppendStreams
 ) -> None:
     server.script = lambda request: Close(grpc.StatusCode.ABORTED) if ids_of(request) == [2] else accepted()
@@ -400,22 +411,22 @@ def test_two_appends_to_a_table_under_way_at_once_get_each_their_own_answers(
     assert one.refused() == []
 
 
-def test_streams_long_idle_are_closed_and_so_are_those_beyond_the_cap(
+def open_now() -> int:
+    return sum(thread.name.startswith("append ") for thread in threading.enumerate())
+
+
+def test_a_stream_long_idle_is_closed_and_opened_again_when_it_is_needed(
     server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
 ) -> None:
-    streams = AppendStreams(channel, "p", "d", stop, clock, Limits(connections=3))
+    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
 
     def write(table: str) -> None:
         header = a_header(table)
         assert streams.append(table_definition(header), rows_of(1, header=header)).refused() == []
 
-    def open_now() -> int:
-        return sum(thread.name.startswith("append ") for thread in threading.enumerate())
-
     for number in range(5):
-        clock.advance(timedelta(seconds=1))
         write(f"table{number}")
-    assert open_now() == 3
+    assert open_now() == 5
     clock.advance(timedelta(minutes=6))
     write("table4")
     assert open_now() == 1
@@ -423,6 +434,64 @@ def test_streams_long_idle_are_closed_and_so_are_those_beyond_the_cap(
     assert streams.connections_opened == 6
     streams.close()
     assert open_now() == 0
+
+
+@pytest.mark.parametrize("taken_at_once", [None, 2])
+def test_no_more_connections_than_the_limit_are_open_though_more_tables_are_written_at_once(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock, taken_at_once: int | None
+) -> None:
+    """The limit is ours, or BigQuery's when it takes fewer: then those that are idle make room for the others."""
+    server.taken_at_once = taken_at_once
+    limits = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections=3)
+    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    for _round in range(2):
+        headers = [a_header(f"table{number}") for number in range(9)]
+        appendings = [
+            streams.append(table_definition(header), rows_of(*range(30), header=header)) for header in headers
+        ]
+        for appending in appendings:
+            for attempt in retrying(stop, timedelta(seconds=20)):
+                with attempt:
+                    assert appending.refused() == []
+    streams.close()
+
+    assert server.most_open <= (taken_at_once or 3)
+    assert len(identities(server.rows)) == 2 * 9 * 30
+
+
+def test_a_limit_of_bigquerys_is_tried_again_after_a_while(
+    server: AppendServer, streams: AppendStreams, clock: SetClock
+) -> None:
+    def write(table: str) -> None:
+        header = a_header(table)
+        assert streams.append(table_definition(header), rows_of(1, header=header)).refused() == []
+
+    server.taken_at_once = 1
+    write("table0")
+    write("table1")
+    assert open_now() == 1
+    server.taken_at_once = None
+    write("table2")
+    assert open_now() == 1
+    clock.advance(timedelta(minutes=6))
+    write("table3")
+    write("table4")
+    assert open_now() == 2
+
+
+def test_a_table_whose_connection_stays_full_gets_another_and_no_row_is_sent_twice(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    limits = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, full_sends=3)
+    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    assert streams.append(PLANES, rows_of(*range(3))).refused() == []
+    assert streams.connections_opened == 1
+    assert streams.append(PLANES, rows_of(*range(3, 400))).refused() == []
+    assert streams.connections_opened == 2
+    streams.close()
+
+    assert sorted(identities(server.rows)) == list(range(400))
+    assert all(connection.requests for connection in server.connections)
 
 
 def test_deletes_and_nulls_are_sent_as_they_are(server: AppendServer, streams: AppendStreams) -> None:
@@ -470,7 +539,7 @@ def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_
 ) -> None:
     answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
     server.script = lambda request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, Limits(connections=1))
+    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
     first = streams.append(PLANES, rows_of(1))
     with pytest.raises(TransientError):
         first.refused()

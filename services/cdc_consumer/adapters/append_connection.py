@@ -19,7 +19,7 @@ from google.cloud.bigquery_storage_v1.types import AppendRowsRequest, AppendRows
 from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.rpc.status_pb2 import Status
 
-from services.cdc_consumer.adapters.bigquery_errors import call_status
+from services.cdc_consumer.adapters.bigquery_errors import call_status, is_exhausted
 from shared.contracts.errors import TransientError
 from shared.runtime.stop import Stop
 
@@ -76,6 +76,7 @@ class AppendConnection:
         self._in_flight: deque[Request] = deque()
         self._bytes = 0
         self._ended = False
+        self._refusal: Status | None = None  # why the connection itself was not taken, until a request is told
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         untyped: Any = channel  # requests are bytes already, which the stubs do not foresee
         append_rows = untyped.stream_stream(_METHOD, response_deserializer=_Response.FromString)
@@ -95,6 +96,11 @@ class AppendConnection:
         """Tell whether nothing sent is without an answer."""
         return not self._in_flight
 
+    @property
+    def proven(self) -> bool:
+        """Tell whether BigQuery has accepted anything here: what ends it is then no refusal of the connection."""
+        return self._proven
+
     def has_room(self, request: Request) -> bool:
         """Tell whether a request could be sent without waiting."""
         return not self._in_flight or self._bytes + len(request.data) <= self._window
@@ -105,8 +111,9 @@ class AppendConnection:
             if not self.has_room(request) and not self._ended:
                 self._wait_for(lambda: self.has_room(request) or self._ended, stop)
             request.connection = self
-            request.answer = Lost() if self._ended else None
+            request.answer = None
             if self._ended:
+                request.answer, self._refusal = self._refusal or Lost(), None
                 return
             self._in_flight.append(request)
             self._bytes += len(request.data)
@@ -117,6 +124,11 @@ class AppendConnection:
         """Wait until a request sent here has its answer. TransientError if asked to stop and none comes any more."""
         with self._changed:
             self._wait_for(lambda: request.answer is not None, stop)
+
+    def wait_until_idle(self, stop: Stop) -> None:
+        """Wait until all that was sent here has its answer; as `wait`."""
+        with self._changed:
+            self._wait_for(lambda: not self._in_flight, stop)
 
     def close(self) -> None:
         """End the call and its thread; what has no answer yet is `Lost`."""
@@ -167,6 +179,8 @@ class AppendConnection:
     def _end(self, status: Status) -> None:
         with self._changed:
             self._ended = True
+            if not self._in_flight and is_exhausted(status):
+                self._refusal = status
             for index, request in enumerate(self._in_flight):
                 request.answer = status if index == 0 else Lost()  # the oldest is what BigQuery was looking at
             self._in_flight.clear()

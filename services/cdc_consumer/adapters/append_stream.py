@@ -1,4 +1,4 @@
-"""Upserts and deletes into BigQuery on default streams that stay open: one connection per process and table.
+"""Upserts and deletes into BigQuery on default streams that stay open: one connection per process and table, or two.
 
 Sources: BigQuery, "Introduction to the Storage Write API" (default stream, errors) and its best practices (reuse
 connections, do not wait for each append; Python has no multiplexing). Rows may be sent twice: the change sequence
@@ -7,7 +7,6 @@ number of each makes that harmless, which is why anything without an answer is s
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 from weakref import WeakSet
@@ -20,7 +19,8 @@ import structlog
 from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.adapters.append_connection import AppendConnection, Lost, Request, opening
-from services.cdc_consumer.adapters.bigquery_errors import append_error, code_name
+from services.cdc_consumer.adapters.bigquery_errors import append_error, code_name, is_exhausted
+from services.cdc_consumer.adapters.connection_pool import ConnectionPool, Limits
 from services.cdc_consumer.adapters.row_encoder import RowEncoder
 from services.cdc_consumer.core.columns import conform
 from services.cdc_consumer.core.tables import TableDefinition
@@ -37,32 +37,24 @@ _FRUITLESS: Final = 32
 """Refusals without a row to blame, and nothing accepted between them, after which it is not the rows but the table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Sizes and times of the streams. BigQuery takes requests of 10 MB; nothing is gained above 4 MB."""
-
-    request_bytes: int = 2_000_000
-    largest_request_bytes: int = 9_000_000
-    window_bytes: int = 8_000_000
-    connections: int = 20
-    answer_within: timedelta = timedelta(seconds=60)
-    close_after_idle: timedelta = timedelta(minutes=5)  # BigQuery itself closes after ten
-
-
 class AppendStreams:
     """The CdcWriter on BigQuery's Storage Write API. Keep it for the process; not for several threads at once."""
 
     def __init__(
         self, channel: grpc.Channel, project: str, dataset: str, stop: Stop, clock: Clock, limits: Limits | None = None
     ) -> None:
-        self._channel = channel
         self._project = project
         self._dataset = dataset
         self._stop = stop
         self._clock = clock
         self._limits = limits or Limits()
+        self._pool = ConnectionPool(channel, self._limits, stop, clock)
         self._streams: dict[TableDefinition, _Stream] = {}
-        self.connections_opened = 0
+
+    @property
+    def connections_opened(self) -> int:
+        """Return how many connections have been opened, those that were closed again included."""
+        return self._pool.opened
 
     def append(self, definition: TableDefinition, rows: pa.Table) -> "Appending":
         """Start to append rows; as `CdcWriter.append`."""
@@ -79,15 +71,6 @@ class AppendStreams:
             stream.close()
         self._streams.clear()
 
-    def connect(self, stream: "_Stream") -> AppendConnection:
-        """Open a connection for a stream."""
-        self.connections_opened += 1
-        structlog.get_logger().info(
-            "append_connection_opened", table=stream.encoder.definition.identity, opened=self.connections_opened
-        )
-        limits = self._limits
-        return AppendConnection(self._channel, stream.path, stream.first, limits.window_bytes, limits.answer_within)
-
     def _stream(self, definition: TableDefinition) -> "_Stream":
         """Return the stream to use for rows of a definition.
 
@@ -103,17 +86,14 @@ class AppendStreams:
         if definition not in self._streams:
             dataset = f"projects/{self._project}/datasets/{definition.dataset or self._dataset}"
             path = f"{dataset}/tables/{definition.name}/streams/_default"
-            self._streams[definition] = _Stream(self, path, definition, self._limits)
+            self._streams[definition] = _Stream(self._pool, path, definition, self._limits)
         return self._streams[definition]
 
     def _close_unneeded(self, used: "_Stream") -> None:
-        others = sorted((s for s in self._streams.values() if s is not used and s.idle), key=lambda s: s.last_used)
-        for stream in others:
+        for stream in [one for one in self._streams.values() if one is not used and one.idle]:
             idle = timedelta(microseconds=(used.last_used - stream.last_used) // 1000)
             if idle >= self._limits.close_after_idle:
                 self._drop(stream, "idle")
-            elif len(self._streams) > self._limits.connections:
-                self._drop(stream, "too_many")
 
     def _drop(self, stream: "_Stream", why: str) -> None:
         stream.close()
@@ -122,9 +102,9 @@ class AppendStreams:
 
 
 class _Stream:
-    """A table's default stream for one definition: how its rows are encoded, and the connection open for them."""
+    """A table's default stream for one definition: how its rows are encoded, and the connections open for them."""
 
-    def __init__(self, streams: AppendStreams, path: str, definition: TableDefinition, limits: Limits) -> None:
+    def __init__(self, pool: ConnectionPool, path: str, definition: TableDefinition, limits: Limits) -> None:
         self.path = path
         self.encoder = RowEncoder(definition)
         self.first = opening(path, self.encoder.descriptor)
@@ -133,27 +113,59 @@ class _Stream:
         self.accepted = False
         """Whether BigQuery has taken rows of this definition, and has not complained of the table since."""
         self.appendings: WeakSet[Appending] = WeakSet()
-        """Those that have rows without an answer and may yet use the connection; one that nobody holds is gone."""
-        self._streams = streams
-        self._connection: AppendConnection | None = None
+        """Those that have rows without an answer and may yet need a connection; one that nobody holds is gone."""
+        self._pool = pool
+        self._connections: list[AppendConnection] = []
+        self._full_sends = 0
 
     @property
     def idle(self) -> bool:
         """Tell whether nothing is without an answer, sent or still to be sent: only then may the stream be dropped."""
-        return not self.appendings and (self._connection is None or self._connection.idle)
+        return not self.appendings and all(one.idle for one in self._connections)
 
     @property
     def largest_row(self) -> int:
         """Return how many bytes a row may have: what fits beside the opening into the largest request."""
         return self.limits.largest_request_bytes - len(self.first) - 64
 
-    def connection(self) -> AppendConnection:
-        """Return the open connection; open one where there is none or the last has ended."""
-        if self._connection is not None and self._connection.ended:
-            self.close()
-        if self._connection is None:
-            self._connection = self._streams.connect(self)
-        return self._connection
+    def send(self, request: Request, stop: Stop, *, wait: bool) -> bool:
+        """Send a request; tell whether it was. Without ``wait`` it is not, where no connection has room for it now.
+
+        What it was sent on may have ended already: its answer says so.
+        """
+        connection = self._with_room(request)
+        if connection is None and wait:
+            connection = self._connections[0] if self._connections else self._open(wait=True)
+        if connection is None:
+            return False
+        connection.send(request, stop)
+        self._pool.used(connection)
+        self._full_sends = 0 if connection.has_room(request) else self._full_sends + 1
+        return True
+
+    def too_many_connections(self) -> bool:
+        """BigQuery does not take another connection; tell whether some other may be closed for it."""
+        return self._pool.refused()
+
+    def _with_room(self, request: Request) -> AppendConnection | None:
+        """Return a connection that takes a request at once; another is opened if there is none, or they stay full."""
+        for one in [one for one in self._connections if one.ended]:
+            self._pool.close(one)
+        self._connections = [one for one in self._connections if not one.ended]
+        found = next((one for one in self._connections if one.has_room(request)), None)
+        stay_full = self._full_sends >= self.limits.full_sends
+        if found is None and (
+            not self._connections or (stay_full and len(self._connections) < self.limits.connections_of_table)
+        ):
+            return self._open(wait=False)
+        return found
+
+    def _open(self, *, wait: bool) -> AppendConnection | None:
+        opened = self._pool.open(self.encoder.definition.identity, self.path, self.first, wait=wait)
+        if opened is not None:
+            self._connections.append(opened)
+            self._full_sends = 0
+        return opened
 
     def give_up(self) -> None:
         """Forget what BigQuery knows of the table: only a new connection sees what has changed in it."""
@@ -161,10 +173,10 @@ class _Stream:
         self.close()
 
     def close(self) -> None:
-        """End the connection; the next use opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """End the connections; the next use opens another."""
+        for one in self._connections:
+            self._pool.close(one)
+        self._connections.clear()
 
 
 class Appending:
@@ -183,9 +195,8 @@ class Appending:
         stream.appendings.add(self)
 
     def send_what_fits(self) -> None:
-        """Send as much as the connection takes without waiting."""
-        while self._waiting and self._stream.connection().has_room(self._waiting[0]):
-            self._send()
+        """Send as much as the connections take without waiting."""
+        while self._waiting and self._send(wait=False):
             if isinstance(self._sent[-1].answer, Lost | Status):  # the connection is gone already: `refused` sees to it
                 return
 
@@ -213,6 +224,8 @@ class Appending:
             match request.answer:
                 case Lost() | Status() as end:
                     error = self._connection_ended(request, end)
+                    if error is not None and self._one_too_many(request, end):
+                        continue
                     if error is not None and (lost_before or not _mended_by_another_connection(error)):
                         raise error
                     lost_before = True
@@ -229,16 +242,17 @@ class Appending:
             if not self._sent or self._sent[0].answer is None:  # else first hear what there is to say
                 self.send_what_fits()
             if not self._sent:
-                self._send()
+                self._send(wait=True)
             request = self._sent[0]
             if request.answer is None and request.connection is not None:
                 request.connection.wait(request, self._stop)
             yield self._sent.popleft()
 
-    def _send(self) -> None:
-        request = self._waiting[0]
-        self._stream.connection().send(request, self._stop)
-        self._sent.append(self._waiting.popleft())
+    def _send(self, *, wait: bool) -> bool:
+        sent = self._stream.send(self._waiting[0], self._stop, wait=wait)
+        if sent:
+            self._sent.append(self._waiting.popleft())
+        return sent
 
     def _connection_ended(self, request: Request, end: Lost | Status) -> Exception | None:
         """Put what has no answer back to be sent again; return what the connection's end means for the caller."""
@@ -249,6 +263,12 @@ class Appending:
             return self._judge(request, end)
         self._waiting.appendleft(request)
         return TransientError(f"table {self._table}: the connection ended before BigQuery had answered")
+
+    def _one_too_many(self, request: Request, end: Lost | Status) -> bool:
+        """Tell whether it was the connection that BigQuery did not take, and another can be closed for it."""
+        connection = request.connection
+        new = connection is not None and not connection.proven
+        return new and isinstance(end, Status) and is_exhausted(end) and self._stream.too_many_connections()
 
     def _refuse(self, request: Request, response: Any) -> None:
         """Deal with a response that is not an acceptance: none of the request's rows was appended."""

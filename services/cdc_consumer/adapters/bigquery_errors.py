@@ -66,6 +66,11 @@ def append_error(table: str, status: Status) -> Exception | None:
             return MisconfiguredError(told)
 
 
+def is_exhausted(status: Status) -> bool:
+    """Tell whether a limit of BigQuery's is reached: of connections, where one has just been opened."""
+    return _BY_NUMBER.get(status.code) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def code_name(status: Status) -> str:
     """Return the name of a status, and of BigQuery's own code beside it where there is one: what a log may say."""
     code = _BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
