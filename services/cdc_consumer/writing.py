@@ -31,6 +31,9 @@ from shared.runtime.stop import Stop
 _FRUITLESS: Final = 32
 """Failures without anything accepted between them, after which it is not the rows but the table."""
 
+_LOOKS: Final = 3
+"""How often a row has to fail, each time between two others that are accepted, before it is to blame."""
+
 Rows = npt.NDArray[np.int64]
 
 
@@ -256,11 +259,44 @@ class Writing:
                 one.take_in(rows, errors)
         if parts or not (any_accepted or (one.table in self._witnesses and self._accepted_again(one.table))):
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
-        one.stuck |= {row: str(error) for row, error in stuck}
+        to_blame = [self._is_to_blame(one, row) for row, _error in stuck]
+        if None in to_blame:
+            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+        one.stuck |= {row: str(error) for (row, error), blamed in zip(stuck, to_blame, strict=True) if blamed}
         self._settled(one)
-        if stuck:
-            structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(stuck), why=str(stuck[0][1]))
+        if one.stuck:
+            why = next(iter(one.stuck.values()))
+            structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(one.stuck), why=why)
         return None
+
+    def _is_to_blame(self, one: ListWrites, row: int) -> bool | None:
+        """Tell whether a row fails each time while another of its table is taken each time; None if that one is not.
+
+        A row that failed once, as trouble of its table came or went, is no bad row.
+        """
+        for _look in range(_LOOKS):
+            if not self._another_accepted(one):
+                return None
+            try:
+                errors = self.writer.append(one.definition, one.changes.rows.slice(row, 1)).refused()
+            except TableTroubleError:
+                return None
+            except TransientError:
+                self.waiting()
+            else:
+                one.take_in(np.array([row], np.int64), errors)
+                return False
+        return True if self._another_accepted(one) else None
+
+    def _another_accepted(self, one: ListWrites) -> bool:
+        """Send a row of the list that was accepted once more, or one of its table; tell whether it is accepted now."""
+        accepted = np.flatnonzero(one.accepted)
+        if not len(accepted):
+            return one.table in self._witnesses and self._accepted_again(one.table)
+        try:
+            return not self.writer.append(one.definition, one.changes.rows.slice(int(accepted[0]), 1)).refused()
+        except TransientError:
+            return False
 
     def _settled(self, one: ListWrites) -> None:
         """Take note that nothing of a list is under way any more."""

@@ -31,6 +31,8 @@ class FakeCdcWriter:
         """Tables every append to which is a TransientError."""
         self.missing: set[str] = set()
         """Tables that appends do not find, though they have been made."""
+        self.interrupted: Callable[[str], bool] = lambda _table: False
+        """Asked at each append to a table; one of which it is true is a TransientError."""
         self.stuck: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
         """Appends that hold such a row are a TransientError."""
         self.refuses: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
@@ -79,7 +81,7 @@ class FakeAppending:
         if writer.away:
             writer.away -= 1
             raise TransientError("BigQuery is away")
-        if table in writer.failing or any(writer.stuck(table, row) for row in self._rows):
+        if writer.interrupted(table) or table in writer.failing or any(writer.stuck(table, row) for row in self._rows):
             raise TransientError(f"table {table}: INTERNAL")
         there = writer.tables.there.get(table)
         if there is None or table in writer.missing:

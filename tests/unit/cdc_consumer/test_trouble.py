@@ -1,6 +1,7 @@
 """Trouble in its three sizes: whose it is, how long it is borne with, and that everything else flows on."""
 
 import contextlib
+import random
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -250,6 +251,37 @@ def test_a_row_that_has_failed_retryably_for_an_hour_is_a_letter_and_the_rest_of
     assert (counts.acked, counts.put_off, counts.letters) == (3, 0, {"retries_exhausted": 1})
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
     assert set(world.names()) == {2, 3}
+
+
+@pytest.mark.parametrize("rows", [2, 9, 100])
+def test_a_blip_that_ends_while_rows_are_looked_at_one_by_one_blames_none(rows: int) -> None:
+    for refusals in range(1, 40):
+        world = World()
+        world.start_anew(Patience(between_calls=AT_ONCE))
+        world.clock.ticks = timedelta(seconds=1)
+        left = iter([True] * refusals)
+        world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
+        counts = world.apply(
+            a_message(*[a_change(n) for n in range(rows)], delivery_attempt=10),
+            a_message(a_change(1), header=AIRPORTS),
+        )
+        assert (counts.letters, world.letters.kept) == ({}, {}), refusals
+
+
+@pytest.mark.parametrize("probability", [0.3, 0.5, 0.8])
+def test_a_table_that_takes_appends_only_now_and_then_has_no_bad_rows(probability: float) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        world = World()
+        world.start_anew(Patience(between_calls=AT_ONCE))
+        world.clock.ticks = timedelta(seconds=1)
+        left = iter([chance.random() < probability for _ in range(500)])
+        world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
+        counts = world.apply(
+            a_message(*[a_change(n) for n in range(30)], delivery_attempt=10),
+            a_message(a_change(1), header=AIRPORTS),
+        )
+        assert (counts.letters, world.letters.kept) == ({}, {}), seed
 
 
 def test_all_rows_of_a_table_failing_are_never_letters_however_often_they_came(world: World) -> None:
