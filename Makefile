@@ -56,7 +56,10 @@ integration: install ## one adapter against one emulator
 e2e: install ## the whole pipeline, with kills in between
 	@$(BIN)/pytest tests/e2e
 
+bench: install ## the numbers, on screen and in build/bench.json (BENCH_ONLY, BENCH_CHANGES, BENCH_RUNS, ...)
+	@$(BIN)/python -m tests.benchmarks
+
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install run up down test lint format types imports unit contract integration e2e lock
+.PHONY: help install run up down test lint format types imports unit contract integration e2e bench lock

@@ -1,0 +1,83 @@
+"""`make bench`: the numbers. A table on the screen, and the same in ``build/bench.json``.
+
+What is measured, against what, and why it is honest is told in ``tests/benchmarks/README.md``.
+"""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from deploy.local.emulators import ROOT, find_java, find_sdk
+from deploy.local.processes import ProcessDiedError, Processes, StopRequestedError
+from deploy.local.services import child_environment
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import stop_on_signals
+from tests.benchmarks.drain import measure_drain
+from tests.benchmarks.freshness import measure_steady
+from tests.benchmarks.pipelines import Platform, Say, running_platform
+from tests.benchmarks.profile import show_profiles
+from tests.benchmarks.reader import measure_reader
+from tests.benchmarks.results import Measured, as_table, write_json
+from tests.benchmarks.sizes import Sizes
+
+
+def main() -> int:
+    """Measure what is asked for; say what went wrong in words."""
+    console = Console(highlight=False)
+    output = Path(os.environ.get("BENCH_OUTPUT") or ROOT / "build" / "bench.json")
+    with stop_on_signals() as stop:
+        try:
+            sizes = read_settings(Sizes, os.environ)
+            find_sdk(os.environ)
+            find_java(os.environ)
+            logs = output.parent / "bench-logs"
+            shutil.rmtree(logs, ignore_errors=True)
+            with (
+                Processes(logs, child_environment(os.environ), stop) as processes,
+                running_platform(processes, _say(console)) as platform,
+            ):
+                measured = measure(platform, sizes, console)
+        except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
+            console.print(str(error), markup=False, soft_wrap=True)
+            return 1
+    console.print(as_table(measured))
+    write_json(output, measured)
+    console.print(f"written to {output}", soft_wrap=True)
+    return 0
+
+
+def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured]:
+    """Run the parts that are asked for."""
+    measured: list[Measured] = []
+    for part in sizes.parts:
+        platform.say(f"{part}: load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        match part:
+            case "drain":
+                measured += measure_drain(platform, sizes)
+            case "reader":
+                measured += measure_reader(platform, sizes)
+            case "freshness" | "idle":
+                steady = [one for one in sizes.parts if one in ("freshness", "idle")]
+                if part == steady[0]:  # both on the same pipeline
+                    measured += measure_steady(platform, sizes, steady)
+            case _:
+                show_profiles(platform, sizes, console)
+    return measured
+
+
+def _say(console: Console) -> Say:
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"[{time.monotonic() - began:5.1f} s] {text}", markup=False, soft_wrap=True)
+
+    return say
+
+
+if __name__ == "__main__":
+    sys.exit(main())

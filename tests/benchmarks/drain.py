@@ -1,0 +1,285 @@
+"""The drain: a backlog released at once, through the real consumer, to accepted and to applied; and a baseline's.
+
+*Accepted* is against the null write server, since BigQuery's own work is on other machines: the time from the release
+of the backlog to the last row accepted. *Applied* is against the stand-in, whose work is on this machine and counts
+in full: the time from the release until a query over every table has answered with everything in it. That it is
+everything, and right, is then proven by reading every row and comparing every value.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from deploy.local.emulators import ROOT
+from deploy.local.services import Pipeline, Service
+from deploy.local.target import BigQueryDataset
+from tests.benchmarks.backlog import Backlog, one_change_a_message, pack, release
+from tests.benchmarks.cpu import cpu_by_role, cpu_seconds
+from tests.benchmarks.pipelines import PROJECT, Platform, held, running_consumer, wait_until
+from tests.benchmarks.results import Measured
+from tests.benchmarks.sizes import Sizes
+from tests.benchmarks.workload import TABLES, Workload, bigquery_schema, differences
+
+ACCEPTED_TARGET = 80_000
+APPLIED_TARGET = 30_000
+ZIPF_TARGET = 0.4
+KINDS = ("uniform", "zipf")
+_WARM_UP_SHARE = 3
+"""The warm-up has a third as many changes as a run: Spark's workers are there then, and the JVM has compiled."""
+
+
+@dataclass
+class Drained:
+    """What came of some runs of one kind."""
+
+    rates: list[float] = field(default_factory=list)
+    written: list[float] = field(default_factory=list)
+    """BigQuery rows written for each change."""
+    cpu: list[Mapping[str, float]] = field(default_factory=list)
+    """Microseconds of CPU for each change, by who used them."""
+
+
+@dataclass(frozen=True)
+class Backlogs:
+    """What is drained: a warm-up, then a backlog a run, of uniform keys and then of Zipf's; later ones are newer."""
+
+    warm_up: Backlog
+    uniform: Sequence[Backlog]
+    zipf: Sequence[Backlog]
+    final: Mapping[str, Mapping[int, int]]
+    """By table and key, which change is to be there in the end."""
+
+    def of(self, kind: str) -> Sequence[Backlog]:
+        """Return the backlogs of a kind."""
+        return self.zipf if kind == "zipf" else self.uniform
+
+
+def pack_backlogs(platform: Platform, sizes: Sizes, kinds: Sequence[str] = KINDS) -> Backlogs:
+    """Pack a warm-up and the backlogs of each kind."""
+    workload = Workload(sizes.keys, seed=1)
+
+    def packed(name: str, changes: int, kind: str) -> Backlog:
+        records = workload.records(changes, zipf=kind == "zipf")
+        backlog = pack(platform.pubsub, PROJECT, f"packed-{name}", records, sizes.rate)
+        platform.say(f"  {name}: {backlog}")
+        return backlog
+
+    warm_up = packed("warm-up", max(100, sizes.changes // _WARM_UP_SHARE), "uniform")
+    runs = {
+        kind: [packed(f"{kind}-{number}", sizes.changes, kind) for number in range(1, sizes.runs + 1)] for kind in kinds
+    }
+    return Backlogs(warm_up, runs.get("uniform", []), runs.get("zipf", []), workload.rows)
+
+
+def measure_drain(platform: Platform, sizes: Sizes) -> list[Measured]:
+    """Measure both distributions of keys, to accepted and to applied, each uniform run with one of the baseline."""
+    baseline = Baseline(platform, sizes)
+    backlogs = pack_backlogs(platform, sizes)
+    accepted, slow_to_accepted = _accepted(platform, backlogs, baseline)
+    applied, slow_to_applied = _applied(platform, backlogs, baseline)
+    found: list[Measured] = []
+    for kind, suffix in zip(KINDS, ("", ".zipf"), strict=True):
+        uniform = kind == "uniform"
+        found += [
+            Measured(
+                name=f"drain.accepted{suffix}",
+                unit="changes/s",
+                runs=accepted[kind].rates,
+                baseline_runs=slow_to_accepted if uniform else (),
+                at_least=ACCEPTED_TARGET if uniform else None,
+                note=f"{kind} keys, null write server, {_sizes(backlogs.of(kind))}",
+            ),
+            *_cpu_of(f"drain.accepted{suffix}.cpu", accepted[kind]),
+            Measured(
+                name=f"drain.applied{suffix}",
+                unit="changes/s",
+                runs=applied[kind].rates,
+                baseline_runs=slow_to_applied if uniform else (),
+                at_least=APPLIED_TARGET if uniform else None,
+                note=f"{kind} keys, stand-in, until all is queried; every value compared",
+            ),
+            *_cpu_of(f"drain.applied{suffix}.cpu", applied[kind]),
+            Measured(
+                name=f"amplification.{kind}",
+                unit="rows/change",
+                runs=accepted[kind].written,
+                below=None if uniform else ZIPF_TARGET,
+                note=f"{sizes.keys:,} keys{'' if uniform else ', exponent 1.1'}",
+            ),
+        ]
+    return found
+
+
+def _accepted(platform: Platform, backlogs: Backlogs, baseline: "Baseline") -> tuple[dict[str, Drained], list[float]]:
+    pipeline = platform.pipeline("accepted", null=True)
+    found, slow = {kind: Drained() for kind in KINDS}, []
+    with running_consumer(platform, pipeline, "consumer-accepted") as consumer:
+        drain_to_accepted(platform, pipeline, consumer, backlogs.warm_up, Drained())
+        for kind in KINDS:
+            for backlog in backlogs.of(kind):
+                drain_to_accepted(platform, pipeline, consumer, backlog, found[kind])
+                if kind == "uniform":
+                    with held(consumer):
+                        slow.append(baseline.run(platform.null.address))
+    return found, slow
+
+
+def _applied(platform: Platform, backlogs: Backlogs, baseline: "Baseline") -> tuple[dict[str, Drained], list[float]]:
+    pipeline = platform.pipeline("applied")
+    found, slow = {kind: Drained() for kind in KINDS}, []
+    with (
+        closing(platform.dataset(pipeline)) as dataset,
+        running_consumer(platform, pipeline, "consumer-applied") as consumer,
+    ):
+        _drain_to_applied(platform, pipeline, consumer, dataset, backlogs.warm_up, Drained())
+        for kind in KINDS:
+            for backlog in backlogs.of(kind):
+                _drain_to_applied(platform, pipeline, consumer, dataset, backlog, found[kind])
+                if kind == "uniform":
+                    with held(consumer):
+                        slow.append(baseline.run(platform.grpc))
+        _prove(platform, dataset, backlogs)
+    return found, slow
+
+
+def drain_to_accepted(
+    platform: Platform, pipeline: Pipeline, consumer: Service, backlog: Backlog, into: Drained
+) -> None:
+    """Drain one backlog to the null write server, from its release to the last row accepted."""
+    before, counted = platform.null.stats(), _settled(consumer)
+    with held(consumer):
+        release(platform.channel, pipeline.topology.topic, backlog.messages)
+        cpu = _cpu(platform, consumer)
+        began = time.time()
+    wait_until(platform, lambda: _settled(consumer) >= counted + backlog.changes, "the backlog to be drained")
+    after = platform.null.stats()
+    _take(platform, into, backlog, float(after["last"]) - began, int(after["rows"]) - int(before["rows"]))
+    into.cpu.append(_spent(cpu, _cpu(platform, consumer), backlog))
+
+
+def _drain_to_applied(
+    platform: Platform,
+    pipeline: Pipeline,
+    consumer: Service,
+    dataset: BigQueryDataset,
+    backlog: Backlog,
+    into: Drained,
+) -> None:
+    counted, written = _settled(consumer), _written(consumer)
+    with held(consumer):
+        release(platform.channel, pipeline.topology.topic, backlog.messages)
+        cpu = _cpu(platform, consumer)
+        began = time.time()
+    wait_until(platform, lambda: _settled(consumer) >= counted + backlog.changes, "the backlog to be drained", 0.05)
+    for table in TABLES:
+        dataset.query(f"SELECT count(*), max(_millrace_commit_timestamp), max(note) FROM {table}")
+    seconds = time.time() - began
+    _take(platform, into, backlog, seconds, _written(consumer) - written)
+    into.cpu.append(_spent(cpu, _cpu(platform, consumer), backlog))
+
+
+def _take(platform: Platform, into: Drained, backlog: Backlog, seconds: float, rows: int) -> None:
+    into.rates.append(backlog.changes / seconds)
+    into.written.append(rows / backlog.changes)
+    platform.say(f"  {backlog.changes / seconds:,.0f} changes/s, {rows / backlog.changes:.3f} rows written each")
+
+
+def _prove(platform: Platform, dataset: BigQueryDataset, backlogs: Backlogs) -> None:
+    """Read every row and compare every value with what the changes leave behind."""
+    for table in TABLES:
+        found = dataset.query(f"SELECT * FROM {table}")
+        different = differences(backlogs.final[table], found)
+        if different:
+            raise AssertionError(f"{table}: {len(different)} rows differ, first {'; '.join(different[:3])}")
+    rows = sum(len(each) for each in backlogs.final.values())
+    platform.say(f"  {rows:,} rows, every value as it should be")
+
+
+def _cpu(platform: Platform, consumer: Service) -> Mapping[str, float]:
+    emulator = next(one for one in platform.processes.running if one.name == "pubsub_emulator")
+    return {
+        **{f"consumer {role}": seconds for role, seconds in cpu_by_role(consumer.process).items()},
+        "Pub/Sub emulator": cpu_seconds(emulator),
+        "stand-in": cpu_seconds(platform.stand_in(), platform.null.process),
+    }
+
+
+def _spent(before: Mapping[str, float], after: Mapping[str, float], backlog: Backlog) -> Mapping[str, float]:
+    return {name: (after[name] - before.get(name, 0.0)) * 1e6 / backlog.changes for name in after}
+
+
+def _cpu_of(name: str, drained: Drained) -> list[Measured]:
+    """Return who used how much CPU for a change, the emulator and the stand-in among them."""
+    return [
+        Measured(
+            name=f"{name}.{who.replace(' ', '_').replace('/', '').lower()}",
+            unit="us/change",
+            runs=[run[who] for run in drained.cpu],
+        )
+        for who in drained.cpu[0]
+    ]
+
+
+def _sizes(backlogs: Sequence[Backlog]) -> str:
+    messages = sum(len(one.messages) for one in backlogs)
+    changes = sum(one.changes for one in backlogs)
+    return f"{changes / messages:.1f} changes a message, packed at {changes / sum(b.seconds for b in backlogs):,.0f}/s"
+
+
+def _settled(consumer: Service) -> int:
+    counted = consumer.metrics()
+    return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded")))
+
+
+def _written(consumer: Service) -> int:
+    return int(consumer.metrics().get("millrace_consumer_rows_written_total", 0))
+
+
+class Baseline:
+    """The plain way, as a process: pull, decode and encode message by message, append, wait, ack."""
+
+    def __init__(self, platform: Platform, sizes: Sizes) -> None:
+        self._platform = platform
+        self._pipeline = platform.pipeline("baseline")
+        with closing(platform.dataset(self._pipeline)) as dataset:
+            for table in TABLES:
+                dataset.query(bigquery_schema(table))
+        workload = Workload(sizes.keys, seed=99)
+        self._messages = one_change_a_message(workload.records(sizes.baseline_changes)).messages
+
+    def run(self, write_api: str) -> float:
+        """Return how many changes a second it takes from Pub/Sub to accepted and acked."""
+        topology = self._pipeline.topology
+        release(self._platform.channel, topology.topic, self._messages)
+        answers = run_module(
+            self._platform,
+            "tests.benchmarks.baseline_consumer",
+            {
+                "pubsub": self._platform.pubsub,
+                "subscription": topology.subscription,
+                "write_api": write_api,
+                "tables": f"projects/{PROJECT}/datasets/{self._pipeline.dataset}/tables",
+                "messages": len(self._messages),
+            },
+        )
+        rate = len(self._messages) / answers["seconds"]
+        self._platform.say(f"  baseline: {rate:,.0f} changes/s")
+        return rate
+
+
+def run_module(platform: Platform, module: str, told: Mapping[str, object], **environment: str) -> Mapping[str, float]:
+    """Run a module as a process to its end; it is told by its argument and answers with a line of JSON."""
+    name = module.rpartition(".")[2]
+    process = platform.processes.start(
+        name, [sys.executable, "-m", module, json.dumps(told)], {"PYTHONPATH": str(ROOT), **environment}
+    )
+    process.expected_to_end = True
+    wait_until(platform, lambda: process.exit_code is not None, f"{name} to end")
+    lines = [line for line in process.output().splitlines() if line.startswith("{")]
+    if process.exit_code or not lines:
+        raise RuntimeError(process.obituary())
+    answer: Mapping[str, float] = json.loads(lines[-1])
+    return answer

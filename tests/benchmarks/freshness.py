@@ -1,0 +1,217 @@
+"""Freshness: from commit in Spanner until a query finds the row, through the whole pipeline, at a steady rate.
+
+Every change of one table of the five is a sample. A probe asks that table again and again for what has been committed
+since it last looked; a sample's time is from its commit timestamp until the answer was here, so it holds up to one
+pause and one query too much, never too little. The keys are new ones, so that none is overwritten before it is seen.
+
+Transactions are of 25 rows of one table: the Spanner emulator looks through the whole history of a change stream every
+100 ms, so that the number of *records* is what slows it down. Its own part, from commit until the reader is given the
+record, is in the figure.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Self
+
+from deploy.local.services import Pipeline, Service
+from deploy.local.source import SpannerDatabase, SpannerInstance
+from deploy.local.target import BigQueryDataset
+from shared.contracts.timestamps import format_timestamp
+from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
+from tests.benchmarks.reader import commit, fresh_source, pipeline_of, running_reader, running_spanner
+from tests.benchmarks.results import Measured, percentile
+from tests.benchmarks.sizes import Sizes
+from tests.benchmarks.workload import TABLES
+
+NAME: Final = "steady"
+RATES: Final = (100, 500)
+P50_TARGET: Final = 0.7
+IDLE_TARGET: Final = 0.1
+_ROWS: Final = 25
+_PAUSE: Final = 0.05
+_WARM_UP: Final = 10.0
+_SAMPLED: Final = TABLES[0]
+
+
+@dataclass
+class Probe:
+    """Asks a table for what is new, from a thread of its own. Use as a block."""
+
+    dataset: BigQueryDataset
+    seconds: list[float] = field(default_factory=list)
+    queries: list[float] = field(default_factory=list)
+    """How long each query took."""
+
+    def __post_init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="freshness probe", daemon=True)
+        self._failure: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _ask(self) -> None:
+        since, seen = time.time() - 60, set[int]()
+        try:
+            while not self._over.wait(_PAUSE):
+                asked = time.time()
+                # what comes late is committed before what was seen already: look back a good while
+                after = format_timestamp(round((since - 20) * 1e9))  # type: ignore[arg-type]
+                rows = self.dataset.query(
+                    f"SELECT id, _millrace_commit_timestamp AS at FROM {_SAMPLED} "
+                    f"WHERE _millrace_commit_timestamp > TIMESTAMP '{after}'"
+                )
+                now = time.time()
+                self.queries.append(now - asked)
+                for row in rows:
+                    if row["id"] not in seen:
+                        seen.add(row["id"])
+                        committed = row["at"].timestamp()
+                        since = max(since, committed)
+                        self.seconds.append(now - committed)
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that can answer for it
+            self._failure = error
+
+
+class Steady:
+    """A whole pipeline: one consumer for all runs; each run has a database and a reader of its own.
+
+    The database bears the same name each time, so that it is the same tables to BigQuery. Keys are never used twice.
+    """
+
+    def __init__(self, platform: Platform, instance: SpannerInstance, pipeline: Pipeline, consumer: Service) -> None:
+        self._platform = platform
+        self._instance = instance
+        self.pipeline = pipeline
+        self.consumer = consumer
+        self._number = 0
+        self._runs = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[SpannerDatabase, Service]]:
+        """Make the database and run a reader, until the first changes have come through."""
+        self._runs += 1
+        with fresh_source(self._instance, NAME) as source:
+            start = source.database.now()
+            with running_reader(self._platform, self.pipeline, start, f"steady-reader-{self._runs}") as reader:
+                counted = settled(self.consumer)
+                commit(source.database, self.next_number(), 1)
+                self.wait_for(counted + len(TABLES))
+                yield source.database, reader
+
+    def run(self, rate: int, seconds: int) -> tuple[Sequence[float], float]:
+        """Write at a rate for a while; return the samples' latencies after the warm-up, and the rate reached."""
+        wait = self._platform.processes.stop.wait
+        with closing(self._platform.dataset(self.pipeline)) as dataset, self.reading() as (database, _reader):
+            counted = settled(self.consumer)
+            written = self._write(database, rate, min(_WARM_UP, float(seconds)))
+            self.wait_for(counted + written)
+            with Probe(dataset) as probe:
+                wait(timedelta(seconds=1))
+                already = len(probe.seconds)
+                began = time.monotonic()
+                measured = self._write(database, rate, seconds)
+                reached = measured / (time.monotonic() - began)
+                self.wait_for(counted + written + measured)
+                wait(timedelta(seconds=1))
+        samples = probe.seconds[already:]
+        self._platform.say(
+            f"  {reached:.0f} changes/s: p50 {percentile(samples, 50):.3f} s, p99 {percentile(samples, 99):.3f} s of "
+            f"{len(samples):,} samples; a query took {percentile(probe.queries, 50) * 1000:.0f} ms"
+        )
+        return samples, reached
+
+    def next_number(self) -> int:
+        """Return a number for the next transaction."""
+        self._number += 1
+        return self._number
+
+    def wait_for(self, changes: int) -> None:
+        """Wait until the consumer has applied so many changes in all."""
+        wait_until(self._platform, lambda: settled(self.consumer) >= changes, "everything to be applied")
+
+    def _write(self, database: SpannerDatabase, rate: int, seconds: float) -> int:
+        """Commit transactions at the rate; return how many changes that were."""
+        began, changes = time.monotonic(), 0
+        while time.monotonic() - began < seconds:
+            due = began + changes / rate
+            if self._platform.processes.stop.wait(timedelta(seconds=max(0.0, due - time.monotonic()))):
+                break
+            number = self.next_number()
+            commit(database, number, _ROWS, [TABLES[number % len(TABLES)]])
+            changes += _ROWS
+        return changes
+
+
+def measure_steady(platform: Platform, sizes: Sizes, parts: Sequence[str]) -> list[Measured]:
+    """Measure freshness, or what idling costs, or both."""
+    found: list[Measured] = []
+    with running_spanner(platform) as instance:
+        with fresh_source(instance, NAME) as source:
+            pipeline = pipeline_of(platform, "steady", source)
+        with running_consumer(platform, pipeline, "steady-consumer") as consumer:
+            steady = Steady(platform, instance, pipeline, consumer)
+            if "freshness" in parts:
+                found += _freshness(steady, sizes)
+            if "idle" in parts:
+                found += _idle(platform, steady, sizes)
+    return found
+
+
+def _freshness(steady: Steady, sizes: Sizes) -> list[Measured]:
+    steady.run(RATES[-1], min(10, sizes.seconds))  # the JVM has compiled by then
+    runs: dict[int, list[tuple[Sequence[float], float]]] = {rate: [] for rate in RATES}
+    for _ in range(sizes.runs):
+        for rate in RATES:
+            runs[rate].append(steady.run(rate, sizes.seconds))
+    found = []
+    for rate, each in runs.items():
+        for percent in (50, 95, 99):
+            reached = min(reached for _, reached in each)
+            found.append(
+                Measured(
+                    name=f"freshness.p{percent}_at_{rate}",
+                    unit="s",
+                    runs=[percentile(samples, percent) for samples, _ in each],
+                    below=P50_TARGET if (percent, rate) == (50, 500) else None,
+                    note=f"commit to queryable, {reached:.0f} changes/s reached" if percent == 50 else "",
+                )
+            )
+    return found
+
+
+def _idle(platform: Platform, steady: Steady, sizes: Sizes) -> list[Measured]:
+    parts: dict[str, list[float]] = {"reader": [], "consumer": []}
+    with steady.reading() as (_database, reader):
+        services = dict(zip(parts, (reader, steady.consumer), strict=True))
+        platform.processes.stop.wait(timedelta(seconds=min(15, sizes.seconds)))
+        for _ in range(sizes.runs):
+            before = {part: cpu_seconds(service.process) for part, service in services.items()}
+            began = time.monotonic()
+            platform.processes.stop.wait(timedelta(seconds=sizes.seconds))
+            for part, service in services.items():
+                parts[part].append((cpu_seconds(service.process) - before[part]) / (time.monotonic() - began))
+            platform.say(f"  idle: {' + '.join(f'{each[-1]:.3f}' for each in parts.values())} cores")
+    runs = [sum(each) for each in zip(*parts.values(), strict=True)]
+    return [
+        Measured(name="idle.cores", unit="cores", runs=runs, below=IDLE_TARGET, note="reader, JVM and Python together"),
+        *(Measured(name=f"idle.cores.{part}", unit="cores", runs=each) for part, each in parts.items()),
+    ]
+
+
+def settled(consumer: Service) -> int:
+    """Return how many changes a consumer has applied, as themselves or in a newer one of the same row."""
+    counted = consumer.metrics()
+    return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded")))

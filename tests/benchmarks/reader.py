@@ -1,0 +1,151 @@
+"""The reader: how many records it reads, packs and publishes in a second of CPU, all confirmed by Pub/Sub.
+
+CPU and not time, for the emulator serves a backlog slower than either side reads it. A record is a data change record
+with one change in it, the smallest there is. The backlog is committed while the reader, ready and caught up, is
+stopped; its own CPU seconds are taken from there to the last confirmation. Then the baseline reads the same backlog.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from deploy.local import emulators
+from deploy.local.services import READER, Pipeline, Service
+from deploy.local.source import SpannerDatabase, SpannerInstance, Write
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.drain import run_module
+from tests.benchmarks.pipelines import PROJECT, Platform, held, running_service, wait_until
+from tests.benchmarks.results import Measured
+from tests.benchmarks.sizes import Sizes
+from tests.benchmarks.workload import CHANGE_STREAM, TABLES, row_values, spanner_schema
+
+INSTANCE = "bench"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Spanner database of its own, with the tables and the change stream."""
+
+    database: SpannerDatabase
+    partitions: SpannerDatabase
+
+
+@contextmanager
+def running_spanner(platform: Platform) -> Iterator[SpannerInstance]:
+    """Run the Spanner emulator, whose partitions stay as they are."""
+    with emulators.spanner_emulator(platform.processes, enable_change_stream_churning="false") as address:
+        instance = SpannerInstance.create(address, PROJECT, INSTANCE)
+        with closing(instance):
+            yield instance
+
+
+@contextmanager
+def fresh_source(instance: SpannerInstance, name: str) -> Iterator[Source]:
+    """Make a database, and drop it: the emulator slows down with the history of change streams."""
+    database = instance.create_database(spanner_schema(), name)
+    source = Source(database, instance.create_database([], f"{name}-partitions"))
+    yield source
+    source.database.drop()
+    source.partitions.drop()
+
+
+def pipeline_of(platform: Platform, name: str, source: Source) -> Pipeline:
+    """Return the pipeline that reads a source."""
+    return platform.pipeline(
+        name,
+        spanner=source.database.instance.address,
+        instance=INSTANCE,
+        database=source.database.name,
+        partition_database=source.partitions.name,
+    )
+
+
+@contextmanager
+def running_reader(
+    platform: Platform, pipeline: Pipeline, start: Nanoseconds, name: str, **more: str
+) -> Iterator[Service]:
+    """Run the reader of a pipeline."""
+    environment = {**pipeline.reader_environment(start), "LEASE_DURATION": "10m", **more}
+    with running_service(platform.processes, READER, name, environment) as service:
+        yield service
+
+
+def measure_reader(platform: Platform, sizes: Sizes) -> list[Measured]:
+    """Measure the reader and the baseline in turn, each pair on a database of its own."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    with running_spanner(platform) as instance:
+        for number in range(1, sizes.runs + 1):
+            with fresh_source(instance, f"reader-{number}") as source:
+                pipeline = pipeline_of(platform, f"reader-{number}", source)
+                start = source.database.now()
+                with running_reader(platform, pipeline, start, f"reader-{number}") as reader:
+                    ours.append(read_backlog(platform, source, reader, sizes.records))
+                theirs.append(_baseline(platform, pipeline, start, source.database.now()))
+            platform.say(f"  reader {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
+    return [
+        Measured(
+            name="reader.records_per_cpu_second",
+            unit="records/CPU s",
+            runs=ours,
+            baseline_runs=theirs,
+            note="records of one change, read, packed, published, confirmed",
+        )
+    ]
+
+
+def read_backlog(
+    platform: Platform, source: Source, reader: Service, records: int, before_it: Callable[[], None] = lambda: None
+) -> float:
+    """Commit a backlog while the reader is stopped; return records per CPU second once it goes on.
+
+    ``before_it`` is called when the backlog is there and the reader still stopped.
+    """
+    commit(source.database, 0, 1)  # so that what is done once, for the first record, is done
+    wait_until(platform, lambda: _published(reader) >= len(TABLES), "the first change to be published")
+    already = _published(reader)
+    with held(reader):
+        rounds = records // len(TABLES)
+        for number in range(1, rounds + 1):
+            commit(source.database, number, 1)
+        before_it()
+        before = cpu_seconds(reader.process)
+    wait_until(
+        platform, lambda: _published(reader) >= already + rounds * len(TABLES), "the backlog to be published", 0.5
+    )
+    return rounds * len(TABLES) / (cpu_seconds(reader.process) - before)
+
+
+def commit(database: SpannerDatabase, number: int, rows: int, tables: Sequence[str] = TABLES) -> int:
+    """Write so many rows to each of the tables in one transaction; return its commit timestamp in nanoseconds."""
+    writes = [
+        Write("insert_or_update", table, row_values(number * rows + row, number * rows + row))
+        for table in tables
+        for row in range(rows)
+    ]
+    return database.commit(writes)
+
+
+def _published(reader: Service) -> int:
+    return int(reader.metrics().get("millrace_published_changes_total", 0))
+
+
+def _baseline(platform: Platform, pipeline: Pipeline, start: Nanoseconds, end: Nanoseconds) -> float:
+    topic = pipeline.topology.topic
+    answer = run_module(
+        platform,
+        "tests.benchmarks.baseline_reader",
+        {
+            "project": PROJECT,
+            "instance": INSTANCE,
+            "database": pipeline.database,
+            "change_stream": CHANGE_STREAM,
+            "topic": topic,
+            "start": format_timestamp(start)[:26].rstrip("Z") + "+00:00",
+            "end": format_timestamp(end)[:26].rstrip("Z") + "+00:00",
+        },
+        SPANNER_EMULATOR_HOST=pipeline.spanner,
+        PUBSUB_EMULATOR_HOST=pipeline.pubsub,
+    )
+    return answer["records"] / answer["cpu_seconds"]

@@ -1,0 +1,61 @@
+"""`make bench` from end to end at a tiny size: every figure that is promised is there, and none is judged."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local.emulators import ROOT
+from tests.benchmarks.drain import ACCEPTED_TARGET, APPLIED_TARGET
+
+PROMISED = {
+    "drain.accepted",
+    "drain.applied",
+    "reader.records_per_cpu_second",
+    "freshness.p50_at_500",
+    "freshness.p99_at_500",
+    "amplification.zipf",
+    "amplification.uniform",
+    "idle.cores",
+}
+
+
+@pytest.mark.timeout(600)
+def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
+    tiny = {
+        "BENCH_CHANGES": "2000",
+        "BENCH_RUNS": "1",
+        "BENCH_KEYS": "500",
+        "BENCH_BASELINE_CHANGES": "200",
+        "BENCH_RECORDS": "100",
+        "BENCH_SECONDS": "2",
+        "BENCH_OUTPUT": str(tmp_path / "bench.json"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks"],
+        cwd=ROOT,
+        env={**os.environ, **tiny},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = {one["name"]: one for one in json.loads((tmp_path / "bench.json").read_text())}
+    assert figures.keys() >= PROMISED
+    for one in figures.values():
+        assert one.keys() >= {"name", "value", "unit", "runs"}
+        assert len(one["runs"]) == 1
+        assert one["value"] == one["runs"][0]
+        assert one["value"] >= 0
+    for name in ("drain.accepted", "drain.applied", "reader.records_per_cpu_second"):
+        assert figures[name]["ratio"] == pytest.approx(figures[name]["value"] / figures[name]["baseline"])
+    assert figures["drain.accepted"]["target"] == ACCEPTED_TARGET
+    assert figures["drain.applied"]["target"] == APPLIED_TARGET
+    assert figures["amplification.zipf"]["value"] <= figures["amplification.uniform"]["value"] <= 1
+    assert "every value as it should be" in ended.stdout
+    assert "newest per key" in ended.stdout  # of the profile
