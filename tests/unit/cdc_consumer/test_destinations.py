@@ -1,0 +1,297 @@
+"""What the tables file makes of a source table's changes: where they go, and what is in their rows."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from services.cdc_consumer.core.columns import TableChanges, decode_messages
+from services.cdc_consumer.core.destinations import Destinations, Plan, destinations
+from services.cdc_consumer.core.json_array import json_arrays
+from services.cdc_consumer.core.sequence_array import normal_sequences
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.reasons import Reason
+from shared.contracts.tables_file import read_tables_file
+from shared.contracts.timestamps import microseconds
+from tests.unit.cdc_consumer.wire import (
+    AN_HOUR_LATER,
+    COMMITTED_MICROS,
+    batch_of,
+    delete,
+    header_of,
+    messages_of,
+    upsert,
+)
+
+BOTH = '[defaults]\nmode = "both"\n'
+SOFT = "[defaults]\nsoft_delete = true\n"
+
+
+def plan(text: str) -> Plan:
+    return Plan(read_tables_file(text), "mirror")
+
+
+def wanted(text: str, header: Header | None = None) -> Destinations:
+    found = destinations(header or header_of(), plan(text))
+    assert found is not None
+    return found
+
+
+def decoded(text: str, *changes: Change, header: Header | None = None) -> dict[str, TableChanges]:
+    found = decode_messages(messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan(text))
+    assert found.poison == []
+    return {one.definition.identity: one for one in found.tables}
+
+
+def rows(text: str, *changes: Change, header: Header | None = None) -> list[dict[str, Any]]:
+    (table,) = decoded(text, *changes, header=header).values()
+    return table.rows.to_pylist()  # type: ignore[no-any-return]
+
+
+def with_old(change: Change, **old: object) -> Change:
+    return structs.replace(change, old=json.dumps(old))
+
+
+def test_a_table_has_the_dataset_and_name_that_the_file_gives_it() -> None:
+    mirror = wanted('[defaults]\nname = "m_{table}"\ndataset = "d_{schema}"', header_of(table="s.orders")).mirror
+
+    assert mirror is not None
+    assert (mirror.dataset, mirror.name, mirror.identity) == ("d_s", "m_orders", "d_s.m_orders")
+
+
+def test_the_consumers_own_dataset_is_the_same_whether_it_is_named_or_not() -> None:
+    assert wanted('[defaults]\ndataset = "mirror"').mirror == wanted("").mirror
+
+
+@pytest.mark.parametrize(
+    ("mode", "made"), [("mirror", [True, False]), ("history", [False, True]), ("both", [True] * 2)]
+)
+def test_a_mode_says_which_tables_there_are(mode: str, made: list[bool]) -> None:
+    found = wanted(f'[defaults]\nmode = "{mode}"\nsoft_delete = true\nmax_staleness = "1h"')
+
+    assert [found.mirror is not None, found.history is not None] == made
+    if found.history is not None:
+        assert found.history.name == "orders_changelog"
+        assert found.history.max_staleness is None
+        assert "_millrace_deleted" not in [column.name for column in found.history.columns]
+
+
+def test_what_is_left_out_is_nowhere_and_counted() -> None:
+    messages = messages_of(batch_of([upsert(1), upsert(2)], header_of(table="tmp_a")), batch_of([upsert(1)]))
+    found = decode_messages(messages, AN_HOUR_LATER, plan('exclude = ["tmp_*"]'))
+
+    assert [one.definition.name for one in found.tables] == ["orders"]
+    assert (found.poison, found.left_out) == ([], {"tmp_a": 2})
+
+
+def test_a_column_of_the_key_cannot_be_ignored() -> None:
+    with pytest.raises(MisconfiguredError, match="ignores column id of table orders, which is in its primary key"):
+        decoded('[tables.orders]\nignored_columns = ["ID"]', upsert(1))
+
+
+def test_ignored_columns_are_nowhere_whatever_they_hold() -> None:
+    header = header_of({"id": "INT64", "Secret": "INTERVAL", "_PARTITION_x": "STRING", "note": "STRING"})
+    text = '[defaults]\nignored_columns = ["secret", "_partition_X"]\nmode = "both"\n'
+    changes = [
+        upsert(1, {"Secret": {"deep": [1, "a"]}, "_PARTITION_x": "p", "note": "a"}),
+        upsert(2, {"Secret": "text", "note": "b"}),
+        with_old(upsert(3, {"note": "c"}), Secret="s", note="before", x=1.50),
+    ]
+
+    for one in decoded(text, *changes, header=header).values():
+        assert one.rows.column("note").to_pylist() == ["a", "b", "c"]
+        assert not {"Secret", "_PARTITION_x"} & set(one.rows.schema.names)
+        assert "s" not in str(one.rows.column("_millrace_old_values").to_pylist() if one.definition.append_only else "")
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_beside_ignored_columns_what_nobody_knows_is_poison_as_ever(count: int) -> None:
+    header = header_of({"id": "INT64", "secret": "STRING", "note": "STRING"})
+    changes = [upsert(n, {"secret": "s", "note": "n"}) for n in range(count)] + [upsert(99, {"nobody": "knows"})]
+    found = decode_messages(
+        messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan('[defaults]\nignored_columns = ["secret"]')
+    )
+
+    assert [(each.change, each.reason) for each in found.poison] == [(count, Reason.BAD_CHANGE)]
+    assert found.tables[0].rows.num_rows == count
+
+
+def test_all_columns_beside_the_key_may_be_ignored() -> None:
+    (row,) = rows('[defaults]\nignored_columns = ["note"]', upsert(7, {"note": "n"}))
+
+    assert row["id"] == 7
+    assert "note" not in row
+
+
+def test_with_soft_delete_a_delete_is_an_upsert_that_says_so() -> None:
+    found = rows(SOFT, upsert(1, {"note": "a"}), delete(2))
+
+    assert [(row["id"], row["note"], row["_millrace_deleted"], row["_CHANGE_TYPE"]) for row in found] == [
+        (1, "a", False, "UPSERT"),
+        (2, None, True, "UPSERT"),
+    ]
+
+
+def test_a_soft_deleted_row_keeps_its_values_where_the_stream_has_them() -> None:
+    header = header_of({"id": "INT64", "note": "STRING", "tags": "ARRAY<STRING>"})
+    gone = with_old(delete(1), note="last", tags=["t"])
+    found = decoded(SOFT.replace("soft", 'mode = "both"\nsoft'), upsert(2, {"note": "b"}), gone, header=header)
+
+    mirror, history = (found[name].rows.to_pylist() for name in ("orders", "orders_changelog"))
+    assert [(row["note"], row["tags"], row["_millrace_deleted"]) for row in mirror] == [
+        ("b", None, False),
+        ("last", ["t"], True),
+    ]
+    assert [(row["note"], row["tags"]) for row in history] == [("b", None), (None, None)]
+    assert [row["_millrace_old_values"] for row in history] == [None, '{"note": "last", "tags": ["t"]}']
+
+
+def test_with_soft_delete_a_delete_with_a_row_of_its_own_is_still_poison() -> None:
+    wrong = (
+        batch_of([delete(1)])
+        .replace(b'"rows":[null]', b'"rows":[{"note":"x"}]')
+        .replace(b'"old":[null]', b'"old":[{"note":"y"}]')
+    )
+    found = decode_messages(messages_of(wrong), AN_HOUR_LATER, plan(SOFT))
+
+    assert [each.detail for each in found.poison] == ["a delete with a row"]
+
+
+def test_a_history_has_a_row_for_every_change_and_says_where_it_comes_from() -> None:
+    place = {
+        "server_transaction_id": "tx",
+        "record_sequence": "00000002",
+        "is_last_record_in_transaction_in_partition": True,
+        "number_of_records_in_transaction": 3,
+        "number_of_partitions_in_transaction": 2,
+        "transaction_tag": "app=x",
+        "is_system_transaction": False,
+        "mod_index": 0,
+    }
+    found = rows(
+        '[defaults]\nmode = "history"',
+        structs.replace(upsert(1, {"note": "a"}), place=json.dumps(place)),
+        upsert(1, {"note": "b"}, sequence=2),
+        structs.replace(delete(1, sequence="a/1"), mod_type="GARBAGE"),
+    )
+
+    assert [row["note"] for row in found] == ["a", "b", None]
+    assert found[0] == {
+        "id": 1,
+        "note": "a",
+        "_metadata_spanner_mod_type": "UPDATE",
+        "_metadata_spanner_table_name": "orders",
+        "_metadata_spanner_commit_timestamp": COMMITTED_MICROS,
+        "_metadata_spanner_server_transaction_id": "tx",
+        "_metadata_spanner_record_sequence": "00000002",
+        "_metadata_spanner_is_last_record_in_transaction_in_partition": True,
+        "_metadata_spanner_number_of_records_in_transaction": 3,
+        "_metadata_spanner_number_of_partitions_in_transaction": 2,
+        "_metadata_spanner_transaction_tag": "app=x",
+        "_metadata_spanner_is_system_transaction": False,
+        "_metadata_big_query_commit_timestamp": microseconds(AN_HOUR_LATER),
+        "_millrace_old_values": None,
+        "_millrace_sequence": "/".join(["0" * 15 + "1", *["0" * 16] * 3]),
+        "_millrace_message": 0,
+        "_millrace_change": 0,
+    }
+    assert found[2]["_metadata_spanner_mod_type"] == "DELETE"
+    assert found[2]["_millrace_sequence"] == "/".join(["0" * 15 + "A", "0" * 15 + "1", "0" * 16, "0" * 16])
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_what_a_place_does_not_tell_in_its_type_is_null_and_its_neighbours_are_not(count: int) -> None:
+    places = [{"server_transaction_id": f"t{n}", "number_of_records_in_transaction": n} for n in range(count)]
+    odd: list[object] = [
+        {"server_transaction_id": 7, "number_of_records_in_transaction": "x", "is_system_transaction": 1},
+        ["no object"],
+        {"server_transaction_id": "last"},
+    ]
+    found = rows(
+        '[defaults]\nmode = "history"',
+        *(structs.replace(upsert(n), place=json.dumps(each)) for n, each in enumerate([*places, *odd])),
+    )
+
+    assert [row["_metadata_spanner_server_transaction_id"] for row in found] == [
+        *(f"t{n}" for n in range(count)), None, None, "last",
+    ]  # fmt: skip
+    assert found[count]["_metadata_spanner_number_of_records_in_transaction"] is None
+    assert found[count]["_metadata_spanner_is_system_transaction"] is None
+
+
+def test_a_change_that_a_mirror_cannot_take_is_no_row_of_a_history_either() -> None:
+    found = decode_messages(messages_of(batch_of([upsert({"id": "x"}), upsert(1)])), AN_HOUR_LATER, plan(BOTH))
+
+    assert [each.reason for each in found.poison] == [Reason.VALUE_DOES_NOT_FIT]
+    assert [one.rows.column("id").to_pylist() for one in found.tables] == [[1], [1]]
+    assert [one.messages for one in found.tables] == [(0,), (0,)]
+
+
+def test_an_old_replay_is_too_old_for_a_mirror_and_not_for_a_history_alone() -> None:
+    old = upsert(1, committed="2023-01-02T03:04:05Z")
+    for text, poison in ((BOTH, 1), ('[defaults]\nmode = "history"', 0)):
+        snapshot = batch_of([old], header_of(origin="snapshot"))
+        assert len(decode_messages(messages_of(snapshot), AN_HOUR_LATER, plan(text)).poison) == poison
+
+
+@pytest.mark.parametrize("name", ["valid_from", "_metadata_spanner_mod_type", "Is_Current"])
+def test_a_column_that_a_history_has_itself_is_a_bad_name(name: str) -> None:
+    header = header_of({"id": "INT64", name: "STRING"})
+    with pytest.raises(PoisonRecordError) as raised:
+        wanted(BOTH, header)
+    assert raised.value.reason is Reason.BAD_NAME
+    assert wanted("", header).mirror is not None
+
+
+def test_an_array_written_as_json_may_hold_null() -> None:
+    header = header_of({"id": "INT64", "Tags": "ARRAY<INT64>", "note": "STRING"})
+    text = '[defaults]\njson_arrays = ["tags", "note"]'
+    mirror = wanted(text, header).mirror
+    assert mirror is not None
+    assert [column.type.bigquery for column in mirror.columns[:3]] == ["INT64", "JSON", "STRING"]
+
+    found = rows(text, *(upsert(n, {"Tags": tags}) for n, tags in enumerate([["1", None], [], None])), header=header)
+    assert [row["Tags"] for row in found] == ['["1",null]', "[]", None]
+    wrong = decode_messages(messages_of(batch_of([upsert(1, {"Tags": ["x"]})], header)), AN_HOUR_LATER, plan(text))
+    assert [each.reason for each in wrong.poison] == [Reason.VALUE_DOES_NOT_FIT]
+
+
+@given(st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.text())))), st.data())
+def test_json_of_texts_is_what_they_say(arrays: list[list[str | None] | None], data: st.DataObject) -> None:
+    arrays = [array and [text and text.encode(errors="ignore").decode() for text in array] for array in arrays]
+    start = data.draw(st.integers(0, len(arrays)))
+    found = json_arrays(pa.array(arrays, pa.list_(pa.string())).slice(start))
+
+    assert [text and json.loads(text) for text in found.to_pylist()] == arrays[start:]
+
+
+@given(st.lists(st.lists(st.one_of(st.none(), st.floats()))))
+def test_json_of_numbers_is_what_they_are(arrays: list[list[float | None]]) -> None:
+    found = json_arrays(pa.array(arrays, pa.list_(pa.float64())))
+
+    def meant(text: str) -> list[object]:
+        return [float(each) if each is not None else None for each in json.loads(text, parse_int=float)]
+
+    assert repr([meant(text) for text in found.to_pylist()]) == repr(arrays)
+
+
+SECTION = st.integers(0, 2**64 - 1)
+
+
+@given(st.lists(st.lists(SECTION, min_size=1, max_size=4), min_size=2), st.booleans())
+def test_sequences_in_a_history_sort_as_text(numbers: list[list[int]], padded: bool) -> None:
+    texts = ["/".join(f"{section:016x}" if padded else f"{section:x}" for section in each) for each in numbers]
+    found = normal_sequences(pa.array(texts, pa.string())).to_pylist()
+
+    def filled(text: str) -> tuple[int, ...]:
+        sections = parse_sequence(text).sections
+        return sections + (0,) * (4 - len(sections))
+
+    assert sorted(found) == [text for _, text in sorted((filled(text), text) for text in found)]
+    assert [filled(text) for text in found] == [filled(text) for text in texts]
