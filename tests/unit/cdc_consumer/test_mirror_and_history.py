@@ -1,0 +1,230 @@
+"""A task of a micro-batch whose changes go to two tables, on fakes: acked once both have them, each in its trouble."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from structlog.testing import capture_logs
+
+from shared.contracts.change_batch import Change
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.reasons import Reason
+from tests.builders import a_change, a_header, a_message
+from tests.fakes.effects import CrashError, Effects
+from tests.unit.cdc_consumer.world import AIRPORTS, WIDER, World
+
+BOTH = '[tables.planes]\nmode = "both"\n'
+SOFT = "[defaults]\nsoft_delete = true\n"
+
+
+@pytest.fixture
+def world() -> World:
+    return World(tables_file=BOTH)
+
+
+def changelog(world: World) -> list[tuple[int, str | None]]:
+    return [(row["id"], row["name"]) for row in world.writer.appended.get("planes_changelog", ())]
+
+
+def deleted(world: World) -> Mapping[int, tuple[bool, str | None]]:
+    rows: Mapping[Any, Any] = world.writer.rows("planes")
+    return {key[0]: (row["_millrace_deleted"], row["name"]) for key, row in rows.items()}
+
+
+def test_the_mirror_has_the_newest_and_the_history_every_change(world: World) -> None:
+    counts = world.apply(
+        a_message(a_change(1, 2), a_change(1, 3), a_change(2, 1)), a_message(a_change(1, 1, op="DELETE"))
+    )
+
+    assert world.names() == {1: "name 3", 2: "name 1"}
+    assert changelog(world) == [(1, "name 2"), (1, "name 3"), (2, "name 1"), (1, None)]
+    assert (counts.rows_written, counts.superseded, counts.acked) == (6, 2, 2)
+    assert set(counts.tables) == {"planes", "planes_changelog"}
+
+
+def test_a_history_alone_makes_no_mirror() -> None:
+    world = World(tables_file='[defaults]\nmode = "history"')
+    world.apply(a_message(a_change(1)), a_message(header=AIRPORTS))
+
+    assert set(world.tables.there) == {"planes_changelog", "airports_changelog"}
+    assert world.leases.acked == ["a0", "a1"]
+
+
+@pytest.mark.parametrize(("troubled", "fine"), [("planes", "planes_changelog"), ("planes_changelog", "planes")])
+def test_a_message_waits_for_the_one_in_trouble_and_the_other_has_its_changes(
+    world: World, troubled: str, fine: str
+) -> None:
+    world.tables.forbidden.add(troubled)
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert world.leases.acked == ["a1"]
+    assert list(world.leases.put_off_for) == ["a0"]
+    assert counts.tables_in_trouble == (troubled,)
+    assert (world.names(), changelog(world)) == (({1: "name 1"}, []) if fine == "planes" else ({}, [(1, "name 1")]))
+
+    world.tables.forbidden.clear()
+    world.start_anew()
+    world.apply(a_message(a_change(1)))
+    assert world.names() == {1: "name 1"}
+    assert set(changelog(world)) == {(1, "name 1")}
+
+
+def test_a_change_that_both_refuse_is_one_letter(world: World) -> None:
+    world.writer.refuses = lambda _table, row: row["name"] == "name 2"
+    counts = world.apply(a_message(a_change(1, 1), a_change(1, 2)))
+
+    assert world.reasons() == [Reason.REFUSED_BY_BIGQUERY]
+    assert counts.letters == {"refused_by_bigquery": 1}
+    assert (world.names(), changelog(world), counts.acked) == ({1: "name 1"}, [(1, "name 1")], 1)
+
+
+def test_a_change_that_one_refuses_is_a_letter_and_in_the_other(world: World) -> None:
+    world.writer.refuses = lambda table, row: table == "planes" and row["name"] == "name 2"
+    world.apply(a_message(a_change(1, 1), a_change(1, 2)))
+
+    assert world.reasons() == [Reason.REFUSED_BY_BIGQUERY]
+    assert (world.names(), changelog(world)) == ({1: "name 1"}, [(1, "name 1"), (1, "name 2")])
+
+
+def test_a_conflict_of_the_mirror_leaves_the_history_alone(world: World) -> None:
+    world.apply(a_message(a_change(1)))
+    there = world.tables.there["planes"]
+    world.tables.there["planes"] = replace(there, columns=(replace(there.columns[1], name="id"), *there.columns[1:]))
+    world.start_anew()
+    world.tables.forget("planes")
+    world.apply(a_message(a_change(2, 2)), a_message())
+
+    assert world.reasons() == [Reason.SCHEMA_CONFLICT] * 2
+    assert changelog(world) == [(1, "name 1"), (2, "name 2")]
+
+
+def test_what_is_left_out_is_acked_counted_and_said_once() -> None:
+    world = World(tables_file='exclude = ["airports"]')
+    with capture_logs() as logs:
+        counts = [world.apply(a_message(a_change(1), a_change(2), header=AIRPORTS)) for _ in range(2)]
+
+    assert [(each.left_out, each.acked, each.rows_written) for each in counts] == [(2, 1, 0)] * 2
+    assert [line["source_table"] for line in logs if line["event"] == "table_left_out"] == ["airports"]
+    assert world.tables.there == {}
+
+
+def test_a_key_that_is_ignored_stops_everything_and_settles_nothing() -> None:
+    world = World(tables_file='[tables.planes]\nignored_columns = ["id"]')
+    with pytest.raises(MisconfiguredError, match="primary key"):
+        world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (world.leases.acked, world.letters.kept) == ([], {})
+    assert list(world.leases.put_off_for) == ["a0", "a1"]
+
+
+def test_two_tables_of_one_name_in_different_datasets_are_two() -> None:
+    world = World(tables_file='[tables."s.planes"]\nname = "planes"\ndataset = "other"\n')
+    world.tables.forbidden.add("other.planes")
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(2), header=a_header("s.planes")))
+
+    assert world.names() == {1: "name 1"}
+    assert world.leases.acked == ["a0"]
+    assert counts.tables_in_trouble == ("other.planes",)
+
+
+def test_max_staleness_is_set_where_it_differs() -> None:
+    world = World()
+    world.apply(a_message(a_change(1)))
+    world.tables_file = '[defaults]\nmax_staleness = "15m"'
+    for _ in range(2):
+        world.start_anew()
+        world.tables.forget("planes")
+        world.apply(a_message(a_change(1)))
+
+    assert [effect for effect in world.effects.done if "staleness" in effect] == ["set staleness of planes"]
+
+
+def test_soft_delete_may_be_switched_on_for_a_table_that_is_there() -> None:
+    world = World()
+    world.apply(a_message(a_change(1, 1), a_change(2, 1)))
+    world.tables_file = SOFT
+    world.start_anew()
+    world.apply(a_message(a_change(1, 2, op="DELETE"), a_change(3, 2)))
+
+    rows: Mapping[Any, Any] = world.writer.rows("planes")
+    assert {key[0]: row.get("_millrace_deleted") for key, row in rows.items()} == {1: True, 2: None, 3: False}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=12),
+    st.data(),
+)
+def test_with_soft_delete_it_converges_and_never_goes_back(
+    changes: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    made = [a_change(key, n, op="DELETE" if gone else "UPSERT") for n, (key, gone) in enumerate(changes, 1)]
+    last = {key: (gone, None if gone else f"name {n}") for n, (key, gone) in enumerate(changes, 1)}
+    repeated = data.draw(st.lists(st.sampled_from(made), max_size=5))
+    delivered = data.draw(st.permutations([*made, *repeated]))
+    cut = data.draw(st.integers(0, len(delivered)))
+    world = World(tables_file=SOFT)
+    world.apply(a_message(*delivered[:cut]))
+    world.apply(a_message(*delivered[cut:]))
+
+    assert deleted(world) == last
+
+
+def eventful() -> list[Mapping[str, object]]:
+    return [
+        a_message(a_change(1, 1), a_change(2, 9)),
+        a_message(a_change(1, 2), a_change(1, 3, name="refused"), a_change(7, seats="many")),
+        a_message(a_change(3, 1, colour="red"), header=WIDER),
+        a_message(data=b"garbage"),
+        a_message(a_change(2, 10, op="DELETE")),
+        a_message(a_change(5), header=AIRPORTS),
+    ]
+
+
+def refusing(world: World) -> World:
+    world.writer.refuses = lambda _table, row: row["name"] == "refused"
+    return world
+
+
+def effects_of_a_whole_run() -> list[str]:
+    world = refusing(World(tables_file=BOTH))
+    world.apply(*eventful())
+    return world.effects.done
+
+
+def versions(world: World) -> set[tuple[int, str | None, str]]:
+    rows: Sequence[Mapping[str, Any]] = world.writer.appended.get("planes_changelog", ())
+    return {(row["id"], row["name"], row["_millrace_sequence"]) for row in rows}
+
+
+@pytest.mark.parametrize("crash_before", range(len(effects_of_a_whole_run())))
+def test_a_crash_between_any_two_effects_loses_nothing_in_either_table(crash_before: int) -> None:
+    """What is acked at the crash is in both; the rest comes again, and repeats in the history are the same rows."""
+    whole = refusing(World(tables_file=BOTH))
+    whole.apply(*eventful())
+    world = refusing(World(Effects(crash_before), tables_file=BOTH))
+    messages = eventful()
+    with pytest.raises(CrashError):
+        world.apply(*messages)
+    if world.leases.acked:
+        assert (world.names(), versions(world)) == (whole.names(), versions(whole))
+
+    world.effects.dead, world.effects.crash_before = False, None
+    world.start_anew()
+    world.apply(*[message for index, message in enumerate(messages) if f"a{index}" not in world.leases.acked])
+    assert (world.names(), world.names("airports")) == (whole.names(), whole.names("airports"))
+    assert versions(world) == versions(whole)
+    assert set(world.letters.kept) == set(whole.letters.kept)
+
+
+def test_what_a_replay_brings_again_is_the_same_version(world: World) -> None:
+    change: Change = structs.replace(a_change(1, 1), commit_timestamp="2026-11-21T12:00:00Z")
+    world.apply(a_message(change))
+    world.apply(a_message(change), a_message(change))
+
+    assert len(changelog(world)) == 3
+    assert len(versions(world)) == 1
