@@ -155,6 +155,7 @@ class TestWriterSchema:
             answer = writing.send(request)
 
         assert answer.error.code == INVALID
+        assert "Invalid proto schema" in answer.error.message
 
     def test_a_message_of_a_package_is_refused_by_its_references(self, stand_in: StandIn) -> None:
         """ "Introduction to the Storage Write API", section "Work with protocol buffers": no package, no references."""
@@ -164,7 +165,10 @@ class TestWriterSchema:
         with Writing(stand_in.grpc, stand_in.stream("t"), descriptor) as writing:
             request = AppendRowsRequest(write_stream=stand_in.stream("t"))
             request.proto_rows.writer_schema.proto_descriptor.CopyFrom(descriptor)
-            assert writing.send(request).error.code == INVALID
+            answer = writing.send(request)
+
+        assert answer.error.code == INVALID
+        assert "Invalid proto schema" in answer.error.message
 
     def test_a_repeated_field_does_not_fit_a_column_of_single_values(self, stand_in: StandIn) -> None:
         descriptor = row_message({"k": "int64", "v": "string"}, repeated=["v"])

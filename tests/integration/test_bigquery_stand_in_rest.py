@@ -222,10 +222,47 @@ class TestQueries:
         stand_in.run("DELETE FROM t WHERE k = 2")
         stand_in.append("t", {"k": "int64", **CHANGE}, [change("UPSERT", "1", k=3)])
 
-        for statement in ("DELETE FROM t WHERE true", "UPDATE t SET k = 4 WHERE true", "TRUNCATE TABLE t"):
+        for statement in (
+            "DELETE FROM t WHERE true",
+            "UPDATE t SET k = 4 WHERE true",
+            "TRUNCATE TABLE t",
+            "MERGE t USING t AS u ON false WHEN NOT MATCHED THEN INSERT ROW",
+        ):
             with pytest.raises(exceptions.BadRequest, match="streamed"):
                 stand_in.run(statement)
         assert stand_in.run("SELECT k FROM t ORDER BY k") == [(1,), (3,)]
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "DELETE FROM t",
+            "UPDATE t SET v = 'y'",
+            "INSERT t (v) VALUES ('x')",
+            "INSERT t (k, _CHANGE_SEQUENCE_NUMBER) VALUES (2, 'F')",
+            "INSERT t (k, _CHANGE_TYPE) VALUES (2, 'DELETE')",
+            "UPDATE t SET v = 'y' WHERE _CHANGE_SEQUENCE_NUMBER > '0'",
+            "DELETE FROM t WHERE _change_timestamp IS NULL",
+        ],
+    )
+    def test_what_no_table_takes_of_sql(self, stand_in: StandIn, statement: str) -> None:
+        """GoogleSQL, "Data manipulation language (DML) statements": a WHERE clause, required columns, known names."""
+        stand_in.run("CREATE TABLE t (k INT64 NOT NULL, v STRING)")
+        stand_in.run("INSERT t VALUES (1, 'x')")
+
+        with pytest.raises(exceptions.BadRequest):
+            stand_in.run(statement)
+        assert stand_in.run("SELECT * FROM t") == [(1, "x")]
+
+    def test_a_tables_name_is_limited_in_bytes(self, stand_in: StandIn) -> None:
+        """ "Create and use tables", section "Table naming"."""
+        stand_in.client.create_table(bigquery.Table(f"{PROJECT}.{stand_in.dataset}.{'é' * 512}"))
+        with pytest.raises(exceptions.BadRequest, match="1026 bytes"):
+            stand_in.client.create_table(bigquery.Table(f"{PROJECT}.{stand_in.dataset}.{'é' * 513}"))
+
+    def test_a_merge_into_a_plain_table_is_what_this_stand_in_does_not_serve(self, stand_in: StandIn) -> None:
+        stand_in.run("CREATE TABLE t (k INT64)")
+        with pytest.raises(exceptions.MethodNotImplemented, match="MERGE"):
+            stand_in.run("MERGE t USING t AS u ON false WHEN NOT MATCHED THEN INSERT ROW")
 
     def test_parameters_and_what_googlesql_has_of_its_own(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64, at TIMESTAMP)")
@@ -278,7 +315,7 @@ class TestQueries:
             ("SELECT * FROM", exceptions.BadRequest),
             ("SELECT nothing", exceptions.BadRequest),
             ("SELECT 1; SELECT 2", exceptions.BadRequest),
-            ("MERGE t USING u ON false WHEN NOT MATCHED THEN INSERT ROW", exceptions.MethodNotImplemented),
+            ("MERGE t USING u ON false WHEN NOT MATCHED THEN INSERT ROW", exceptions.NotFound),
         ],
     )
     def test_what_is_wrong_is_said_in_googles_form(

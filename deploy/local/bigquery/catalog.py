@@ -20,7 +20,10 @@ KEY_COLUMNS: Final = 16
 CLUSTERING_COLUMNS: Final = 4
 COLUMNS: Final = 2000
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
-_TABLE_NAME: Final = re.compile(r"[\w\- ]{1,1024}")
+PSEUDO_COLUMNS: Final = frozenset({"_CHANGE_TYPE", "_CHANGE_SEQUENCE_NUMBER", "_CHANGE_TIMESTAMP"})
+"""What streamed rows may carry beside a table's columns: no statement can name them."""
+_TABLE_NAME: Final = re.compile(r"[\w\- ]+")
+_TABLE_NAME_BYTES: Final = 1024
 _DATASET_NAME: Final = re.compile(r"\w{1,1024}", re.ASCII)
 _RESERVED: Final = (
     "_TABLE_",
@@ -142,6 +145,8 @@ class Table:
 
     def __post_init__(self) -> None:
         check_name("table", _TABLE_NAME, self.name.table)
+        if len(self.name.table.encode()) > _TABLE_NAME_BYTES:
+            raise invalid(f"Invalid table ID: {len(self.name.table.encode())} bytes; {_TABLE_NAME_BYTES} at most")
         _check_columns(self.columns)
         columns = {column.name: column for column in self.columns}
         _check_among("primary key", self.primary_key, columns, KEY_COLUMNS)

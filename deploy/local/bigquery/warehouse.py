@@ -224,6 +224,14 @@ class Warehouse:
         with self._lock:
             return table.number in self._with_changes
 
+    def check_modifiable(self, table: Table) -> None:
+        """Refuse to change the rows of a table by a statement where changes have been streamed to it."""
+        if self.has_changes(table):
+            raise invalid_query(
+                f"UPDATE, MERGE, DELETE and TRUNCATE are not supported over table {table.name}, "
+                "to which UPSERT or DELETE rows have been streamed"
+            )
+
     def query(
         self, sql: str, tables: Sequence[Table], beside: Mapping[str, pa.Table] = MappingProxyType({})
     ) -> pa.Table:
@@ -233,11 +241,7 @@ class Warehouse:
     def modify(self, sql: str, table: Table, tables: Sequence[Table]) -> int:
         """Run a DuckDB statement that changes a table; refused where changes have been streamed to it."""
         with self._lock:
-            if self.has_changes(table):
-                raise invalid_query(
-                    f"UPDATE, MERGE, DELETE and TRUNCATE are not supported over table {table.name}, "
-                    "to which UPSERT or DELETE rows have been streamed"
-                )
+            self.check_modifiable(table)
             return self.storage.modify(sql, self._fresh(tables))
 
     def insert(self, sql: str, tables: Sequence[Table]) -> int:

@@ -15,7 +15,9 @@ HIGHEST = "/".join(["F" * 16] * 4)
 SECTIONS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4)
 
 
-@pytest.mark.parametrize("text", ["0/0/0/0", HIGHEST, "ab/CD", "16/B374D848", "18F2EBB6480"])
+@pytest.mark.parametrize(
+    "text", ["0/0/0/0", HIGHEST, "ab/CD", "16/B374D848", "18F2EBB6480", "18F2EBB6480/7B/636F6D706C657465"]
+)
 def test_what_the_grammar_allows_is_read(text: str) -> None:
     sections = tuple(int(section, 16) for section in text.split("/"))
 
