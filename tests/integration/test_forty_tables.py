@@ -1,0 +1,277 @@
+"""Forty tables, several in trouble of every kind, through the real adapters on the real stand-in: the others flow on.
+
+One task's messages are leased from the Pub/Sub emulator and applied in this process; no Spark.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from deploy.local.emulators import bigquery_stand_in as running_stand_in
+from deploy.local.emulators import free_port
+from deploy.local.processes import Processes, wait_until
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.connection_pool import Limits
+from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.pulling import Puller, PullLimits, to_record_batch
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.counts import Counts
+from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
+from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.trouble import Patience
+from shared.contracts.dead_letter import DeadLetter, from_message
+from shared.pubsub.channels import open_channel
+from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.stubs import PublishRequest, publish_stub
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
+from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+TABLES = tuple(f"table{number}" for number in range(40))
+PATIENCE = timedelta(seconds=90)
+SHORT = Patience(
+    table=timedelta(seconds=1),
+    put_off=timedelta(seconds=1),
+    longest_put_off=timedelta(seconds=2),
+    between_calls=timedelta(milliseconds=200),
+    between_probes=timedelta(milliseconds=500),
+)
+
+
+@dataclass
+class Consumer:
+    """One process's worth of a consumer, without Spark: it leases what there is and applies it."""
+
+    channel: grpc.Channel
+    addresses: tuple[str, str]
+    stand_in: StandIn
+    patience: Patience = SHORT
+    stop: Stop = field(default_factory=Stop)
+    total: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        rest, write_api = self.addresses
+        dataset = self.stand_in.dataset
+        self.topology = a_topology(self.channel)
+        self.leases = PubsubLeases(
+            self.channel, self.topology.subscription, timedelta(seconds=60), self.stop, patience=timedelta(0)
+        )
+        self.puller = Puller(self.channel, self.topology.subscription, self.leases)
+        self.storage = open_storage_channel(write_api)
+        limits = Limits(answer_within=timedelta(seconds=2))
+        self.writer = AppendStreams(self.storage, PROJECT, dataset, self.stop, SystemClock(), limits)
+        self.ports = Ports(
+            leases=self.leases,
+            letters=DeadLetterPublisher(
+                self.channel, self.topology.dead_letter_topic, self.stop, patience=timedelta(0)
+            ),
+            tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, dataset),
+            writer=self.writer,
+        )
+        self.memory = Memory(self.patience)
+
+    def publish(self, *messages: Mapping[str, Any]) -> None:
+        stub = publish_stub(self.channel)
+        for one in messages:
+            message = {"data": one["data"], "attributes": dict(one["attributes"]), "ordering_key": one["ordering_key"]}
+            stub(PublishRequest(topic=self.topology.topic, messages=[message]), timeout=10)
+
+    def apply(self, enough: int = 1_000) -> Counts:
+        """Lease what there is, up to so many messages, and apply it as one task."""
+        limits = PullLimits(
+            messages=enough, bytes=1 << 26, linger=timedelta(milliseconds=300), longest=timedelta(seconds=2)
+        )
+        batches = [to_record_batch(response) for response in self.puller.collect(limits)]
+        counts = apply(
+            pa.Table.from_batches(batches, MESSAGE_SCHEMA), self.ports, self.memory, self.stop, SystemClock()
+        )
+        self.total = self.total.plus(counts)
+        return counts
+
+    def apply_until(self, done: Callable[[], bool], what: str) -> None:
+        """Go on with micro-batches until it is so."""
+        until = time.monotonic() + PATIENCE.total_seconds()
+        while not done():
+            assert time.monotonic() < until, f"waited in vain for {what}"
+            self.apply()
+
+    def letters(self) -> list[DeadLetter]:
+        received = pull(self.channel, self.topology.dead_letter_subscription)
+        return [from_message(one.message.data, one.message.attributes) for one in received]
+
+    def path(self, table: str) -> str:
+        return f"{PROJECT}.{self.stand_in.dataset}.{table}"
+
+    def fault(self, table: str, **fault: Any) -> None:
+        self.stand_in.control("POST", "faults", **{"action": "answer", "table": self.path(table)} | fault)
+
+    def names(self, table: str) -> Mapping[int, str] | None:
+        if not any(one.table_id == table for one in self.stand_in.client.list_tables(self.stand_in.dataset)):
+            return None
+        return dict(self.stand_in.run(f"SELECT id, name FROM `{table}`"))
+
+    def close(self) -> None:
+        self.stop.request()
+        self.writer.close()
+        self.storage.close()
+
+
+@pytest.fixture
+def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def consumer(channel: grpc.Channel, bigquery_stand_in: tuple[str, str]) -> Iterator[Consumer]:
+    stand_in = StandIn(bigquery_stand_in)
+    consumer = Consumer(channel, bigquery_stand_in, stand_in)
+    yield consumer
+    consumer.close()
+    for what in ("faults", "delay"):
+        stand_in.control("DELETE", what)
+
+
+def changes(sequence: int, tables: Collection[str] = TABLES) -> list[Mapping[str, Any]]:
+    return [a_message(a_change(1, sequence), a_change(2, sequence), header=a_header(table)) for table in tables]
+
+
+def rows(sequence: int) -> Mapping[int, str]:
+    return {1: f"name {sequence}", 2: f"name {sequence}"}
+
+
+def check(consumer: Consumer, tables: Collection[str], expected: Mapping[int, str] | None) -> None:
+    assert {table: consumer.names(table) for table in tables} == dict.fromkeys(tables, expected)
+
+
+def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_are_equal(consumer: Consumer) -> None:
+    there, new = TABLES[:37], TABLES[37:]
+    consumer.publish(*changes(1, there))
+    consumer.apply_until(lambda: consumer.total.acked >= len(there), "the first tables to be there")
+    check(consumer, there, rows(1))
+
+    forbidden, lost, quota, internal, refused, stalled, wider, choking, stuck, unanswered = there[:10]
+    not_ours, unknown, plain = new
+    consumer.fault(forbidden, status="PERMISSION_DENIED")
+    consumer.fault(lost, status="NOT_FOUND", storage_error="TABLE_NOT_FOUND", action="close")
+    consumer.fault(quota, status="RESOURCE_EXHAUSTED", action="close")
+    consumer.fault(internal, status="INTERNAL")
+    consumer.fault(refused, status="INVALID_ARGUMENT")  # every request, with no word about rows
+    consumer.fault(stalled, action="stall", when="after")  # accepted, and not a word
+    consumer.fault(choking, status="INVALID_ARGUMENT", containing="choke")  # one row, with no word about it
+    consumer.fault(stuck, status="INTERNAL", containing="stuck")
+    consumer.fault(unanswered, action="close", when="after", times=3)  # accepted, and the connection gone
+    consumer.fault(not_ours, on="rest", status="PERMISSION_DENIED")
+    consumer.stand_in.control("POST", "delay", table=consumer.path(wider), alterations=3_600)
+    consumer.stand_in.control("POST", "delay", table=consumer.path(unknown), new_tables=3_600)
+    waiting = {forbidden, lost, quota, internal, refused, stalled, not_ours, unknown}
+    flowing = set(TABLES) - waiting
+    colour = a_header(wider, (*PLANE_COLUMNS, ("colour", "STRING")))
+    consumer.publish(
+        *changes(2),
+        a_message(a_change(3, 2, colour="red"), header=colour),
+        a_message(a_change(3, 2, name="choke"), a_change(4, 2), header=a_header(choking)),
+        a_message(a_change(3, 2, name="stuck"), a_change(4, 2), header=a_header(stuck)),
+        a_message(a_change(3, 2, seats="many"), header=a_header(plain)),
+        a_message(a_change(1, 2), header=a_header("keyless", key=())),
+        a_message(data=b"garbage"),
+    )
+    poison = {"value_does_not_fit": 1, "no_primary_key": 1, "undecodable": 1, "refused_by_bigquery": 1}
+    settled = len(there) + len(flowing) + 4  # `colour` and `stuck` wait with the tables in trouble
+    consumer.apply_until(lambda: consumer.total.acked >= settled, "all that can be applied")
+
+    assert consumer.total.letters == poison
+    assert set(consumer.total.tables_in_trouble) == waiting | {wider}
+    assert consumer.total.tables["keyless"].refused.startswith("no_primary_key")
+    extra = {choking: {4: "name 2"}, stuck: {4: "name 2"}}
+    assert {table: consumer.names(table) for table in flowing} == {
+        table: {**rows(2), **extra.get(table, {})} for table in flowing
+    }
+    known = waiting - {stalled, not_ours, unknown}
+    check(consumer, known, rows(1))
+    assert consumer.names(not_ours) is None
+
+    for sequence in (3, 4):  # while the trouble lasts
+        consumer.publish(*changes(sequence, sorted(flowing)))
+        settled += len(flowing)
+        consumer.apply_until(lambda settled=settled: consumer.total.acked >= settled, "those that flow")  # type: ignore[misc]
+        check(consumer, flowing - set(extra), rows(sequence))
+    assert sorted(letter.reason.value for letter in consumer.letters()) == sorted(poison)
+
+    for what in ("faults", "delay"):
+        consumer.stand_in.control("DELETE", what)
+    settled += len(waiting) + 2
+    consumer.apply_until(lambda: consumer.total.acked >= settled, "what was put off")
+    check(consumer, waiting, rows(2))
+    assert consumer.names(wider) == {**rows(4), 3: "name 2"}
+    mended = consumer.apply()
+    assert (mended.tables_in_trouble, consumer.memory.tables._troubles) == ((), {})
+
+
+def test_fewer_connections_than_tables_are_enough(consumer: Consumer) -> None:
+    consumer.stand_in.control("POST", "limits", connections=6)
+    try:
+        for sequence in (1, 2):
+            consumer.publish(*changes(sequence))
+            consumer.apply_until(lambda: consumer.total.acked >= sequence * len(TABLES), "all tables")  # noqa: B023
+            check(consumer, TABLES, rows(sequence))
+    finally:
+        consumer.stand_in.control("POST", "limits", connections=None)
+
+    assert (consumer.total.put_off, consumer.letters()) == (0, [])
+
+
+def test_connections_that_were_closed_as_idle_are_opened_again(consumer: Consumer) -> None:
+    def still_open() -> int:
+        return int(consumer.stand_in.control("GET", "stats")["connections_open"])
+
+    tables, before = TABLES[:10], still_open()
+    consumer.stand_in.control("POST", "idle", seconds=0.3)
+    for sequence in (1, 2, 3):
+        consumer.publish(*changes(sequence, tables))
+        consumer.apply_until(lambda: consumer.total.acked >= sequence * len(tables), "all tables")  # noqa: B023
+        check(consumer, tables, rows(sequence))
+        wait_until(lambda: still_open() <= before or None, "all connections to be closed", timeout=PATIENCE)
+
+    assert (consumer.total.put_off, consumer.letters()) == (0, [])
+    assert consumer.writer.connections_opened == 3 * len(tables)
+
+
+def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_put_off_or_a_letter(
+    channel: grpc.Channel, new_processes: Processes, tmp_path: Path
+) -> None:
+    ports, directory = (free_port(), free_port()), tmp_path / "data"
+    with running_stand_in(new_processes, *ports, directory) as addresses:
+        stand_in = StandIn(addresses)
+        consumer = Consumer(channel, addresses, stand_in)
+        consumer.publish(*changes(1))
+        consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
+
+    consumer.publish(*changes(2))
+    waits: list[str] = []
+    consumer.ports = replace(consumer.ports, waiting=lambda table="", why="": waits.append(table))
+    with ThreadPoolExecutor(1) as pool:
+        applying = pool.submit(consumer.apply)
+        wait_until(lambda: len(waits) > len(TABLES) or None, "several tries", timeout=PATIENCE)
+        assert not applying.done()
+        with running_stand_in(new_processes, *ports, directory):
+            counts = applying.result(PATIENCE.total_seconds())
+            consumer.apply_until(lambda: consumer.total.acked >= 2 * len(TABLES), "everything to be applied")
+            check(consumer, TABLES, rows(2))
+            consumer.close()
+
+    assert counts.acked > 0
+    assert (consumer.total.put_off, consumer.total.given_back, consumer.letters()) == (0, 0, [])
