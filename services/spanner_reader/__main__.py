@@ -3,13 +3,16 @@
 Exits 0 when asked to stop or at the end asked for, 2 when nothing will work until someone acts (the message says what).
 """
 
+import argparse
 import asyncio
 import importlib.metadata
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from typing import TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -25,14 +28,18 @@ from services.spanner_reader.adapters.schema import (
     check_tables,
     check_times,
 )
+from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.subscriptions import TopicSubscriptions
 from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.partitions import Survey
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
 from services.spanner_reader.reader import Reader
 from services.spanner_reader.settings import Settings, owner_name
+from services.spanner_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
@@ -44,15 +51,25 @@ from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying_async
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
+from shared.runtime.tables_file import load_tables_file
 
 MISCONFIGURED = 2
 
 
-def main() -> int:
-    """Run the service; return its exit code."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the service, or a command beside it; return the exit code."""
     configure_logs(service="spanner_reader")
     log = structlog.get_logger()
     try:
+        match arguments:
+            case []:
+                pass
+            case ["status", *rest]:
+                return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["synced", table]:
+                return asyncio.run(synced(table, read_settings(Settings, os.environ)))
+            case _:
+                raise MisconfiguredError("usage: python -m services.spanner_reader [status | synced TABLE]")
         settings = read_settings(Settings, os.environ)
         configure_logs(service="spanner_reader", level=settings.log_level)
         log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
@@ -81,26 +98,17 @@ async def read(
     settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics, subscriptions: TopicSubscriptions
 ) -> None:
     """Check what can be checked, and read until the end."""
+    _text, file = load_tables_file(settings.tables_file)
     channels = Channels(settings.spanner_emulator_host)
     try:
-        database = Database(settings.database_path, channels)
-        elsewhere = settings.partition_database_path != settings.database_path
-        partitions = Database(settings.partition_database_path, channels) if elsewhere else database
         owner = owner_name(uuid.uuid4().hex[:8])
-        stream = SpannerChangeStream(database, settings.change_stream)
-        catalog = SpannerCatalog(database, settings.change_stream)
-        store = SpannerPartitionStore(
-            partitions,
-            settings.partition_table,
-            change_stream=settings.source,
-            owner=owner,
-            lease=settings.lease_duration,
-        )
         async for attempt in retrying_async(stop):
             with attempt:
-                await database.learn_dialect()
-                await partitions.learn_dialect()
-                changes = await prepare(settings, stream, catalog, store)
+                database, partitions = await open_databases(settings, channels)
+                stream = SpannerChangeStream(database, settings.change_stream)
+                catalog = SpannerCatalog(database, settings.change_stream)
+                store = partition_store(settings, partitions, owner)
+                changes = await prepare(settings, file, stream, catalog, store)
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
             reader = Reader(
@@ -117,7 +125,9 @@ async def read(
                 ),
                 subscriptions=subscriptions,
                 catalog=catalog,
+                shapes=SpannerShapeStore(partitions, settings.partition_table),
                 changes=changes,
+                included=file.included,
                 metrics=metrics,
                 health=health,
                 options=Options(
@@ -126,6 +136,7 @@ async def read(
                     heartbeat=settings.heartbeat_interval,
                     end=settings.end_timestamp,
                     recheck=settings.check_subscriptions_every,
+                    look=settings.check_schema_every,
                     keep_finished=settings.keep_finished_partitions_for,
                 ),
             )
@@ -134,21 +145,85 @@ async def read(
         await channels.close()
 
 
+async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Print what the partition table says of all readers; no reader has to run."""
+    parser = argparse.ArgumentParser("python -m services.spanner_reader status", description=status.__doc__)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    as_json = parser.parse_args(arguments).json
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        database, partitions = await open_databases(settings, channels)
+        definition = await SpannerCatalog(database, settings.change_stream).definition()
+        store = partition_store(settings, partitions, owner="status")
+        if await store.exists():
+            survey = await store.survey()
+            look, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
+        else:
+            survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
+    finally:
+        await channels.close()
+    shown = document(settings.source, survey, definition.retention, look, marks)
+    print_status(shown, as_json, out)
+    return exit_code(shown)
+
+
+async def synced(table: str, settings: Settings) -> int:
+    """Take the mark from a table whose rows were copied again."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = await open_databases(settings, channels)
+        if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
+            raise MisconfiguredError(
+                f"table {table} is not marked: `python -m services.spanner_reader status` lists those"
+            )
+    finally:
+        await channels.close()
+    structlog.get_logger().info("table_synced", table=table)
+    return 0
+
+
+async def open_databases(settings: Settings, channels: Channels) -> tuple[Database, Database]:
+    """Return the watched database and the one of the partition table, each with its dialect."""
+    database = Database(settings.database_path, channels)
+    elsewhere = settings.partition_database_path != settings.database_path
+    partitions = Database(settings.partition_database_path, channels) if elsewhere else database
+    await database.learn_dialect()
+    if elsewhere:
+        await partitions.learn_dialect()
+    return database, partitions
+
+
+def partition_store(settings: Settings, partitions: Database, owner: str) -> SpannerPartitionStore:
+    """Return the partition table as one owner sees it."""
+    return SpannerPartitionStore(
+        partitions,
+        settings.partition_table,
+        change_stream=settings.source,
+        owner=owner,
+        lease=settings.lease_duration,
+    )
+
+
 async def prepare(
-    settings: Settings, stream: SpannerChangeStream, catalog: SpannerCatalog, store: SpannerPartitionStore
+    settings: Settings,
+    file: TablesFile,
+    stream: SpannerChangeStream,
+    catalog: SpannerCatalog,
+    store: SpannerPartitionStore,
 ) -> ChangeMaker:
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
     definition = await catalog.definition()
     check_stream(settings.change_stream, definition)
-    tables = await catalog.watched_tables()
+    watched = (await catalog.look()).watched
     check_partition_table(
         settings.change_stream,
-        tables,
+        watched,
         definition,
         table=settings.partition_table,
         same_database=settings.partition_database_path == settings.database_path,
     )
+    tables = [table for table in watched if file.included(table.name)]
     check_tables(settings.change_stream, tables)
     await store.create_table()
     if await store.is_empty():
@@ -162,7 +237,8 @@ async def prepare(
             log.info("first_start", start=format_timestamp(start))
     else:
         log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
-    return ChangeMaker(settings.source, settings.buckets, {table.name: table.primary_key for table in tables})
+    keys = {table.name: table.primary_key for table in tables}
+    return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)
 
 
 def _shown(value: object) -> object:
@@ -177,4 +253,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -24,6 +24,8 @@ class Options:
     poll: timedelta = timedelta(seconds=1)
     recheck: timedelta = timedelta(minutes=2)
     """How often the topic's subscriptions are looked at again."""
+    look: timedelta = timedelta(minutes=1)
+    """How often the schema is looked at again."""
     keep_finished: timedelta = timedelta(days=1)
     """How long finished partitions are remembered, at the least."""
     tidy: timedelta = timedelta(minutes=10)

@@ -1,6 +1,6 @@
 """The reader's metrics, for Prometheus."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -11,6 +11,7 @@ from services.spanner_reader.core.records import (
     HeartbeatRecord,
     StreamRecord,
 )
+from services.spanner_reader.core.shapes import Kind, Mark
 from shared.contracts.timestamps import Nanoseconds
 
 _SECOND: Final = 1_000_000_000
@@ -34,6 +35,12 @@ class ReaderMetrics:
         )
         self._loses = Gauge(
             "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+        )
+        self._resync = Gauge(
+            "millrace_reader_tables_needing_resync",
+            "Tables whose data changed without change records, by what was done to them",
+            ["kind"],
+            registry=registry,
         )
         self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
 
@@ -67,6 +74,11 @@ class ReaderMetrics:
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
         self._loses.set(1)
+
+    def need_resync(self, marks: Sequence[Mark]) -> None:
+        """Show how many tables need re-sync, and why."""
+        for kind in Kind:
+            self._resync.labels(kind.value).set(sum(kind in {one.kind for one in mark.findings} for mark in marks))
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Final, TypeVar, assert_never
 
 import structlog
@@ -24,7 +24,8 @@ from services.spanner_reader.core.records import (
 )
 from services.spanner_reader.core.watermark import ConfirmedPrefix
 from services.spanner_reader.held import Held, Options
-from services.spanner_reader.ports import Catalog, ChangeStream, Metrics, PartitionStore, Publisher, StartPastEndError
+from services.spanner_reader.ports import ChangeStream, Metrics, PartitionStore, Publisher, StartPastEndError
+from services.spanner_reader.schema_watch import SchemaWatch
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.retries import retrying_async
@@ -45,16 +46,18 @@ class PartitionReader:
         stream: ChangeStream,
         store: PartitionStore,
         publisher: Publisher,
-        catalog: Catalog,
+        schema: SchemaWatch,
         changes: ChangeMaker,
         metrics: Metrics,
         options: Options,
+        included: Callable[[str], bool],
         fail: Callable[[BaseException | None], None],
     ) -> None:
         self._stream = stream
         self._store = store
         self._publisher = publisher
-        self._catalog = catalog
+        self._schema = schema
+        self._included = cache(included)
         self._changes = changes
         self._metrics = metrics
         self._options = options
@@ -113,11 +116,15 @@ class PartitionReader:
             self._log.warning("partition_restarted", partition_token=held.partition.token, error=str(error))
 
     async def _publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
+        if not self._included(record.table):
+            self._metrics.read(record, 0)
+            held.prefix.add_confirmed(record.commit_timestamp)
+            return
         require_whole_rows(record)
-        if not self._changes.knows(record.table):  # a table that the stream watches since a moment ago
-            tables = await retried(stop, self._catalog.watched_tables)
-            self._changes.learn({record.table: ()} | {table.name: table.primary_key for table in tables})
+        if not self._changes.knows(record.table):
+            await retried(stop, partial(self._schema.learn, record.table))
         header, changes = self._changes.changes(record)
+        self._schema.saw(header, record)
         self._metrics.read(record, len(changes))
         if not changes:
             held.prefix.add_confirmed(record.commit_timestamp)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
 from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
@@ -91,11 +92,49 @@ class WatchedTable:
     value_capture_type: str
 
 
-class Catalog(Protocol):
-    """What the database says of the tables that the stream watches."""
+@dataclass(frozen=True, slots=True)
+class CatalogLook:
+    """All tables of the database at one time, and those of them that the stream watches."""
 
-    async def watched_tables(self) -> Sequence[WatchedTable]:
-        """Return the watched tables as they are now."""
+    shapes: Look
+    watched: tuple[WatchedTable, ...]
+
+
+class Catalog(Protocol):
+    """What the database says of its tables and of the stream."""
+
+    async def look(self) -> CatalogLook:
+        """Return the tables as they are now; MisconfiguredError where the stream is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a look has found, and all tables that need re-sync, those found before among them."""
+
+    findings: tuple[Finding, ...] = ()
+    left: tuple[str, ...] = ()
+    """Tables that are not mirrored any more."""
+    marks: tuple[Mark, ...] = ()
+
+
+class ShapeStore(Protocol):
+    """What the tables looked like when somebody looked last, and which of them need re-sync; kept for all readers.
+
+    Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again.
+    """
+
+    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+        """Compare a look with the one before, remember it, and mark the tables that something was found of.
+
+        What is found is returned once, to one of all readers. A look that is not newer than the one that is
+        remembered finds nothing and changes nothing.
+        """
+
+    async def read(self) -> tuple[Look | None, Sequence[Mark]]:
+        """Return what is remembered, and the tables that need re-sync."""
+
+    async def synced(self, table: str) -> bool:
+        """Take the mark from a table whose rows were copied again; return whether it had one."""
 
 
 class Publisher(Protocol):
@@ -136,6 +175,9 @@ class Metrics(Protocol):
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
+
+    def need_resync(self, marks: Sequence[Mark]) -> None:
+        """Show how many tables need re-sync, and why."""
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

@@ -8,6 +8,7 @@ precedes a crash may happen twice, never not at all.
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -34,8 +35,10 @@ from services.spanner_reader.ports import (
     PartitionStore,
     Progress,
     Publisher,
+    ShapeStore,
     Subscriptions,
 )
+from services.spanner_reader.schema_watch import SchemaWatch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
@@ -58,27 +61,39 @@ class Reader:
         publisher: Publisher,
         subscriptions: Subscriptions,
         catalog: Catalog,
+        shapes: ShapeStore,
         changes: ChangeMaker,
         metrics: Metrics,
         health: Health,
         options: Options,
+        included: Callable[[str], bool] = lambda _table: True,
     ) -> None:
+        """Take what a reader needs; changes of a table that is not ``included`` are read and not published."""
         self._store = store
         self._publisher = publisher
         self._subscriptions = subscriptions
-        self._catalog = catalog
-        self._changes = changes
         self._metrics = metrics
         self._health = health
         self._options = options
+        self._schema = SchemaWatch(
+            catalog=catalog,
+            shapes=shapes,
+            publisher=publisher,
+            changes=changes,
+            metrics=metrics,
+            included=included,
+            every=options.look,
+            fail=self._fail,
+        )
         self._partitions = PartitionReader(
             stream=stream,
             store=store,
             publisher=publisher,
-            catalog=catalog,
+            schema=self._schema,
             changes=changes,
             metrics=metrics,
             options=options,
+            included=included,
             fail=self._fail,
         )
         self._held: dict[PartitionToken, Held] = {}
@@ -100,6 +115,7 @@ class Reader:
         """
         self._stop = stop
         self._wake = asyncio.Event()
+        self._looked = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -109,12 +125,14 @@ class Reader:
             asyncio.create_task(self._keep_leases(), name="leases"),
             asyncio.create_task(self._keep_checking(), name="subscriptions"),
             asyncio.create_task(self._keep_tidy(), name="finished partitions"),
+            asyncio.create_task(self._keep_looking(), name="schema"),
         ]
         for keeper in keepers:
             keeper.add_done_callback(self._on_keeper_over)
         try:
             with stop.calling(wake):
-                await self._announce()
+                await retried(self._stop, self._schema.look)
+                self._looked.set()
                 await self._supervise()
         except TransientError:
             if not stop.requested:  # a retry that ended because of the stop, and no failure
@@ -124,13 +142,6 @@ class Reader:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
             await self._wind_down()
-
-    async def _announce(self) -> None:
-        """Publish the header of every watched table, so that empty tables, too, exist at the other end."""
-        for table in await retried(self._stop, self._catalog.watched_tables):
-            header = self._changes.header(table.name, table.column_types, table.value_capture_type)
-            future = await self._publisher.publish(header, [])
-            future.add_done_callback(self._on_announced)
 
     async def _supervise(self) -> None:
         while not self._stop.requested:
@@ -275,6 +286,10 @@ class Reader:
                 self._log.warning("finished_partitions_not_forgotten", error=str(error))
             await asyncio.sleep(self._options.tidy.total_seconds())
 
+    async def _keep_looking(self) -> None:
+        await self._looked.wait()
+        await self._schema.keep_looking()
+
     async def _attend(self) -> None:
         """Tell the other readers, before it is forgotten, that this one takes its share."""
         now = asyncio.get_running_loop().time()
@@ -316,10 +331,6 @@ class Reader:
     def _on_keeper_over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             self._fail(task.exception())
-
-    def _on_announced(self, done: "asyncio.Future[None]") -> None:
-        if not done.cancelled():
-            self._fail(done.exception())
 
     def _fail(self, error: BaseException | None) -> None:
         if error is None or (isinstance(error, TransientError) and self._stop.requested):

@@ -5,6 +5,7 @@ import re
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from shared.contracts.timestamps import Nanoseconds
@@ -63,6 +64,12 @@ class Settings:
         default=timedelta(minutes=2),
         least=timedelta(seconds=1),
     )
+    check_schema_every: timedelta = setting(
+        "how often the tables are compared with what they were",
+        default=timedelta(minutes=1),
+        least=timedelta(seconds=1),
+    )
+    tables_file: Path | None = setting("which tables are read, and their ordering keys (TOML); all", default=None)
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)

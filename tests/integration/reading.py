@@ -8,6 +8,7 @@ from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.schema import SpannerCatalog
+from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.held import Options
 from services.spanner_reader.reader import Reader
@@ -15,7 +16,8 @@ from shared.contracts.change_batch import encode_batch
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakeMetrics, FakePublisher, FakeSubscriptions, Topic
+from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.spanner_reader import FakePublisher, FakeSubscriptions, Topic
 
 LEASE = timedelta(seconds=30)
 SECONDS = 60
@@ -42,7 +44,7 @@ async def _read(
             await each.learn_dialect()
         store = SpannerPartitionStore(elsewhere, "Partitions", change_stream=stream, owner="test", lease=LEASE)
         catalog = SpannerCatalog(database, stream)
-        tables = await catalog.watched_tables()
+        tables = (await catalog.look()).watched
         await store.create_table()
         await store.add_root(start, end)
         reader = Reader(
@@ -51,6 +53,7 @@ async def _read(
             publisher=FakePublisher(topic),
             subscriptions=FakeSubscriptions(),
             catalog=catalog,
+            shapes=SpannerShapeStore(elsewhere, "Partitions"),
             changes=ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
             metrics=FakeMetrics(),
             health=Health(),

@@ -18,15 +18,15 @@ from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
+from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import (
-    FakeCatalog,
-    FakeMetrics,
     FakePartitionStore,
     FakePublisher,
     FakeSubscriptions,
     Table,
     Topic,
 )
+from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
 from tests.integration.scripted_spanner_rows import Form
 from tests.unit.spanner_reader.scripts import COLUMNS, at
@@ -71,6 +71,7 @@ class World:
             publisher=publisher or FakePublisher(self.topic),
             subscriptions=FakeSubscriptions(),
             catalog=FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")),
+            shapes=FakeShapeStore(),
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
             metrics=self.metrics,
             health=Health(),

@@ -17,6 +17,7 @@ from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.schema import SpannerCatalog, check_start
+from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.records import (
     ROOT,
@@ -35,7 +36,8 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakeMetrics, FakePublisher, FakeSubscriptions, Topic
+from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.spanner_reader import FakePublisher, FakeSubscriptions, Topic
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +75,7 @@ class Source:
             lease = timedelta(seconds=30)
             store = SpannerPartitionStore(database, "Partitions", change_stream=stream, owner="test", lease=lease)
             catalog = SpannerCatalog(database, stream)
-            tables = await catalog.watched_tables()
+            tables = (await catalog.look()).watched
             await store.create_table()
             await store.add_root(self.started, end)
             reader = Reader(
@@ -82,6 +84,7 @@ class Source:
                 publisher=FakePublisher(topic),
                 subscriptions=FakeSubscriptions(),
                 catalog=catalog,
+                shapes=SpannerShapeStore(database, "Partitions"),
                 changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
                 metrics=FakeMetrics(),
                 health=Health(),

@@ -46,6 +46,9 @@ _SERVICE: Final = "spanner.googleapis.com:443"
 _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
+_STRONG_AND_WHEN: Final = TransactionSelector(
+    single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True, return_read_timestamp=True))
+)
 _READ_WRITE: Final = TransactionSelector(begin=TransactionOptions(read_write=TransactionOptions.ReadWrite()))
 
 T = TypeVar("T")
@@ -164,6 +167,23 @@ class Database:
             request = statement.request(await self.session(), _STRONG)
             result = await self.client.execute_sql(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
         return _rows(result)
+
+    async def snapshot(self, *statements: Statement) -> tuple[Nanoseconds, list[list[Row]]]:
+        """Return the rows of several statements, all of them as they were at one time, and that time."""
+        with self.errors("query"):
+            # Not one transaction: the emulator ends it when another begins in the session, which all calls share.
+            session, transaction = await self.session(), _STRONG_AND_WHEN
+            results: list[list[Row]] = []
+            for statement in statements:
+                request = statement.request(session, transaction)
+                result = await self.client.execute_sql(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
+                if not results:
+                    read = type(result.metadata).pb(result.metadata).transaction
+                    at = Nanoseconds(read.read_timestamp.ToNanoseconds())
+                    as_then = TransactionOptions.ReadOnly(read_timestamp=read.read_timestamp)
+                    transaction = TransactionSelector(single_use=TransactionOptions(read_only=as_then))
+                results.append(_rows(result))
+        return at, results
 
     async def read_then_write(self, statement: Statement, decide: Callable[[list[Row]], tuple[T, list[Mutation]]]) -> T:
         """Read rows, decide what to write, and write it, in one transaction; return what ``decide`` returned.

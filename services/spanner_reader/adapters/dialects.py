@@ -34,6 +34,8 @@ class CatalogSql:
     all_tables: str
     all_keys: str
     all_columns: str
+    """Of every table, in its order: what it is called, its type and place, is it generated, has it a default, may it
+    be NULL."""
 
 
 _GOOGLESQL: Final = CatalogSql(
@@ -50,9 +52,10 @@ WHERE CHANGE_STREAM_NAME = @p1""",
 WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')""",
     all_keys="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.INDEX_COLUMNS
 WHERE INDEX_TYPE = 'PRIMARY_KEY' ORDER BY ORDINAL_POSITION""",
-    all_columns="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SPANNER_TYPE, ORDINAL_POSITION
+    all_columns="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SPANNER_TYPE, ORDINAL_POSITION,
+  IS_GENERATED != 'NEVER', COLUMN_DEFAULT IS NOT NULL OR IS_IDENTITY = 'YES', IS_NULLABLE = 'YES'
 FROM INFORMATION_SCHEMA.COLUMNS
-WHERE IS_GENERATED = 'NEVER' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') ORDER BY ORDINAL_POSITION""",
+WHERE TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') ORDER BY ORDINAL_POSITION""",
 )
 _POSTGRESQL: Final = CatalogSql(
     default_schema="public",
@@ -68,9 +71,10 @@ WHERE change_stream_name = $1""",
 WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')""",
     all_keys="""SELECT table_schema, table_name, column_name FROM information_schema.index_columns
 WHERE index_type = 'PRIMARY_KEY' ORDER BY ordinal_position""",
-    all_columns="""SELECT table_schema, table_name, column_name, spanner_type, ordinal_position
+    all_columns="""SELECT table_schema, table_name, column_name, spanner_type, ordinal_position,
+  is_generated != 'NEVER', column_default IS NOT NULL OR is_identity = 'YES', is_nullable = 'YES'
 FROM information_schema.columns
-WHERE is_generated = 'NEVER' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')
+WHERE table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')
 ORDER BY ordinal_position""",
 )
 
@@ -107,6 +111,7 @@ WHERE table_schema = '{default_schema}' AND {named}"""
 _SURVEY: Final = """SELECT {now}, (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
   ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
 _STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
+_SHAPES: Final = "SELECT source_table, shape, needs_resync, looked_at FROM {shapes}"
 _GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
 
 
@@ -114,7 +119,7 @@ _GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
 class PartitionSql:
     """The statements of a partition table and of the table of its readers."""
 
-    create: tuple[str, str]
+    create: tuple[str, str, str]
     exist: str
     now: str
     survey: str
@@ -124,6 +129,9 @@ class PartitionSql:
     streams: str
     forgettable: str
     gone_readers: str
+    shapes: str
+    shape: str
+    """Of one table."""
 
 
 _GOOGLESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
@@ -146,6 +154,13 @@ _GOOGLESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
   owner STRING(MAX) NOT NULL,
   present_until TIMESTAMP NOT NULL,
 ) PRIMARY KEY (owner)"""
+_GOOGLESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
+  source_table STRING(MAX) NOT NULL,
+  shape STRING(MAX) NOT NULL,
+  needs_resync STRING(MAX),
+  since TIMESTAMP,
+  looked_at TIMESTAMP NOT NULL,
+) PRIMARY KEY (source_table)"""
 _POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
   token varchar NOT NULL,
   change_stream varchar NOT NULL,
@@ -170,23 +185,37 @@ _POSTGRESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
 )"""
 
 
+_POSTGRESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
+  source_table varchar NOT NULL,
+  shape varchar NOT NULL,
+  needs_resync varchar,
+  since timestamptz,
+  looked_at timestamptz NOT NULL,
+  PRIMARY KEY (source_table)
+)"""
+
+
 def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
     """Return the statements of a partition table of that name; tokens and times are the parameter."""
     if dialect is Dialect.GOOGLESQL:
-        ddl, readers_ddl, default_schema = _GOOGLESQL_DDL, _GOOGLESQL_READERS_DDL, ""
-        names = {"table": table, "readers": f"{table}_readers", "now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
+        ddl, default_schema = (_GOOGLESQL_DDL, _GOOGLESQL_READERS_DDL, _GOOGLESQL_SHAPES_DDL), ""
+        names = {"now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
         within = "{value} IN UNNEST({array})"
     else:
-        ddl, readers_ddl, default_schema = _POSTGRESQL_DDL, _POSTGRESQL_READERS_DDL, "public"
-        names = {"table": f'"{table}"', "readers": f'"{table}_readers"', "now": "CURRENT_TIMESTAMP", "p1": "$1"}
+        ddl, default_schema = (_POSTGRESQL_DDL, _POSTGRESQL_READERS_DDL, _POSTGRESQL_SHAPES_DDL), "public"
+        names = {"now": "CURRENT_TIMESTAMP", "p1": "$1"}
         within = "{value} = ANY({array})"
 
     def one_of(value: str, array: str) -> str:
         return within.format(value=value, array=array)
 
+    quote = "" if dialect is Dialect.GOOGLESQL else '"'
+    for what, suffix in (("table", ""), ("readers", "_readers"), ("shapes", "_tables")):
+        names[what] = f"{quote}{table}{suffix}{quote}"
+    create, readers, shapes = (statement.format(**names) for statement in ddl)
     partitions = _PARTITIONS.format(**names, parent_of_p=one_of("parent.token", "p.parents"))
     return PartitionSql(
-        create=(ddl.format(**names), readers_ddl.format(**names)),
+        create=(create, readers, shapes),
         exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"])),
         now=f"SELECT {names['now']}",
         survey=_SURVEY.format(**names),
@@ -195,4 +224,6 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
         streams=_STREAMS.format(**names),
         forgettable=_FORGETTABLE.format(**names, p_parent_of_child=one_of("p.token", "child.parents")),
         gone_readers=_GONE_READERS.format(**names),
+        shapes=_SHAPES.format(**names),
+        shape=f"{_SHAPES.format(**names)} WHERE source_table = {names['p1']}",
     )

@@ -47,15 +47,23 @@ class SpannerPartitionStore:
         self._lease = int(lease.total_seconds() * 1_000_000_000)
 
     @property
+    def _tables(self) -> Sequence[str]:
+        return [self._table, f"{self._table}_readers", f"{self._table}_tables"]
+
+    @property
     def _sql(self) -> PartitionSql:
         return partition_sql(self._database.dialect, self._table)
 
     async def create_table(self) -> None:
         """Make the tables unless they are there; the right to change the schema is needed only then."""
-        tables = [self._table, f"{self._table}_readers"]
-        if len(await self._database.query(Statement(self._sql.exist, {"p1": strings(tables)}))) < len(tables):
+        if not await self.exists():
             await self._database.change_schema(*self._sql.create)
             structlog.get_logger().info("partition_table_created", table=self._table, database=self._database.name)
+
+    async def exists(self) -> bool:
+        """Tell whether the tables are there."""
+        tables = self._tables
+        return len(await self._database.query(Statement(self._sql.exist, {"p1": strings(tables)}))) == len(tables)
 
     async def is_empty(self) -> bool:
         """Tell whether no partition is known; MisconfiguredError if those known are another change stream's."""

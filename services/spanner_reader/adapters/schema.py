@@ -15,11 +15,12 @@ import msgspec
 import structlog
 
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Database, Statement, string
+from services.spanner_reader.adapters.connection import Database, Row, Statement, string
 from services.spanner_reader.adapters.dialects import CatalogSql, Dialect, catalog_sql, quoted, stream_options
-from services.spanner_reader.core.changes import WHOLE_ROW
+from services.spanner_reader.core.changes import WHOLE_ROW, googlesql_type
 from services.spanner_reader.core.records import ROOT, ColumnType, StreamQuery
-from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.core.shapes import ColumnShape, Look, TableShape
+from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
@@ -65,6 +66,7 @@ class StreamDefinition:
     """The options that are on and keep changes out of the stream."""
     dialect: Dialect = Dialect.GOOGLESQL
     """In which the statements that mend it have to be written."""
+    retention_is_set: bool = True
 
 
 class SpannerCatalog:
@@ -81,56 +83,80 @@ class SpannerCatalog:
 
     async def definition(self) -> StreamDefinition:
         """Return the change stream's definition; MisconfiguredError where there is none."""
-        found = await self._database.query(self._about(self._sql.stream))
-        if not found:
-            dialect = self._database.dialect
+        _at, (stream, options) = await self._database.snapshot(
+            self._about(self._sql.stream), self._about(self._sql.options)
+        )
+        return self._definition(stream, options)
+
+    async def look(self) -> CatalogLook:
+        """Return all tables as they are at one time, and those that the stream watches as their records name them."""
+        sql, dialect = self._sql, self._database.dialect
+        at, (stream, options, tables, some_columns, all_tables, all_keys, all_columns) = await self._database.snapshot(
+            *map(self._about, (sql.stream, sql.options, sql.tables, sql.columns)),
+            *map(Statement, (sql.all_tables, sql.all_keys, sql.all_columns)),
+        )
+        definition = self._definition(stream, options)
+        listed = {(schema, table): bool(whole) for schema, table, whole in tables}
+        some: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for schema, table, column in some_columns:
+            some[schema, table].add(column)
+        keys: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for schema, table, column in all_keys:
+            keys[schema, table].append(column)
+        columns: dict[tuple[str, str], list[tuple[ColumnType, bool, bool]]] = defaultdict(list)
+        for schema, table, column, spanner_type, ordinal, generated, has_default, nullable in all_columns:
+            is_key = column in keys[schema, table]
+            if is_key or not generated:  # of generated columns a record has those of the key
+                kind = ColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal))
+                columns[schema, table].append((kind, bool(has_default), bool(nullable)))
+        shapes: dict[str, TableShape] = {}
+        watched: list[WatchedTable] = []
+        for schema, table, _whole in sorted(all_tables, key=tuple):
+            place = (schema, table)
+            name = table if schema == sql.default_schema else f"{schema}.{table}"
+            is_watched = definition.watches_everything or place in listed
+            whole = definition.watches_everything or listed.get(place, False)
+            shapes[name] = TableShape(
+                tuple(
+                    ColumnShape(
+                        kind.name,
+                        googlesql_type(kind.type),
+                        is_key=kind.is_primary_key,
+                        watched=whole or kind.is_primary_key or kind.name in some[place],
+                        has_default=has_default,
+                        nullable=nullable,
+                    )
+                    for kind, has_default, nullable in columns[place]
+                ),
+                watched=is_watched,
+            )
+            if is_watched:
+                names = shapes[name].watched_names
+                types = tuple(kind for kind, _has_default, _nullable in columns[place] if kind.name in names)
+                watched.append(WatchedTable(name, tuple(keys[place]), types, definition.value_capture_type))
+        return CatalogLook(Look(at, definition.watches_everything, shapes), tuple(watched))
+
+    def _definition(self, stream: Sequence[Row], options_found: Sequence[Row]) -> StreamDefinition:
+        dialect = self._database.dialect
+        if not stream:
             options_of_it = "value_capture_type = 'NEW_ROW', retention_period = '7d'"
             raise MisconfiguredError(
                 f"database {self._database.name} has no change stream {self._change_stream}: create it with "
                 f"CREATE CHANGE STREAM {quoted(dialect, self._change_stream)} FOR ALL "
                 f"{stream_options(dialect, options_of_it, new=True)}, or name the tables after FOR"
             )
-        options = {str(name): str(value) for name, value in await self._database.query(self._about(self._sql.options))}
+        options = {str(name): str(value) for name, value in options_found}
         return StreamDefinition(
-            watches_everything=bool(found[0][0]),
+            watches_everything=bool(stream[0][0]),
             value_capture_type=options.get("value_capture_type", _DEFAULT_CAPTURE),
             partition_mode=options.get("partition_mode", "IMMUTABLE_KEY_RANGE"),
             retention=_retention(options.get("retention_period", _DEFAULT_RETENTION)),
             exclusions=frozenset(
                 name for name in (*_EXCLUDING, _TXN_EXCLUSION) if options.get(name, "").lower() == "true"
             ),
-            dialect=self._database.dialect,
+            dialect=dialect,
+            retention_is_set="retention_period" in options,
         )
-
-    async def watched_tables(self) -> Sequence[WatchedTable]:
-        """Return the watched tables as they are now."""
-        definition, sql, dialect = await self.definition(), self._sql, self._database.dialect
-        tables = await self._database.query(
-            Statement(sql.all_tables) if definition.watches_everything else self._about(sql.tables)
-        )
-        some: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for schema, table, column in await self._database.query(self._about(sql.columns)):
-            some[schema, table].add(column)
-        keys: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for schema, table, column in await self._database.query(Statement(sql.all_keys)):
-            keys[schema, table].append(column)
-        columns: dict[tuple[str, str], list[ColumnType]] = defaultdict(list)
-        for schema, table, column, spanner_type, ordinal in await self._database.query(Statement(sql.all_columns)):
-            is_key = column in keys[schema, table]
-            columns[schema, table].append(ColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal)))
-        return [
-            WatchedTable(
-                table if schema == sql.default_schema else f"{schema}.{table}",
-                tuple(keys[schema, table]),
-                tuple(
-                    column
-                    for column in columns[schema, table]
-                    if all_columns or column.is_primary_key or column.name in some[schema, table]
-                ),
-                definition.value_capture_type,
-            )
-            for schema, table, all_columns in sorted(tables, key=tuple)
-        ]
 
     @property
     def _sql(self) -> CatalogSql:

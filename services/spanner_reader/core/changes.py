@@ -1,6 +1,6 @@
 """A data change record as change records: who the row is, which change of it is newer, and its values untouched."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -77,9 +77,18 @@ def _type_name(description: Mapping[str, object]) -> str:
 class ChangeMaker:
     """Makes change records of one stream. Headers are cached by what they say, for records repeat them endlessly."""
 
-    def __init__(self, source: str, buckets: int, primary_keys: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        source: str,
+        buckets: int,
+        primary_keys: Mapping[str, Sequence[str]],
+        buckets_of: Callable[[str], int | None] = lambda _table: None,
+    ) -> None:
+        """Take how many ordering keys a table has, unless ``buckets_of`` it says another number."""
         self._source = source
-        self._buckets = buckets
+        self._default_buckets = buckets
+        self._buckets_of = buckets_of
+        self._buckets: dict[str, int] = {}
         self._primary_keys = dict(primary_keys)
         self._headers: dict[tuple[str, tuple[ColumnType, ...], str], Header] = {}
 
@@ -87,10 +96,13 @@ class ChangeMaker:
         """Tell whether the order of a table's key columns is known from the schema."""
         return table in self._primary_keys
 
-    def learn(self, primary_keys: Mapping[str, Sequence[str]]) -> None:
+    def learn(self, primary_keys: Mapping[str, Sequence[str]], *, unless_known: bool = False) -> None:
         """Take the order of key columns from the schema as it is now."""
-        self._primary_keys.update(primary_keys)
-        self._headers.clear()
+        known = self._primary_keys
+        learned = {**primary_keys, **known} if unless_known else {**known, **primary_keys}
+        if learned != self._primary_keys:
+            self._primary_keys = learned
+            self._headers.clear()
 
     def header(self, table: str, column_types: tuple[ColumnType, ...], value_capture_type: str) -> Header:
         """Return the header of a table's column list."""
@@ -142,7 +154,13 @@ class ChangeMaker:
             # A key that contradicts its type. The consumer sets such a change aside, with its bytes; here it only
             # needs some bucket, and no correctness rests on which.
             canonical = table.encode() + b"\0" + mod.keys.encode()
-        return ordering_key(table, bucket_of(canonical, self._buckets))
+        return ordering_key(table, bucket_of(canonical, self._buckets_for(table)))
+
+    def _buckets_for(self, table: str) -> int:
+        buckets = self._buckets.get(table)
+        if buckets is None:
+            buckets = self._buckets[table] = self._buckets_of(table) or self._default_buckets
+        return buckets
 
 
 def _about(record: DataChangeRecord) -> str:

@@ -1,6 +1,6 @@
 """Builders of change stream records and of a reader on fakes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -18,10 +18,9 @@ from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
+from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import (
-    FakeCatalog,
     FakeChangeStream,
-    FakeMetrics,
     FakePartitionStore,
     FakePublisher,
     FakeSubscriptions,
@@ -30,6 +29,7 @@ from tests.fakes.spanner_reader import (
     Table,
     Topic,
 )
+from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 
 LEASE = timedelta(seconds=30)
 COLUMNS = (
@@ -82,6 +82,7 @@ class World:
     catalog: FakeCatalog = field(
         default_factory=lambda: FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
     )
+    shapes: Shapes = field(default_factory=Shapes)
 
     def reader(
         self,
@@ -93,6 +94,9 @@ class World:
         seed: int = 0,
         lease: timedelta = LEASE,
         recheck: timedelta = timedelta(minutes=2),
+        look: timedelta = timedelta(minutes=1),
+        included: Callable[[str], bool] = lambda _table: True,
+        buckets_of: Callable[[str], int | None] = lambda _table: None,
     ) -> Reader:
         """Return a new reader in this world."""
         life = life or Life()
@@ -102,7 +106,9 @@ class World:
             publisher=publisher or FakePublisher(self.topic, life, seed=seed),
             subscriptions=self.subscriptions,
             catalog=self.catalog,
-            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
+            shapes=FakeShapeStore(self.shapes, life),
+            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
+            included=included,
             metrics=self.metrics,
             health=Health(),
             options=Options(
@@ -112,6 +118,7 @@ class World:
                 end=end,
                 poll=timedelta(milliseconds=1),
                 recheck=recheck,
+                look=look,
             ),
         )
 

@@ -230,3 +230,13 @@ def test_a_key_that_contradicts_its_type_is_published_all_the_same(keys: str) ->
     _header, ((ordering, change),) = maker().changes(replace(a_record(COMMIT), mods=(Mod(keys, "{}", None),)))
     assert change.key == keys
     assert ordering.startswith("Singers/")
+
+
+def test_a_table_has_as_many_ordering_keys_as_it_is_given() -> None:
+    made_by = ChangeMaker("//spanner/s", 16, {}, {"Albums": 1}.get)
+    keys: dict[str, set[str]] = {"Albums": set(), "Singers": set()}
+    for table in keys:
+        _header, changes = made_by.changes(replace(a_record(COMMIT, mods=50), table=table))
+        keys[table] = {key for key, _change in changes}
+    assert keys["Albums"] == {"Albums/0"}
+    assert 5 < len(keys["Singers"]) <= 16

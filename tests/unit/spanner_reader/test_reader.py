@@ -377,8 +377,10 @@ def test_every_watched_table_is_announced_and_a_new_one_is_looked_up_once() -> N
         await world.add_root(START)
         async with running(world.reader()):
             await until(lambda: len(world.topic.changes) == 2)
+            await until(lambda: world.catalog.asked == 3)  # at the start, for the table, for its columns
+            await asyncio.sleep(0.05)
         assert {header.table for header in world.topic.headers} == {"Singers", "Empty", "Albums"}
-        assert world.catalog.asked == 2  # at the start, and for the unknown table
+        assert world.catalog.asked == 3
 
     run(scenario)
 

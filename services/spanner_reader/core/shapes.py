@@ -1,0 +1,251 @@
+"""What a database's tables look like, and which changes of that look change data without a change record.
+
+Nothing in INFORMATION_SCHEMA identifies a table or a column across a drop: it has names, an order and a state, no ids
+and no times of creation. So two looks are compared, and what tells a column that was added again from one that stayed
+is the order: a column can only ever be added last. What was dropped and made again alike between two looks, its order
+included, cannot be seen; a change record that was committed in between and lacks the column shows it all the same.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from shared.contracts.timestamps import Nanoseconds
+
+
+class Kind(StrEnum):
+    """What has happened to a table."""
+
+    COLUMN_DEFAULTED = "column_added_with_default"
+    COLUMN_AGAIN = "column_dropped_and_added_again"
+    COLUMN_RETYPED = "column_type_changed"
+    COLUMN_WATCHED = "column_added_to_the_stream"
+    TABLE_AGAIN = "table_dropped_and_made_again"
+    TABLE_WATCHED = "table_added_to_the_stream"
+    TABLE_RENAMED = "table_may_have_been_renamed"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnShape:
+    """A column that can be in a record; ``type`` is its GoogleSQL name. Generated columns are none, but in keys."""
+
+    name: str
+    type: str
+    is_key: bool = False
+    watched: bool = True
+    has_default: bool = False
+    """Whether rows that were there when it was added got a value."""
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A table: its columns in its order, and whether the stream watches it.
+
+    ``mirrored``: BigQuery may hold rows of it. ``gone``: it is not there any more. ``dropped``: columns that were
+    mirrored and are not any more, whose old values BigQuery may still hold.
+    """
+
+    columns: tuple[ColumnShape, ...]
+    watched: bool = True
+    mirrored: bool = False
+    gone: bool = False
+    dropped: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """Return names and types of the key columns: they never change while a table lives."""
+        return tuple(sorted((column.name, column.type) for column in self.columns if column.is_key))
+
+    @property
+    def watched_names(self) -> frozenset[str]:
+        """Return the columns whose values are mirrored."""
+        return frozenset(column.name for column in self.columns if column.watched) if self.watched else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All tables of a database as they were at one time (Spanner's)."""
+
+    at: Nanoseconds
+    watches_everything: bool
+    tables: Mapping[str, TableShape] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """The columns that a change record had, of an insert or an update: with whole rows, all that are watched."""
+
+    table: str
+    columns: frozenset[str]
+    at: Nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Data of a table may have changed without records, after one time and before another."""
+
+    table: str
+    kind: Kind
+    after: Nanoseconds
+    before: Nanoseconds
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A table needs re-sync: what was found of it, oldest first."""
+
+    table: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def since(self) -> Nanoseconds:
+        """Return the time from which on the mirror may differ."""
+        return min(finding.after for finding in self.findings)
+
+    @property
+    def sync_after(self) -> Nanoseconds:
+        """Return the time that a copy of the rows must not be older than."""
+        return max(finding.before for finding in self.findings)
+
+    def with_more(self, findings: Iterable[Finding]) -> "Mark":
+        """Return the mark with what was found since; the same again moves on the time that a copy has to be from."""
+        merged = {(one.kind, one.columns): one for one in self.findings}
+        for one in findings:
+            before = merged.get((one.kind, one.columns))
+            merged[one.kind, one.columns] = one if before is None else replace(before, before=one.before)
+        return Mark(self.table, tuple(merged.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is to be remembered from now on, and what was found. ``notes`` need no re-sync."""
+
+    remembered: Look
+    findings: tuple[Finding, ...] = ()
+    left: tuple[str, ...] = ()
+    """Tables that were mirrored until now: dropped, or taken out of the stream."""
+
+
+def compare(old: Look | None, new: Look, sightings: Iterable[Sighting] = ()) -> Comparison:
+    """Return what the second look says about the time since the first; without a first, there is nothing to say."""
+    if old is None:
+        return Comparison(replace(new, tables={name: _mirrored(table) for name, table in new.tables.items()}))
+    past = _as_sighted(old, sightings)
+    vanished = [table for name, table in past.tables.items() if not table.gone and name not in new.tables]
+    remembered: dict[str, TableShape] = {}
+    findings: list[Finding] = []
+    left: list[str] = []
+    for name in sorted(past.tables.keys() | new.tables.keys()):
+        before, now = past.tables.get(name), new.tables.get(name)
+        if before is not None and before.watched and not before.gone and (now is None or not now.watched):
+            left.append(name)
+        if now is not None:
+            whole = past.watches_everything and new.watches_everything
+            kinds = _kinds(before, now, vanished=vanished, born_watched=whole)
+            findings += [Finding(name, kind, old.at, new.at, columns) for kind, columns in kinds.items()]
+            remembered[name] = _mirrored(now, before)
+        elif before is not None and before.mirrored:  # another under its name would be a mirror of two tables
+            remembered[name] = replace(before, gone=True, watched=False)
+    return Comparison(replace(new, tables=remembered), tuple(findings), tuple(left))
+
+
+def excluding(look: Look, included: Callable[[str], bool]) -> Look:
+    """Return a look in which what is not to be mirrored is not watched."""
+    tables = {name: table if included(name) else replace(table, watched=False) for name, table in look.tables.items()}
+    return replace(look, tables=tables)
+
+
+def synced(table: TableShape) -> TableShape | None:
+    """Return what to remember of a table whose rows were copied again: nothing of what was; None if it is gone."""
+    return None if table.gone else replace(table, dropped=frozenset(), mirrored=table.watched)
+
+
+def _kinds(
+    before: TableShape | None, now: TableShape, *, vanished: Sequence[TableShape], born_watched: bool
+) -> Mapping[Kind, tuple[str, ...]]:
+    """Return what has happened to a table, and to which columns."""
+    if not now.watched:
+        return {}
+    if before is None:
+        if any(other.key == now.key for other in vanished):
+            return {Kind.TABLE_RENAMED: ()}  # a rename takes the rows along, and no record says so
+        # All rows of a table that was made under a stream of everything are in the stream.
+        return {} if born_watched else {Kind.TABLE_WATCHED: ()}
+    if before.gone or before.key != now.key:
+        return {Kind.TABLE_AGAIN: ()}
+    if not before.watched:
+        return {Kind.TABLE_WATCHED: ()}
+    return _column_kinds(before, now)
+
+
+def _column_kinds(before: TableShape, now: TableShape) -> Mapping[Kind, tuple[str, ...]]:
+    known = {column.name: column for column in before.columns}
+    again = added_again([column.name for column in before.columns], [column.name for column in now.columns])
+    kinds: dict[Kind, tuple[str, ...]] = {}
+    for column in now.columns:
+        kind = _column_kind(known.get(column.name), column, again=column.name in again | before.dropped)
+        if column.watched and kind is not None:
+            kinds[kind] = (*kinds.get(kind, ()), column.name)
+    return kinds
+
+
+def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -> Kind | None:
+    if before is not None and before.type != now.type:
+        return Kind.COLUMN_RETYPED
+    if before is not None and not before.watched:
+        return Kind.COLUMN_WATCHED
+    if again:
+        return Kind.COLUMN_AGAIN
+    if before is None and now.has_default:
+        return Kind.COLUMN_DEFAULTED
+    return None  # it was there, or it was added and is NULL in all old rows, as it is in BigQuery
+
+
+def marked(marks: Mapping[str, Mark], findings: Iterable[Finding]) -> Mapping[str, Mark]:
+    """Return the marks of all tables, with what was found now."""
+    more = dict(marks)
+    for one in findings:
+        more[one.table] = more[one.table].with_more([one]) if one.table in more else Mark(one.table, (one,))
+    return more
+
+
+def added_again(before: Sequence[str], now: Sequence[str]) -> frozenset[str]:
+    """Return the names in both that were dropped in between, as the order shows: a column is always added last.
+
+    None that stayed is among them. One that was added again is missed only where the order hides it, as it does for
+    the last column.
+    """
+    places = {name: place for place, name in enumerate(before)}
+    found = set()
+    highest = -1
+    for name in now:
+        place = places.get(name, len(before))  # what is new stands behind all that stayed
+        if place < highest:
+            found.add(name)
+        highest = max(highest, place)
+    return frozenset(found)
+
+
+def _mirrored(now: TableShape, before: TableShape | None = None) -> TableShape:
+    """Return a table as it is now, with what BigQuery may still hold of what it was."""
+    if before is None:
+        return replace(now, mirrored=now.watched)
+    dropped = (before.dropped | before.watched_names) - now.watched_names
+    if not now.watched:  # its columns are not gone: all of it comes back, or none
+        dropped = before.dropped
+    return replace(now, mirrored=before.mirrored or now.watched, dropped=dropped)
+
+
+def _as_sighted(old: Look, sightings: Iterable[Sighting]) -> Look:
+    """Return the first look without the columns that a later record did not have: they were gone by then."""
+    tables = dict(old.tables)
+    for seen in sightings:
+        table = tables.get(seen.table)
+        if table is None or not table.watched or seen.at <= old.at:
+            continue
+        gone = table.watched_names - seen.columns
+        kept = tuple(column for column in table.columns if column.name not in gone)
+        tables[seen.table] = replace(table, columns=kept, dropped=table.dropped | gone)
+    return replace(old, tables=tables)

@@ -1,0 +1,148 @@
+"""Looks at the schema, once a minute and whenever a record shows something new: announces tables, finds trouble.
+
+Trouble is DDL that changes data without a change record; `core.shapes` says what that is. The tables it happens to are
+marked durably: they need re-sync.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+
+import structlog
+
+from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker
+from services.spanner_reader.core.records import DataChangeRecord
+from services.spanner_reader.core.shapes import Kind, Mark, Sighting, excluding
+from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import format_timestamp
+
+
+def cure(mark: Mark) -> str:
+    """Return what mends a table that needs re-sync."""
+    unproven = (
+        "; Spanner may have published the values of the default by itself, then a comparison of the column will do"
+        if all(found.kind is Kind.COLUMN_DEFAULTED for found in mark.findings)
+        else ""
+    )
+    return (
+        f"copy the table's rows again, as they are at {format_timestamp(mark.sync_after)} or later, delete what is not "
+        f"among them{unproven}; then run `python -m services.spanner_reader synced {mark.table}`"
+    )
+
+
+class SchemaWatch:
+    """What one reader has seen of the schema, in its catalog and in its records."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        shapes: ShapeStore,
+        publisher: Publisher,
+        changes: ChangeMaker,
+        metrics: Metrics,
+        included: Callable[[str], bool],
+        every: timedelta,
+        fail: Callable[[BaseException | None], None],
+    ) -> None:
+        self._catalog = catalog
+        self._shapes = shapes
+        self._publisher = publisher
+        self._changes = changes
+        self._metrics = metrics
+        self._included = included
+        self._every = every
+        self._fail = fail
+        self._known: set[Header] = set()
+        self._newest: dict[str, Header] = {}
+        self._sightings: list[Sighting] = []
+        self._something_new = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._log = structlog.get_logger()
+
+    def saw(self, header: Header, record: DataChangeRecord) -> None:
+        """Notice a column list that nobody has seen yet: somebody has changed the schema."""
+        if self._newest.get(header.table) is header:
+            return
+        self._newest[header.table] = header
+        if header in self._known:
+            return
+        self._known.add(header)
+        if record.mod_type != "DELETE" and record.value_capture_type in WHOLE_ROW:
+            columns = frozenset(column.name for column in record.column_types)
+            self._sightings.append(Sighting(record.table, columns, record.commit_timestamp))
+        self._something_new.set()
+
+    async def learn(self, table: str) -> None:
+        """Look at a table that a record names and that is not known: the stream watches it since a moment ago."""
+        async with self._looking:
+            if not self._changes.knows(table):
+                await self._look()
+                self._changes.learn({table: ()}, unless_known=True)  # dropped again meanwhile
+
+    async def look(self) -> None:
+        """Announce what is new, and compare the tables with what they were; TransientError if that cannot be had."""
+        async with self._looking:
+            await self._look()
+
+    async def keep_looking(self) -> None:
+        """Look again and again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every.total_seconds()):
+                    await self._something_new.wait()
+            try:
+                await self.look()
+            except TransientError as error:
+                self._log.warning("schema_not_looked_at", error=str(error))
+                await asyncio.sleep(1)
+
+    async def _look(self) -> None:
+        self._something_new.clear()
+        sightings, self._sightings = self._sightings, []
+        try:
+            look = await self._catalog.look()
+            await self._announce(look)
+            self._show(await self._shapes.compare(excluding(look.shapes, self._included), sightings))
+        except TransientError:
+            self._sightings = sightings + self._sightings
+            self._something_new.set()
+            raise
+
+    async def _announce(self, look: CatalogLook) -> None:
+        """Publish the header of every table and column list that is new, so that empty tables, too, come to exist."""
+        self._changes.learn({table.name: table.primary_key for table in look.watched})
+        for table in look.watched:
+            header = self._changes.header(table.name, table.column_types, table.value_capture_type)
+            if header not in self._known and self._included(table.name):
+                self._known.add(header)
+                future = await self._publisher.publish(header, [])
+                future.add_done_callback(self._on_announced)
+                self._log.info("table_announced", table=table.name, columns=len(header.columns))
+
+    def _show(self, compared: Compared) -> None:
+        self._metrics.need_resync(compared.marks)
+        for table in compared.left:
+            self._log.warning(
+                "table_not_mirrored_any_more",
+                table=table,
+                why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
+            )
+        cures = {mark.table: cure(mark) for mark in compared.marks}
+        for found in compared.findings:
+            self._log.error(
+                "table_needs_resync",
+                table=found.table,
+                why=found.kind.value,
+                columns=list(found.columns),
+                after=format_timestamp(found.after),
+                before=format_timestamp(found.before),
+                fix=cures[found.table],
+            )
+
+    def _on_announced(self, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled():
+            self._fail(done.exception())

@@ -1,0 +1,113 @@
+"""What the partition table says of all readers, whether or not one runs; shown by `status`."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from services.spanner_reader.core.partitions import State, Survey, low_watermark
+from services.spanner_reader.core.shapes import Look, Mark
+from services.spanner_reader.schema_watch import cure
+from shared.contracts.timestamps import format_timestamp
+
+NOT_STARTED: Final = "not started yet"
+NOBODY: Final = "nobody reads"
+READING: Final = "reading"
+
+_SECOND: Final = 1_000_000_000
+_LITTLE: Final = 0.5
+"""The part of the retention that should be left."""
+
+
+def document(
+    source: str, survey: Survey, retention: timedelta, look: Look | None, marks: Sequence[Mark]
+) -> Mapping[str, Any]:
+    """Return everything there is to say, ready for JSON: names, counts and times, no row's values. Time is Spanner's.
+
+    ``needs_resync`` names the tables whose mirror may differ, since when, why, and what mends it; ``left`` those that
+    are not mirrored any more, whose rows BigQuery keeps.
+    """
+    states = Counter(partition.state.value for partition in survey.unfinished)
+    states[State.FINISHED.value] = survey.finished
+    started = bool(survey.unfinished or survey.finished)
+    low = low_watermark((partition.watermark for partition in survey.unfinished), survey.now)
+    lag = max(0, survey.now - low) / _SECOND
+    leased = [p for p in survey.unfinished if p.owner is not None and (p.lease_until or 0) >= survey.now]
+    held = Counter(str(partition.owner) for partition in leased)
+    owners = sorted(survey.readers | held.keys())
+    return {
+        "service": "spanner_reader",
+        "source": source,
+        "state": (READING if owners else NOBODY) if started else NOT_STARTED,
+        "now": format_timestamp(survey.now),
+        "partitions": {state.value: states[state.value] for state in State},
+        "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
+        "low_watermark": format_timestamp(low) if started else None,
+        "lag_seconds": lag if started else None,
+        "retention_seconds": retention.total_seconds(),
+        "retention_left_seconds": retention.total_seconds() - lag if started else None,
+        "schema_looked_at": None if look is None else format_timestamp(look.at),
+        "needs_resync": [_resync(mark) for mark in marks],
+        "left": [] if look is None else [n for n, t in sorted(look.tables.items()) if t.mirrored and not t.watched],
+    }
+
+
+def exit_code(shown: Mapping[str, Any]) -> int:
+    """Return 0 if somebody reads, in time, and no table needs re-sync; else 1."""
+    left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
+    late = left is not None and left < retention * _LITTLE
+    return int(shown["state"] != READING or late or bool(shown["needs_resync"]))
+
+
+def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
+    """Write a document as one JSON object, or as text."""
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
+    else:
+        out.writelines(f"{line}\n" for line in lines(shown))
+
+
+def lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    """Return a document as text."""
+    yield f"{shown['source']}: {shown['state']} at {shown['now']}"
+    yield "partitions: " + ", ".join(f"{count} {state}" for state, count in shown["partitions"].items())
+    for reader in shown["readers"]:
+        yield f"  {reader['owner']} reads {reader['partitions']}"
+    if shown["low_watermark"] is not None:
+        yield f"everything up to {shown['low_watermark']} is published: {_seconds(shown['lag_seconds'])} behind"
+        left, retention = (_seconds(shown[name]) for name in ("retention_left_seconds", "retention_seconds"))
+        yield f"what is behind is kept for {left} more (the stream keeps {retention})"
+    yield f"schema looked at: {shown['schema_looked_at'] or 'not yet'}"
+    for name in shown["left"]:
+        yield f"{name}: not mirrored any more; BigQuery keeps the rows it has"
+    for table in shown["needs_resync"]:
+        yield f"{table['table']}: needs re-sync since {table['since']}"
+        for why in table["why"]:
+            columns = f" ({', '.join(why['columns'])})" if why["columns"] else ""
+            yield f"  {why['kind'].replace('_', ' ')}{columns}, between {why['after']} and {why['before']}"
+        yield f"  -> {table['cure']}"
+    if not shown["needs_resync"]:
+        yield "no table needs re-sync"
+
+
+def _resync(mark: Mark) -> Mapping[str, Any]:
+    return {
+        "table": mark.table,
+        "since": format_timestamp(mark.since),
+        "why": [
+            {
+                "kind": found.kind.value,
+                "columns": list(found.columns),
+                "after": format_timestamp(found.after),
+                "before": format_timestamp(found.before),
+            }
+            for found in mark.findings
+        ],
+        "cure": cure(mark),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds))) if seconds >= 0 else f"-{timedelta(seconds=round(-seconds))}"

@@ -1,0 +1,149 @@
+"""What is remembered of the tables, and which need re-sync: the same for the fake and for Spanner."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.shape_table import SpannerShapeStore
+from services.spanner_reader.core.shapes import ColumnShape, Kind, Look, Sighting, TableShape
+from services.spanner_reader.ports import ShapeStore
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.fakes.spanner_schema import FakeShapeStore, Shapes
+
+NOON = parse_timestamp("2026-11-21T12:00:00Z")
+ID, NAME = ColumnShape("Id", "INT64", is_key=True, nullable=False), ColumnShape("Náme", "ARRAY<STRING>")
+SINGERS, BARE = TableShape((ID, NAME)), TableShape((ID,))
+Readers = Callable[[], AbstractAsyncContextManager[tuple[ShapeStore, ShapeStore]]]
+
+
+def at(minute: int) -> Nanoseconds:
+    return Nanoseconds(NOON + minute * 60_000_000_000)
+
+
+def a_look(minute: int, **tables: TableShape) -> Look:
+    return Look(at(minute), False, tables)
+
+
+class ShapeStoreContract:
+    """Two readers' views of one store, which is empty."""
+
+    def run(self, readers: Readers, scenario: Callable[[ShapeStore, ShapeStore], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with readers() as (ours, theirs):
+                await scenario(ours, theirs)
+
+        asyncio.run(asyncio.wait_for(whole(), 60))
+
+    def test_what_one_reader_has_seen_the_other_compares_with(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            assert await ours.read() == (None, ())
+            first = await ours.compare(a_look(0, Singers=SINGERS), [])
+            assert (first.findings, first.left, first.marks) == ((), (), ())
+            found = await theirs.compare(a_look(1, Singers=SINGERS, Albums=SINGERS), [])
+            assert [(one.table, one.kind, one.after, one.before) for one in found.findings] == [
+                ("Albums", Kind.TABLE_WATCHED, at(0), at(1))
+            ]
+            assert [mark.table for mark in found.marks] == ["Albums"]
+            look, marks = await ours.read()
+            assert look is not None
+            assert (look.at, set(look.tables)) == (at(1), {"Singers", "Albums"})
+            assert tuple(marks) == found.marks
+
+        self.run(readers, scenario)
+
+    def test_what_is_found_is_returned_once_and_the_mark_stays(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS), [])
+            later = a_look(1, Singers=replace(SINGERS, columns=(ID, replace(NAME, type="STRING"))))
+            found = await ours.compare(later, [])
+            again = await theirs.compare(later, [])
+            assert (len(found.findings), again.findings, again.marks) == (1, (), found.marks)
+            older = await theirs.compare(a_look(0, Albums=SINGERS), [])
+            assert (older.findings, older.left, older.marks) == ((), (), found.marks)
+            after = await theirs.compare(replace(later, at=at(2)), [])
+            assert (after.findings, after.marks) == ((), found.marks)
+
+        self.run(readers, scenario)
+
+    def test_columns_gone_are_remembered_and_records_are_taken_into_account(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
+            await ours.compare(a_look(1, Singers=BARE, Albums=SINGERS), [])
+            seen = Sighting("Albums", frozenset({"Id"}), Nanoseconds(at(1) + 1))
+            found = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [seen])
+            assert {(one.table, one.kind, one.columns) for one in found.findings} == {
+                ("Singers", Kind.COLUMN_AGAIN, ("Náme",)),
+                ("Albums", Kind.COLUMN_AGAIN, ("Náme",)),
+            }
+
+        self.run(readers, scenario)
+
+    def test_a_table_that_went_is_remembered_until_it_is_synced(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
+            gone = await ours.compare(a_look(1), [])
+            assert gone.left == ("Albums", "Singers")
+            assert not await ours.synced("Albums")  # it had no mark; now nothing is left of it
+            back = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [])
+            assert {(one.table, one.kind) for one in back.findings} == {
+                ("Singers", Kind.TABLE_AGAIN),
+                ("Albums", Kind.TABLE_WATCHED),
+            }
+
+        self.run(readers, scenario)
+
+    def test_a_table_that_was_synced_has_no_mark_and_no_past(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS), [])
+            await ours.compare(a_look(1, Singers=BARE), [])
+            await ours.compare(a_look(2, Singers=SINGERS), [])
+            await ours.compare(a_look(3, Singers=BARE), [])
+            assert await theirs.synced("Singers")
+            assert not await theirs.synced("Singers")
+            assert not await theirs.synced("Nobody")
+            assert not await theirs.synced("")
+            after = await ours.compare(a_look(4, Singers=SINGERS), [])
+            assert (after.findings, after.marks) == ((), ())
+
+        self.run(readers, scenario)
+
+
+class TestFakeShapeStore(ShapeStoreContract):
+    @pytest.fixture
+    def readers(self) -> Readers:
+        @asynccontextmanager
+        async def both() -> AsyncIterator[tuple[ShapeStore, ShapeStore]]:
+            shapes = Shapes()
+            yield FakeShapeStore(shapes), FakeShapeStore(shapes)
+
+        return both
+
+
+@pytest.mark.integration
+class TestSpannerShapeStore(ShapeStoreContract):
+    @pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
+    def readers(self, request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Readers:
+        made = database(postgresql=request.param == "PostgreSQL")
+
+        @asynccontextmanager
+        async def both() -> AsyncIterator[tuple[ShapeStore, ShapeStore]]:
+            channels = Channels(made.instance.address)
+            try:
+                databases = [Database(made.path, channels) for _reader in range(2)]
+                for each in databases:
+                    await each.learn_dialect()
+                lease = timedelta(seconds=30)
+                partitions = SpannerPartitionStore(databases[0], "p", change_stream="s", owner="o", lease=lease)
+                await partitions.create_table()
+                yield SpannerShapeStore(databases[0], "p"), SpannerShapeStore(databases[1], "p")
+            finally:
+                await channels.close()
+
+        return both

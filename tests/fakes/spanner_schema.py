@@ -1,0 +1,93 @@
+"""In-memory ports of a Spanner database's schema, and of what is remembered of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from services.spanner_reader.core.changes import googlesql_type
+from services.spanner_reader.core.shapes import (
+    ColumnShape,
+    Look,
+    Mark,
+    Sighting,
+    TableShape,
+    compare,
+    marked,
+    synced,
+)
+from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.spanner_reader import Life
+
+
+class FakeCatalog:
+    """A database's watched tables, as the test sets them. Every look is a microsecond later than the one before."""
+
+    def __init__(self, *tables: WatchedTable, everything: bool = False) -> None:
+        self.tables: list[WatchedTable] = list(tables)
+        self.unwatched: dict[str, TableShape] = {}
+        self.everything = everything
+        self.time = 0
+        self.asked = 0
+        self.away = False
+
+    async def look(self) -> CatalogLook:
+        """Return the tables as they are now."""
+        self.asked += 1
+        if self.away:
+            raise TransientError("UNAVAILABLE")
+        self.time += 1_000
+        shapes = {table.name: _shape(table) for table in self.tables}
+        return CatalogLook(Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched), tuple(self.tables))
+
+
+def _shape(table: WatchedTable) -> TableShape:
+    return TableShape(
+        tuple(ColumnShape(c.name, googlesql_type(c.type), is_key=c.is_primary_key) for c in table.column_types)
+    )
+
+
+@dataclass
+class Shapes:
+    """What is remembered."""
+
+    look: Look | None = None
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+
+class FakeShapeStore:
+    """A store of shapes in memory, as one reader sees it."""
+
+    def __init__(self, shapes: Shapes | None = None, life: Life | None = None) -> None:
+        self.shapes = shapes or Shapes()
+        self._life = life or Life()
+
+    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+        """Compare a look with the one before, remember it, and mark the tables that something was found of."""
+        self._life.step()
+        old, marks = self.shapes.look, self.shapes.marks
+        if old is not None and old.at >= look.at:
+            return Compared(marks=tuple(marks.values()))
+        comparison = compare(old, look, sightings)
+        self.shapes.look = comparison.remembered
+        self.shapes.marks = marked(marks, comparison.findings)
+        self._life.step()
+        return Compared(comparison.findings, comparison.left, tuple(self.shapes.marks.values()))
+
+    async def read(self) -> tuple[Look | None, Sequence[Mark]]:
+        """Return what is remembered, and the tables that need re-sync."""
+        self._life.step()
+        return self.shapes.look, tuple(self.shapes.marks.values())
+
+    async def synced(self, table: str) -> bool:
+        """Take the mark from a table; return whether it had one."""
+        self._life.step()
+        look = self.shapes.look
+        if look is None or table not in look.tables:
+            return False
+        kept = synced(look.tables[table])
+        others = {name: shape for name, shape in look.tables.items() if name != table}
+        self.shapes.look = Look(look.at, look.watches_everything, others if kept is None else others | {table: kept})
+        had = table in self.shapes.marks
+        self.shapes.marks = {name: mark for name, mark in self.shapes.marks.items() if name != table}
+        return had

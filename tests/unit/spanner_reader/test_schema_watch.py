@@ -1,0 +1,207 @@
+"""The loop's looks at the schema: what is announced, what is marked, and which tables are left out."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.spanner_reader.core.records import ROOT, ColumnType, DataChangeRecord
+from services.spanner_reader.core.shapes import Finding, Kind, Mark
+from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.schema_watch import cure
+from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.spanner_reader import CrashError, Life, Script
+from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at
+from tests.unit.spanner_reader.test_reader import running, until
+
+START, FIRST = at("09:00:00"), at("09:00:01")
+BORN = ColumnType("Born", '{"code":"DATE"}', is_primary_key=False, ordinal_position=3)
+SINGERS = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
+SOON = timedelta(milliseconds=5)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def a_world(*records: DataChangeRecord, singers: WatchedTable = SINGERS) -> World:
+    world = World(Script({ROOT: list(records)}))
+    world.catalog.tables = [singers]
+    return world
+
+
+def with_columns(*columns: ColumnType) -> WatchedTable:
+    return replace(SINGERS, column_types=columns)
+
+
+def kinds(world: World) -> dict[str, list[tuple[Kind, tuple[str, ...]]]]:
+    return {table: [(one.kind, one.columns) for one in mark.findings] for table, mark in world.shapes.marks.items()}
+
+
+def test_a_table_and_a_column_that_come_while_it_runs_are_announced_before_any_record_of_them() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.catalog.everything = True
+        await world.add_root(START)
+        async with running(world.reader(look=SOON)):
+            await until(lambda: len(world.topic.headers) == 1)
+            world.catalog.tables = [with_columns(*COLUMNS, BORN), replace(SINGERS, name="Albums")]
+            await until(lambda: len(world.topic.headers) == 3)
+            await until(lambda: world.catalog.asked > 10)
+        announced = [(header.table, len(header.columns)) for header in world.topic.headers]
+        assert sorted(announced) == [("Albums", 2), ("Singers", 2), ("Singers", 3)]  # each once
+        assert kinds(world) == {}
+
+    run(scenario)
+
+
+def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_once() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        with capture_logs() as logs:
+            async with running(world.reader(look=SOON)):
+                await until(lambda: len(world.topic.headers) == 1)
+                world.catalog.tables.append(replace(SINGERS, name="Albums"))
+                await until(lambda: bool(world.metrics.marks))
+                asked = world.catalog.asked
+                await until(lambda: world.catalog.asked > asked + 5)
+        assert kinds(world) == {"Albums": [(Kind.TABLE_WATCHED, ())]}
+        assert [mark.table for mark in world.metrics.marks] == ["Albums"]
+        (line,) = [line for line in logs if line["event"] == "table_needs_resync"]
+        assert (line["table"], line["why"], line["log_level"]) == ("Albums", "table_added_to_the_stream", "error")
+        assert "synced Albums" in line["fix"]
+
+    run(scenario)
+
+
+def test_ddl_of_a_time_when_no_reader_ran_is_found_at_the_start() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        async with running(world.reader()):
+            await until(lambda: world.shapes.look is not None)
+        world.catalog.tables = [with_columns(COLUMNS[0], replace(COLUMNS[1], type='{"code":"INT64"}'))]
+        async with running(world.reader(owner="another")):
+            await until(lambda: bool(world.shapes.marks))
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+        async with running(world.reader(owner="a third")):
+            await until(lambda: bool(world.metrics.marks))  # shown again by whoever starts
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+
+    run(scenario)
+
+
+def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_looks_cannot() -> None:
+    async def scenario() -> None:
+        without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
+        whole = a_record(Nanoseconds(FIRST + 1), 2)
+        world = a_world(without, whole, replace(without, commit_timestamp=Nanoseconds(FIRST + 2)))
+        await world.add_root(START)
+        async with running(world.reader()):  # a look a minute
+            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: len(world.topic.changes) == 3)
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
+        assert world.catalog.asked == 2  # at the start, and once for the list, however often it comes
+
+    run(scenario)
+
+
+def test_a_delete_whose_record_names_the_key_alone_proves_nothing() -> None:
+    async def scenario() -> None:
+        world = a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1], mod_type="DELETE"))
+        await world.add_root(START)
+        async with running(world.reader()):
+            await until(lambda: world.catalog.asked == 2)
+            await until(lambda: len(world.topic.changes) == 1)
+        assert kinds(world) == {}
+
+    run(scenario)
+
+
+def test_a_column_added_again_with_another_type_is_published_as_it_comes_and_marked() -> None:
+    async def scenario() -> None:
+        """The consumer has the column with its former type: its changes become dead letters (`schema_conflict`)."""
+        world = a_world(a_record(FIRST, 1))
+        await world.add_root(START)
+        async with running(world.reader(look=SOON)):
+            await until(lambda: len(world.topic.changes) == 1)
+        again = (COLUMNS[0], replace(COLUMNS[1], type='{"code":"DATE"}'))
+        world.catalog.tables = [with_columns(*again)]
+        world.script.records = {
+            ROOT: [replace(a_record(Nanoseconds(FIRST + 1), 1), column_types=again)],
+        }
+        async with running(world.reader(look=SOON)):
+            await until(lambda: len(world.topic.changes) == 2)
+        types = [[column.type for column in header.columns] for header in world.topic.headers]
+        assert types[0] == ["INT64", "STRING"]
+        assert types[-1] == ["INT64", "DATE"]
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+
+    run(scenario)
+
+
+def test_tables_left_out_by_the_file_are_neither_announced_nor_published_and_count_as_done() -> None:
+    async def scenario() -> None:
+        world = a_world(
+            replace(a_record(FIRST, 1), table="tmp_1", value_capture_type="NEW_VALUES", mod_type="UPDATE"),
+            a_record(Nanoseconds(FIRST + 1), 2),
+            replace(a_record(Nanoseconds(FIRST + 2), 3), table="tmp_1"),
+        )
+        world.catalog.tables.append(replace(SINGERS, name="tmp_1"))
+        await world.add_root(START)
+        async with running(world.reader(included=lambda table: not table.startswith("tmp_"))):
+            await until(lambda: world.metrics.low_watermark == FIRST + 2)
+        assert {header.table for header in world.topic.headers} == {"Singers"}
+        assert [change.key for change in world.topic.changes] == ['{"Id":"2"}']
+        async with running(world.reader()):  # taken in later: what was left out never came
+            await until(lambda: bool(world.shapes.marks))
+        assert kinds(world) == {"tmp_1": [(Kind.TABLE_WATCHED, ())]}
+
+    run(scenario)
+
+
+def test_a_schema_that_cannot_be_looked_at_stops_nothing_and_is_looked_at_again() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        async with running(world.reader(look=SOON)):
+            await until(lambda: len(world.topic.headers) == 1)
+            world.catalog.away = True
+            asked = world.catalog.asked
+            await until(lambda: world.catalog.asked > asked)
+            world.catalog.away = False
+            world.catalog.tables.append(replace(SINGERS, name="Albums"))
+            await until(lambda: len(world.topic.headers) == 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("killed_at", range(1, 40, 3))
+def test_wherever_it_is_killed_the_next_reader_knows_what_was_done_to_the_table(killed_at: int) -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        async with running(world.reader()):
+            await until(lambda: world.shapes.look is not None)
+        world.catalog.tables = [with_columns(COLUMNS[0], replace(COLUMNS[1], type='{"code":"INT64"}'))]
+        with contextlib.suppress(CrashError):
+            async with running(world.reader(owner="mortal", life=Life(killed_at), look=SOON)):
+                await asyncio.sleep(0.1)
+        async with running(world.reader(owner="next", look=SOON)):
+            await until(lambda: bool(world.metrics.marks))
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+
+    run(scenario)
+
+
+def test_the_cure_names_the_time_and_says_what_is_not_proven() -> None:
+    again = Finding("T", Kind.TABLE_AGAIN, START, FIRST)
+    assert "2022-05-01T09:00:01Z or later" in cure(Mark("T", (again,)))
+    defaulted = replace(again, kind=Kind.COLUMN_DEFAULTED)
+    assert "by itself" in cure(Mark("T", (defaulted,)))
+    assert "by itself" not in cure(Mark("T", (again, defaulted)))
