@@ -25,10 +25,14 @@ from tests.benchmarks.reader import measure_reader
 from tests.benchmarks.results import Measured, as_table, write_json
 from tests.benchmarks.sizes import Sizes
 
+_WIDE = 160
+
 
 def main() -> int:
     """Measure what is asked for; say what went wrong in words."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
     output = Path(os.environ.get("BENCH_OUTPUT") or ROOT / "build" / "bench.json")
     with stop_on_signals() as stop:
         try:
@@ -45,9 +49,10 @@ def main() -> int:
         except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
             return 1
-    console.print(as_table(measured))
-    write_json(output, measured)
-    console.print(f"written to {output}", soft_wrap=True)
+    if measured:  # not of a profile alone
+        console.print(as_table(measured))
+        write_json(output, measured)
+        console.print(f"written to {output}", soft_wrap=True)
     return 0
 
 

@@ -90,7 +90,8 @@ def write_json(path: Path, measured: Sequence[Measured]) -> None:
 
 def as_table(measured: Sequence[Measured]) -> Table:
     """Return the figures as a table for the screen."""
-    table = Table("figure", title="medians; in brackets the lowest and the highest run", title_justify="left")
+    table = Table(title="medians; in brackets the lowest and the highest run", title_justify="left")
+    table.add_column("figure", no_wrap=True)
     for column in ("value", "unit", "baseline", "ratio", "target"):
         table.add_column(column, justify="left" if column == "unit" else "right")
     for one in measured:

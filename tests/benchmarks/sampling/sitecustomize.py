@@ -1,6 +1,6 @@
 """Imported by every Python process that has this folder on its path: samples what its threads are doing.
 
-Two hundred times a second, each thread's stack is looked at and the CPU time that the thread has used since the last
+A hundred times a second, each thread's stack is looked at and the CPU time that the thread has used since the last
 look is put down to the innermost function that stands for a stage. What native threads use (gRPC, Arrow) is put down
 to them by name. The sums are written to ``<pid>.json`` in the folder that MILLRACE_BENCH_SAMPLES names, once a second,
 as ``{stage: [CPU seconds, seconds]}``. A forked process starts sums of its own. For benchmarks only.
@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-_EVERY = 0.005
+_EVERY = 0.01
+_WORTH = 0.002
 _WRITE_EVERY = 1.0
 
 # (file, function or "" for any, stage): the first that matches the innermost frame, then the one around it, and so on
@@ -91,28 +92,36 @@ def _thread_cpu() -> dict[int, float]:
     return found
 
 
+def _stages() -> dict[int, str]:
+    """Return what each Python thread is doing, by the thread's id in the kernel."""
+    frames = sys._current_frames()
+    main = threading.main_thread()
+    return {
+        # that of the main thread is the process's, and not known to Python after a fork
+        os.getpid() if thread is main else thread.native_id or 0: _stage_of(frames.get(thread.ident or 0))
+        for thread in threading.enumerate()
+    }
+
+
 def _sample(directory: Path) -> None:
     sums: dict[str, list[float]] = {}
-    used = _thread_cpu()
+    used, busy = _thread_cpu(), time.process_time()
     looked = written = time.monotonic()
     own = threading.get_native_id()
     pause = threading.Event()
     while not pause.wait(_EVERY):
-        frames = sys._current_frames()
-        stages = {
-            thread.native_id: _stage_of(frames.get(thread.ident))
-            for thread in threading.enumerate()
-            if thread.native_id is not None and thread.ident is not None
-        }
-        del frames
-        now, cpu = time.monotonic(), _thread_cpu()
-        for task, seconds in cpu.items():
-            stage = "the sampling itself" if task == own else stages.get(task, "native threads (gRPC, Arrow)")
-            total = sums.setdefault(stage, [0.0, 0.0])
-            total[0] += max(0.0, seconds - used.get(task, 0.0))
-            if stage in stages.values():
-                total[1] += now - looked
-        used, looked = cpu, now
+        stages = _stages()
+        now = time.monotonic()
+        for task, stage in stages.items():
+            if task != own:
+                sums.setdefault(stage, [0.0, 0.0])[1] += now - looked
+        looked = now
+        if time.process_time() - busy > _WORTH:
+            cpu = _thread_cpu()
+            for task, seconds in cpu.items():
+                stage = "the sampling itself" if task == own else stages.get(task, "native threads (gRPC, Arrow)")
+                sums.setdefault(stage, [0.0, 0.0])[0] += max(0.0, seconds - used.get(task, 0.0))
+            used, busy = cpu, time.process_time()
         if now - written >= _WRITE_EVERY:
             written = now
             part = directory / f"{os.getpid()}.part"
