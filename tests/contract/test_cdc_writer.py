@@ -1,6 +1,6 @@
 """What every CdcWriter promises: the fake, and our append streams (on the stand-in)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.columns import decode_messages
+from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
 from services.cdc_consumer.ports import CdcWriter, Tables, TableTroubleError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
@@ -39,6 +41,8 @@ class Place:
     rows: Callable[[str], Mapping[int, Mapping[str, Any]]]
     go_away: Callable[[], None]
     come_back: Callable[[], None]
+    appended: Callable[[str], Sequence[Mapping[str, Any]]]
+    """The rows of a history."""
 
     def write(self, *changes: Change, header: Header | None = None) -> None:
         definition, rows = encoded(*changes, header=header)
@@ -146,6 +150,21 @@ class CdcWriterContract:
         assert appending.refused() == []
         assert {key: row["name"] for key, row in place.rows("planes").items()} == {1: "name 2", 2: "name 1"}
 
+    def test_a_history_keeps_every_change_and_every_repeat_of_it(self, place: Place) -> None:
+        messages = messages_table(a_message(a_change(1, 2), a_change(1, 1), a_change(1, 3, op="DELETE")))
+        plan = Plan(read_tables_file('[defaults]\nmode = "history"'))
+        (table,) = decode_messages(messages, Nanoseconds(0), plan).tables
+        place.tables.ensure(table.definition)
+        for _ in range(2):
+            assert place.writer.append(table.definition, table.rows).refused() == []
+
+        told = [(row["_millrace_sequence"][:16], row["name"]) for row in place.appended("planes_changelog")]
+        assert sorted(told, key=str) == [
+            *[("0000000000000001", "name 1")] * 2,
+            *[("0000000000000002", "name 2")] * 2,
+            *[("0000000000000003", None)] * 2,
+        ]
+
     def test_many_tables_at_once(self, place: Place) -> None:
         headers = [a_header(f"table{number}") for number in range(5)]
         started = []
@@ -182,6 +201,7 @@ class TestFakeCdcWriter(CdcWriterContract):
             lambda table: {key[0]: row for key, row in writer.rows(table).items()},  # type: ignore[misc]
             away(1_000),
             away(0),
+            writer.appended.__getitem__,
         )
 
 
@@ -204,6 +224,10 @@ class TestAppendStreams(CdcWriterContract):
                 rows,
                 lambda: stand_in.control("POST", "faults", action="close", status="UNAVAILABLE"),
                 lambda: stand_in.control("DELETE", "faults"),
+                lambda table: [
+                    dict(row.items())
+                    for row in stand_in.client.query_and_wait(f"SELECT * FROM `{stand_in.dataset}.{table}`")
+                ],
             )
             stand_in.control("DELETE", "faults")
             writer.close()

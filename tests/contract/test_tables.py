@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,13 +11,25 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
+from services.cdc_consumer.core.destinations import Plan, destinations
 from services.cdc_consumer.core.tables import TableDefinition, table_definition
 from services.cdc_consumer.ports import Tables, TableTroubleError
+from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.tables_file import read_tables_file
 from tests.builders import PLANE_COLUMNS, a_header
 from tests.fakes.tables import FakeTables
 from tests.integration.stand_in import PROJECT, StandIn
+
+
+def history_of(header: Header) -> TableDefinition:
+    """Return the table with every change of a source table."""
+    found = destinations(header, Plan(read_tables_file('[defaults]\nmode = "history"')))
+    assert found is not None
+    assert found.history is not None
+    return found.history
+
 
 PLANES = table_definition(a_header())
 COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
@@ -48,6 +61,7 @@ OF_OTHER_TYPES = table_definition(
     )
 )
 """Types that BigQuery lacks, or lacks in a key: their columns are of another."""
+HISTORY = history_of(a_header())
 TAGS = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "ARRAY<STRING>"))))
 TAG = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "STRING"))))
 
@@ -61,6 +75,9 @@ class Place:
     drop: Callable[[str], None]
     drop_key: Callable[[str], None]
     columns: Callable[[str], Sequence[str]]
+    staleness: Callable[[str], timedelta | None]
+    gone: Callable[[str], None]
+    """See to it that there is no dataset of a name."""
 
 
 class TablesContract:
@@ -173,6 +190,44 @@ class TablesContract:
 
         assert place.columns("planes")
 
+    def test_a_history_stands_beside_its_mirror_and_is_widened_by_itself(self, place: Place) -> None:
+        wider = history_of(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
+        place.tables.ensure(PLANES)
+        assert place.tables.ensure(HISTORY) == place.others.ensure(HISTORY) == HISTORY
+        assert place.others.ensure(wider).columns[-1].name == "colour"
+        assert place.tables.ensure(HISTORY).name == "planes_changelog"
+        assert "colour" not in place.columns("planes")
+
+    def test_a_history_of_rows_told_apart_by_other_columns_is_a_schema_conflict(self, place: Place) -> None:
+        place.tables.ensure(HISTORY)
+        for tables in (place.tables, place.others):
+            with pytest.raises(PoisonRecordError) as raised:
+                tables.ensure(history_of(a_header(key=("name",))))
+            assert raised.value.reason is Reason.SCHEMA_CONFLICT
+
+    def test_a_mirror_and_a_history_of_one_name_are_never_mixed(self, place: Place) -> None:
+        place.tables.ensure(HISTORY)
+        with pytest.raises(TableTroubleError):
+            place.others.ensure(table_definition(a_header("planes_changelog")))
+        place.tables.ensure(table_definition(a_header("airports_changelog")))
+        with pytest.raises(TableTroubleError):
+            place.others.ensure(history_of(a_header("airports")))
+
+    def test_staleness_is_what_was_asked_for_last_and_left_alone_where_nothing_is(self, place: Place) -> None:
+        place.tables.ensure(replace(PLANES, max_staleness=timedelta(minutes=15)))
+        assert place.staleness("planes") == timedelta(minutes=15)
+        place.others.ensure(PLANES)
+        assert place.staleness("planes") == timedelta(minutes=15)
+        place.others.forget("planes")
+        place.others.ensure(replace(PLANES, max_staleness=timedelta(hours=26, seconds=5)))
+        assert place.staleness("planes") == timedelta(hours=26, seconds=5)
+
+    def test_a_dataset_that_the_file_names_and_nobody_has_made_is_those_tables_trouble(self, place: Place) -> None:
+        place.gone("nowhere")
+        with pytest.raises(TableTroubleError):
+            place.tables.ensure(replace(PLANES, dataset="nowhere"))
+        assert place.tables.ensure(PLANES) == PLANES
+
     def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
         place.tables.forget("nothing")
 
@@ -189,7 +244,15 @@ class TestFakeTables(TablesContract):
         def drop_key(name: str) -> None:
             one.there[name] = replace(one.there[name], primary_key=())
 
-        return Place(one, two, drop, drop_key, lambda name: [column.name for column in one.there[name].columns])
+        return Place(
+            one,
+            two,
+            drop,
+            drop_key,
+            lambda name: [column.name for column in one.there[name].columns],
+            lambda name: one.there[name].max_staleness,
+            lambda dataset: one.forbidden.add(f"{dataset}.planes"),
+        )
 
 
 @pytest.fixture
@@ -214,8 +277,13 @@ class TestBigQueryTables(TablesContract):
         def drop_key(name: str) -> None:
             stand_in.run(f"ALTER TABLE {name} DROP PRIMARY KEY")
 
+        def staleness(name: str) -> timedelta | None:
+            text = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").max_staleness
+            hours, minutes, seconds = (int(part) for part in str(text).removeprefix("0-0 0 ").split(":"))
+            return timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
         one, two = (BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset) for _ in range(2))
-        return Place(one, two, drop, drop_key, columns)
+        return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None)
 
     def test_it_has_its_key_its_clustering_and_no_staleness(self, place: Place, stand_in: StandIn) -> None:
         place.tables.ensure(EVERY_TYPE)
@@ -229,6 +297,38 @@ class TestBigQueryTables(TablesContract):
         assert {field.name: field.mode for field in table.schema} == {
             name: "NULLABLE" if kind.element is None else "REPEATED" for name, kind in kinds.items()
         }
+
+    def test_a_history_is_partitioned_by_commit_and_has_no_key(self, place: Place, stand_in: StandIn) -> None:
+        place.tables.ensure(HISTORY)
+        resource = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes_changelog").to_api_repr()
+
+        assert resource["timePartitioning"] == {"type": "DAY", "field": "_metadata_spanner_commit_timestamp"}
+        assert resource["clustering"] == {"fields": ["id"]}
+        assert "tableConstraints" not in resource
+
+    def test_a_view_that_is_gone_or_older_than_its_table_is_brought_up_to_date(
+        self, place: Place, stand_in: StandIn
+    ) -> None:
+        place.tables.ensure(HISTORY)
+        columns = place.columns("planes_history")
+        place.drop("planes_history")
+        place.others.ensure(HISTORY)
+        assert place.columns("planes_history") == columns
+
+        stand_in.run("ALTER TABLE planes_changelog ADD COLUMN colour STRING")
+        place.others.forget("planes_changelog")
+        place.others.ensure(HISTORY)
+        assert set(place.columns("planes_history")) == {*columns, "colour"}
+
+    @pytest.mark.parametrize("status", ["PERMISSION_DENIED", "INVALID_ARGUMENT"])
+    def test_a_view_that_is_refused_holds_nothing_up(self, place: Place, stand_in: StandIn, status: str) -> None:
+        name = f"{PROJECT}.{stand_in.dataset}.planes_history"
+        fault = {"action": "answer", "on": "rest", "method": "POST", "table": name, "status": status, "times": 1}
+        stand_in.control("POST", "faults", **fault)
+        with capture_logs() as logs:
+            assert place.tables.ensure(HISTORY) == HISTORY
+
+        assert [line["log_level"] for line in logs if line["event"] == "history_view_not_made"] == ["error"]
 
     def test_a_table_made_by_hand_is_told_the_key_it_lacks_and_is_then_claimed(
         self, place: Place, stand_in: StandIn
