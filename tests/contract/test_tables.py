@@ -142,6 +142,21 @@ class TablesContract:
 
         assert "colour" not in place.columns("planes")
 
+    def test_columns_that_come_to_more_than_bigquery_takes_are_refused_and_none_is_added(self, place: Place) -> None:
+        """A table keeps the columns that its source has dropped: it is together with them that there are too many."""
+
+        def with_columns(kind: str, count: int) -> TableDefinition:
+            more = tuple((f"{kind}_{number}", "INT64") for number in range(count))
+            return table_definition(a_header(columns=(*PLANE_COLUMNS, *more)))
+
+        place.tables.ensure(with_columns("old", 1500))
+        for tables in (place.tables, place.others):
+            with pytest.raises(PoisonRecordError) as raised:
+                tables.ensure(with_columns("new", 600))
+            assert raised.value.reason is Reason.TOO_MANY_COLUMNS
+        assert len(place.columns("planes")) == 1500 + len(PLANES.columns)
+        place.others.ensure(with_columns("old", 1500))
+
     def test_another_primary_key_is_a_schema_conflict(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         for key in (("name",), ("id", "name")):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.cdc_consumer.core.tables import TableColumn, TableDefinition
+from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
@@ -44,6 +44,8 @@ class FakeTables:
             self.there[name] = definition
         else:
             self._check(found, definition)
+            if len(found.columns) + len(self._missing(found, definition)) > COLUMN_LIMIT:
+                raise PoisonRecordError(Reason.TOO_MANY_COLUMNS, f"table {name}")
             if definition.max_staleness not in (None, found.max_staleness):
                 self.effects.note(f"set staleness of {name}")
                 found = self.there[name] = replace(found, max_staleness=definition.max_staleness)

@@ -22,7 +22,7 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.history_views import HISTORY_OF, HistoryViews
-from services.cdc_consumer.core.tables import TableColumn, TableDefinition
+from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -311,6 +311,13 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
             Reason.SCHEMA_CONFLICT,
             f"table {wanted.identity} has the primary key ({', '.join(seen.primary_key)}), "
             f"the source has ({', '.join(wanted.primary_key)})",
+        )
+    new = len(_missing(seen, wanted))
+    if new and len(seen.columns) + new > COLUMN_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS,
+            f"table {wanted.identity} has {len(seen.columns)} columns and would get {new} more; BigQuery takes "
+            f"{COLUMN_LIMIT}: drop from it those that the source no longer has",
         )
     types = {column.name.upper(): column.type.bigquery for column in seen.columns}
     for column in wanted.columns:

@@ -29,7 +29,7 @@ PSEUDO_COLUMNS: Final = (CHANGE_TYPE, CHANGE_SEQUENCE_NUMBER)
 """They follow a mirror's columns in every row that is appended; both are text."""
 
 _KEY_LIMIT: Final = 16
-_COLUMN_LIMIT: Final = 2000
+COLUMN_LIMIT: Final = 2000
 _CLUSTERING_LIMIT: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
@@ -157,10 +157,10 @@ def source_columns(header: Header, ignored: Container[str] = ()) -> Sequence[Tab
 
 def within_limit(header: Header, columns: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
     """Return a table's columns; TOO_MANY_COLUMNS if there are more than BigQuery takes."""
-    if len(columns) > _COLUMN_LIMIT:
+    if len(columns) > COLUMN_LIMIT:
         raise PoisonRecordError(
             Reason.TOO_MANY_COLUMNS,
-            f"table {header.table}: {len(columns)} columns, Millrace's among them; BigQuery takes {_COLUMN_LIMIT}",
+            f"table {header.table}: {len(columns)} columns, Millrace's among them; BigQuery takes {COLUMN_LIMIT}",
         )
     return columns
 
