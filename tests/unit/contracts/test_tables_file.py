@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -217,3 +218,13 @@ def test_whatever_is_in_the_file_it_is_read_or_refused_with_a_line(text: str) ->
     except MisconfiguredError as error:
         for line in str(error).split("\n  ")[1:]:
             assert re.match(r"tables\.toml:\d+: ", line)
+
+
+def test_the_example_of_the_readme_is_one_that_can_be_used() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    file = read_tables_file(example)
+
+    assert file.options("Orders").mode == "both"
+    assert file.options("Orders").buckets == 64
+    assert not file.included("tmp_x")
