@@ -53,12 +53,18 @@ class Memory:
     patience: Patience = field(default_factory=Patience)
     flood: PoisonFlood = field(default_factory=PoisonFlood)
     plan: Plan = EVERYTHING
-    left_out: set[str] = field(default_factory=set)
-    """The source tables of which it has been said that they are left out."""
+    said: set[tuple[str, ...]] = field(default_factory=set)
     tables: TablesInTrouble = field(init=False)
 
     def __post_init__(self) -> None:
         self.tables = TablesInTrouble(self.patience)
+
+    def says_for_the_first_time(self, *what: str) -> bool:
+        """Tell whether something has not been said yet; from now on it has."""
+        if what in self.said:
+            return False
+        self.said.add(what)
+        return True
 
 
 def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: Clock) -> Counts:
@@ -109,7 +115,7 @@ class _Task:
         self._flood.judge(self._seen(self._open, self._decoded.poison))
         self._lists = [ListWrites(changes) for changes in self._decoded.tables]
         self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
-        self._say_what_is_left_out()
+        self._say_what_the_tables_file_does()
         known = [one for one in self._lists if self._known.known(one.definition)]
         for one in known:
             suspected = not self._known.certain(one.definition)
@@ -123,10 +129,14 @@ class _Task:
     def _decode(self) -> Decoded:
         return decode_messages(self._messages, self._clock.now(), self._memory.plan)
 
-    def _say_what_is_left_out(self) -> None:
-        for table in self._decoded.left_out.keys() - self._memory.left_out:
-            self._memory.left_out.add(table)
-            structlog.get_logger().info("table_left_out", source_table=table)
+    def _say_what_the_tables_file_does(self) -> None:
+        for table in self._decoded.left_out:
+            if self._memory.says_for_the_first_time(table):
+                structlog.get_logger().info("table_left_out", source_table=table)
+        for table, column in self._decoded.unknown:
+            if self._memory.says_for_the_first_time(table, column):
+                fix = "the tables file names a column that the table does not have: misspelt, or dropped"
+                structlog.get_logger().warning("column_unknown", source_table=table, column=column, fix=fix)
 
     def _undecoded(self) -> Decoded:
         """Return messages as poison without looking into them."""

@@ -95,6 +95,13 @@ class TablesFile:
         named = (section.dataset for section in (self.defaults, *(section for _name, section in self.tables)))
         return frozenset(name for name in named if name is not None and "{" not in name)
 
+    def columns_named_for(self, source_table: str) -> frozenset[str]:
+        """Return the columns that the table's very own section names: those it should have."""
+        own = [section for name, section in self.tables if name == source_table]
+        return frozenset(
+            name for section in own for name in (section.ignored_columns or ()) + (section.json_arrays or ())
+        )
+
     def options(self, source_table: str) -> TableOptions:
         """Return the options of a source table (``schema.Table``, or ``Table`` where it has no schema)."""
         merged = self.defaults

@@ -1,7 +1,7 @@
 """From messages to typed columns, ready to append; every record that can never be applied is isolated as poison."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -74,6 +74,8 @@ class Decoded:
     """Source tables with a header that BigQuery could not hold, and why."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """How many changes came of source tables that the tables file leaves out."""
+    unknown: Collection[tuple[str, str]] = frozenset()
+    """Source tables, and columns that the tables file names for them and that they do not have."""
 
 
 def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHING) -> Decoded:
@@ -92,7 +94,8 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
         tables += changes
         poison += refused
     poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
-    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out)
+    unknown = {(g.destinations.header.table, name) for g in grouped.groups for name in g.destinations.unknown}
+    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out, unknown)
 
 
 def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:

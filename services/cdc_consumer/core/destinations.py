@@ -40,6 +40,8 @@ class Destinations:
     kept: tuple[TableColumn, ...]
     """The same with the types that they have in BigQuery."""
     ignored: frozenset[str]
+    unknown: tuple[str, ...] = field(compare=False)
+    """Columns that the tables file names for this very table, which it does not have: misspelt, or gone."""
     mirror: TableDefinition | None
     history: TableDefinition | None
     soft_delete: bool
@@ -78,6 +80,8 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
         replace(each, type=json_of(each.type)) if each.type.element and each.name.lower() in as_json else each
         for each in parsed
     ]
+    there = {column.name.lower() for column in header.columns}
+    unknown = tuple(sorted(name for name in plan.file.columns_named_for(header.table) if name.lower() not in there))
     name = checked_name(options.name, header.table)
     dataset = "" if options.dataset in (None, plan.dataset) else options.dataset or ""
     mirror = history = None
@@ -86,4 +90,4 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     if options.mode != "mirror":
         history = history_definition(header, name, kept, dataset)
     soft_delete = options.soft_delete and mirror is not None
-    return Destinations(header, tuple(parsed), tuple(kept), ignored, mirror, history, soft_delete)
+    return Destinations(header, tuple(parsed), tuple(kept), ignored, unknown, mirror, history, soft_delete)

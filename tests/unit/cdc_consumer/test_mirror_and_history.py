@@ -112,6 +112,18 @@ def test_what_is_left_out_is_acked_counted_and_said_once() -> None:
     assert world.tables.there == {}
 
 
+def test_a_column_that_the_table_does_not_have_is_said_once_for_it_may_be_misspelt() -> None:
+    world = World(
+        tables_file='[defaults]\nignored_columns = ["x"]\n[tables.planes]\nignored_columns = ["Naem", "SEATS"]'
+    )
+    with capture_logs() as logs:
+        for _ in range(2):
+            world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    told = [(line["source_table"], line["column"]) for line in logs if line["event"] == "column_unknown"]
+    assert told == [("planes", "Naem")]
+
+
 def test_a_key_that_is_ignored_stops_everything_and_settles_nothing() -> None:
     world = World(tables_file='[tables.planes]\nignored_columns = ["id"]')
     with pytest.raises(MisconfiguredError, match="primary key"):
