@@ -95,11 +95,11 @@ def spanner_emulator(processes: Processes, **flags: str) -> Iterator[str]:
 
 
 @contextmanager
-def pubsub_emulator(processes: Processes) -> Iterator[str]:
-    """Run the Pub/Sub emulator and yield ``host:port``."""
+def pubsub_emulator(processes: Processes, heap: str = "512m") -> Iterator[str]:
+    """Run the Pub/Sub emulator and yield ``host:port``. It keeps messages in its heap, acked ones too for a while."""
     java, jar = find_java(processes.environment), _pubsub_jar(find_sdk(processes.environment))
     port = free_port()  # asked for port 0 it takes a free one, and does not say which
-    options = ["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-jar", str(jar), f"--host={HOST}", f"--port={port}"]
+    options = ["-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-jar", str(jar), f"--host={HOST}", f"--port={port}"]
     process = processes.start("pubsub_emulator", [str(java), *options])
     try:
         processes.wait_until(lambda: listens(port), "the Pub/Sub emulator", PATIENCE)
