@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from services.spanner_reader.core.records import DataChangeRecord
 from shared.contracts.change_batch import encode_batch
@@ -64,7 +67,7 @@ class Backlog:
         )
 
 
-def pack(pubsub: str, project: str, name: str, records: Iterable[DataChangeRecord], rate: int) -> Backlog:
+def pack(pubsub: str, project: str, name: str, records: Iterable[DataChangeRecord], rate: int, stop: Stop) -> Backlog:
     """Publish the records' changes at ``rate`` a second through the reader's publisher; return what was published."""
     topic, subscription = topic_path(project, name), subscription_path(project, name)
     letters = topic_path(project, f"{name}-letters")
@@ -78,8 +81,9 @@ def pack(pubsub: str, project: str, name: str, records: Iterable[DataChangeRecor
                 dead_letter_subscription=subscription_path(project, f"{name}-letters"),
             ),
         )
-        seconds = asyncio.run(_publish(pubsub, topic, letters, list(records), rate))
+        seconds = asyncio.run(_publish(pubsub, topic, letters, list(records), rate, stop))
         messages = _collect(channel, subscription)
+        _forget(channel, topic, subscription)
     sizes = [int(message.attributes["change_count"]) for message in messages]
     return Backlog(messages, sizes, seconds)
 
@@ -120,13 +124,15 @@ def release(channel: grpc.Channel, topic: str, messages: Iterable[Any]) -> None:
         call.result()
 
 
-async def _publish(pubsub: str, topic: str, letters: str, records: Sequence[DataChangeRecord], rate: int) -> float:
-    maker, stop, futures = change_maker(), Stop(), []
+async def _publish(
+    pubsub: str, topic: str, letters: str, records: Sequence[DataChangeRecord], rate: int, stop: Stop
+) -> float:
+    maker, futures = change_maker(), []
     async with open_async_channel(pubsub) as channel:
         dead_letters = AsyncDeadLetterPublisher(channel, letters, stop)
         async with BatchPublisher(channel, topic, dead_letters, stop, failed_in="benchmark") as publisher:
             began, due, published = time.monotonic(), deque(records), 0
-            while due:
+            while due and not stop.requested:
                 wanted = (time.monotonic() - began) * rate
                 while due and published < wanted:
                     header, changes = maker.changes(due.popleft())
@@ -135,6 +141,12 @@ async def _publish(pubsub: str, topic: str, letters: str, records: Sequence[Data
                 await asyncio.sleep(_TICK)
             await asyncio.gather(*futures)
             return time.monotonic() - began
+
+
+def _forget(channel: grpc.Channel, topic: str, subscription: str) -> None:
+    """Delete what a backlog was packed through, and the emulator's memory with it."""
+    SubscriberClient(transport=SubscriberGrpcTransport(channel=channel)).delete_subscription(subscription=subscription)
+    PublisherClient(transport=PublisherGrpcTransport(channel=channel)).delete_topic(topic=topic)
 
 
 def _collect(channel: grpc.Channel, subscription: str) -> Sequence[Any]:

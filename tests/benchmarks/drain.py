@@ -63,7 +63,8 @@ def pack_backlogs(platform: Platform, sizes: Sizes, kinds: Sequence[str] = KINDS
 
     def packed(name: str, changes: int, kind: str) -> Backlog:
         records = workload.records(changes, zipf=kind == "zipf")
-        backlog = pack(platform.pubsub, PROJECT, f"packed-{name}", records, sizes.rate)
+        backlog = pack(platform.pubsub, PROJECT, f"packed-{name}", records, sizes.rate, platform.processes.stop)
+        platform.processes.check()
         platform.say(f"  {name}: {backlog}")
         return backlog
 
