@@ -95,13 +95,14 @@ class Tables(Protocol):
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
 
-        Answers from memory once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has
-        another key, or a column of this name with another type. TableTroubleError where this one table is refused, has
-        no key at all, or is the mirror of another source table.
+        A history's view is brought up to date with it; a ``max_staleness`` that is given is set. Answers from memory
+        once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has another key, or a
+        column of this name with another type. TableTroubleError where this one table is refused, has no key at all,
+        is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one).
         """
 
     def forget(self, table: str) -> None:
-        """Look again at the next `ensure`: somebody else has changed or dropped the table."""
+        """Look again at the next `ensure` of the table with this identity: somebody else has changed or dropped it."""
 
 
 class Appending(Protocol):
@@ -116,10 +117,14 @@ class Appending(Protocol):
 
 
 class CdcWriter(Protocol):
-    """Upserts and deletes into BigQuery tables, at least once; the change sequence number makes repeats harmless."""
+    """Rows into BigQuery tables, at least once.
+
+    Into mirrors they are upserts and deletes, and the change sequence number makes repeats harmless; into histories
+    they are appended, and the view over those drops repeats.
+    """
 
     def append(self, definition: TableDefinition, rows: pa.Table) -> Appending:
-        """Start to append rows (the definition's columns and the two pseudo-columns) and do not wait for the answers.
+        """Start to append rows (the definition's columns and pseudo-columns) and do not wait for the answers.
 
         Never raises for the service's sake: what goes wrong is told by `Appending.refused`.
         """

@@ -1,5 +1,6 @@
 """What every Tables promises: the fake, and BigQuery's tables (on the stand-in)."""
 
+import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -416,3 +417,39 @@ class TestBigQueryTables(TablesContract):
         BigQueryTables(client, PROJECT, stand_in.dataset).ensure(RANGE)
 
         assert place.columns("planes")[-2:] == ["colour", "range"]
+
+    @pytest.mark.parametrize("there_before", [False, True])
+    @pytest.mark.parametrize("own", [(), (("size", "STRING"),)])
+    @pytest.mark.parametrize("overtaken_at", range(5))
+    def test_whenever_another_process_widens_a_history_its_view_ends_with_the_columns_of_both(
+        self,
+        place: Place,
+        stand_in: StandIn,
+        rest: str,
+        overtaken_at: int,
+        own: Sequence[tuple[str, str]],
+        there_before: bool,
+    ) -> None:
+        colour = history_of(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
+        if there_before:
+            place.tables.ensure(HISTORY)
+        client, calls = open_client(PROJECT, rest), itertools.count()
+
+        def overtaken(call: Callable[..., Any]) -> Callable[..., Any]:
+            def calling(*arguments: Any, **more: Any) -> Any:
+                if next(calls) == overtaken_at:
+                    place.others.ensure(colour)
+                return call(*arguments, **more)
+
+            return calling
+
+        client.get_table = overtaken(client.get_table)  # type: ignore[method-assign]
+        client.create_table = overtaken(client.create_table)  # type: ignore[method-assign]
+        client.update_table = overtaken(client.update_table)  # type: ignore[method-assign]
+        BigQueryTables(client, PROJECT, stand_in.dataset).ensure(history_of(a_header(columns=(*PLANE_COLUMNS, *own))))
+        if next(calls) <= overtaken_at:
+            place.others.ensure(colour)
+
+        both = {"colour", *(name for name, _type in own)}
+        assert both <= set(place.columns("planes_changelog"))
+        assert both <= set(place.columns("planes_history"))
