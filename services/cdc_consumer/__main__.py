@@ -5,6 +5,9 @@ whether all that it needs is there and right, with `status` it asks the one that
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
 
+With TRIGGER=available-now it ends, with exit code 0, once a pull that waited has found nothing: all that could be
+leased is applied or set aside. What was put off, for its table is in trouble, is left to the next run.
+
 Where most of what comes is poison, the query stops with exit code 2 and sets no more aside. If it is to become dead
 letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
 """
@@ -180,7 +183,7 @@ def run_query(
         raise error_of(str(error)) from None
     log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
     health.ready = True
-    watch(query, health, stop, exchange / "stop")
+    watch(query, health, stop, exchange / "stop", may_end=settings.trigger == "available-now")
 
 
 def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> timedelta:
@@ -254,11 +257,15 @@ def start_query(
     messages = session.readStream.format("pubsub").options(**source).load()
     if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
         messages = messages.repartition(settings.tasks, "ordering_key")
-    return messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer").options(**sink).start()
+    writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer").options(**sink)
+    return (writer.trigger(availableNow=True) if settings.trigger == "available-now" else writer).start()
 
 
-def watch(query: StreamingQuery, health: Health, stop: Stop, stop_file: Path) -> None:
-    """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails."""
+def watch(query: StreamingQuery, health: Health, stop: Stop, stop_file: Path, *, may_end: bool) -> None:
+    """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails.
+
+    ``may_end``: it ends by itself once the subscription is drained.
+    """
     while query.isActive and not stop.wait(_LOOK):
         if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it
             health.progressed()
@@ -266,7 +273,7 @@ def watch(query: StreamingQuery, health: Health, stop: Stop, stop_file: Path) ->
         structlog.get_logger().info("stop_requested")
         stop_file.touch()  # the source starts no micro-batch any more, and the sink waits for no service
         _wait_until_idle(query)
-    _raise_what_ended(query)
+    _raise_what_ended(query, may_end=may_end)
     query.stop()
 
 
@@ -280,11 +287,14 @@ def _wait_until_idle(query: StreamingQuery) -> None:
     structlog.get_logger().warning("stopping_in_mid_batch", status=query.status["message"])
 
 
-def _raise_what_ended(query: StreamingQuery) -> None:
-    """Raise what ended a query, if anything but us has."""
+def _raise_what_ended(query: StreamingQuery, *, may_end: bool) -> None:
+    """Raise what ended a query, if anything has but us or, where it may end, the end of what there was."""
     if query.isActive:
         return
     failure = query.exception()
+    if failure is None and may_end:
+        structlog.get_logger().info("subscription_drained")
+        return
     if failure is None:
         raise QueryFailedError("the query ended without an error")
     raise error_of(str(failure))

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from shared.runtime.settings import LogLevel, setting
 
@@ -25,6 +25,9 @@ class Settings:
     driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
     checkpoint_location: Path | None = setting(
         "where Spark counts its micro-batches; without one in a temporary place, which loses nothing", default=None
+    )
+    trigger: Literal["always", "available-now"] = setting(
+        "whether to run until asked to stop, or to end once nothing is left that could be leased", default="always"
     )
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", default=2, least=1)
     micro_batch_messages: int = setting("messages in a micro-batch, at most", default=2_000, least=1)

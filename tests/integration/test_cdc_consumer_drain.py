@@ -1,0 +1,56 @@
+"""A consumer that is run now and then: it applies all there is, and ends."""
+
+from datetime import timedelta
+
+import pytest
+
+from deploy.local.services import start_consumer
+from shared.contracts.reasons import Reason
+from tests.builders import a_change, a_header, a_message
+from tests.integration.pubsub_topics import pull, pull_until
+from tests.integration.test_cdc_consumer import World, events
+from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+TABLES = ("planes", "pilots", "airports")
+PATIENCE = timedelta(seconds=240)
+
+
+def test_what_is_available_now_is_drained_and_it_ends_with_success(world: World) -> None:
+    for table in TABLES:
+        header = a_header(table)
+        world.publish(*[a_message(a_change(n % 30, n + 1), header=header) for n in range(100)])
+    world.publish(a_message(data=b"garbage"))
+    for run in ("first", "second"):  # the second has nothing to do
+        consumer = start_consumer(
+            world.processes, world.pipeline, run, TRIGGER="available-now", MICRO_BATCH_MESSAGES="60"
+        )
+        consumer.process.expected_to_end = True
+
+        assert consumer.process.wait(PATIENCE) == 0, consumer.process.obituary()
+        assert len(events(consumer.process, "subscription_drained")) == 1
+        (counted,) = events(consumer.process, "leases_counted")
+        assert (counted["taken"], counted["acked"], counted["left"]) == ((301, 301, 0) if run == "first" else (0, 0, 0))
+        newest = {n % 30: f"name {n + 1}" for n in range(100)}
+        assert {table: world.names(table) for table in TABLES} == dict.fromkeys(TABLES, newest)
+        assert pull(world.channel, world.topology.subscription) == []
+
+    assert [letter.reason for letter in world.letters()] == [Reason.UNDECODABLE]
+
+
+def test_what_waits_for_a_table_is_left_to_the_next_run(world: World) -> None:
+    world.fault(
+        action="answer", status="PERMISSION_DENIED", table=f"{world.pipeline.project}.{world.pipeline.dataset}.planes"
+    )
+    world.publish(a_message(a_change(1)), a_message(a_change(1), header=a_header("pilots")))
+    first = start_consumer(world.processes, world.pipeline, "first", TRIGGER="available-now")
+    first.process.expected_to_end = True
+    assert first.process.wait(PATIENCE) == 0, first.process.obituary()
+    (counted,) = events(first.process, "leases_counted")
+    assert (counted["acked"], counted["put_off"], counted["left"]) == (1, 1, 0)
+    assert world.names("pilots") == {1: "name 1"}
+
+    left = pull_until(world.channel, world.topology.subscription, 1, timedelta(seconds=60))
+    assert len(left) == 1
+    assert world.letters() == []
