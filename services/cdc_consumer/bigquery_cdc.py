@@ -44,7 +44,7 @@ from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.counts import Counts, Report, TableNote
+from services.cdc_consumer.core.counts import Appends, Counts, Report, TableNote
 from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
@@ -123,8 +123,17 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         messages, leases = pa.Table.from_batches(batches), composed.leases
         oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
 
-        def report(counts: Counts | None = None, oldest_held: int | None = None) -> None:
-            told = Report(counts=counts or Counts(), process=_process_name(), oldest_held=oldest_held)
+        before = composed.writer.appends
+
+        def report(counts: Counts | None = None, oldest_held: int | None = None, *, ended: bool = False) -> None:
+            writer = composed.writer
+            told = Report(
+                counts=counts or Counts(),
+                process=_process_name(),
+                appends=writer.appends.since(before) if ended else Appends(),
+                connections=writer.connections_open,
+                oldest_held=oldest_held,
+            )
             send_report(self._options.report_socket, told)
 
         def waiting(table: str = "", why: str = "") -> None:
@@ -143,9 +152,9 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 put_off=leases.put_off_count - put_off,
                 given_back=leases.given_back - given_back,
             )
-            report(left)
+            report(left, ended=True)
             raise
-        report()
+        report(ended=True)
         return Committed(counts)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -210,6 +219,7 @@ def _process_name() -> str:
 class _Composed:
     ports: Ports
     leases: PubsubLeases
+    writer: AppendStreams
     memory: Memory
     stop: Stop
 
@@ -230,14 +240,15 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     assert deadline is not None
     # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
+    writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
     ports = Ports(
         leases=leases,
         letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
         tables=BigQueryTables(client, options.project, options.dataset),
-        writer=AppendStreams(storage, options.project, options.dataset, stop, clock),
+        writer=writer,
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)
-    return _Composed(ports, leases, Memory(flood=PoisonFlood(options.poison_limit), plan=plan), stop)
+    return _Composed(ports, leases, writer, Memory(flood=PoisonFlood(options.poison_limit), plan=plan), stop)
 
 
 @contextmanager

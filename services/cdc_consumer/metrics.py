@@ -60,6 +60,16 @@ class ConsumerMetrics:
             registry=registry,
         )
         oldest.set_function(self._oldest_age)
+        self._appends = counter("consumer_appends", "Requests that BigQuery's write API has answered")
+        self._appended_bytes = counter("consumer_appended_bytes", "Bytes of those requests")
+        self._append_seconds = Counter(
+            "millrace_consumer_append_seconds", "From a request's sending to its answer, added up", registry=registry
+        )
+        self._connections: dict[str, int] = {}
+        connections = Gauge(
+            "millrace_consumer_append_connections", "Connections to BigQuery's write API", registry=registry
+        )
+        connections.set_function(lambda: sum(self._connections.values()))
         self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}
         """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
@@ -68,6 +78,11 @@ class ConsumerMetrics:
         counts = report.counts
         if report.process:
             self._hold(report)
+            if report.connections is not None:
+                self._connections[report.process] = report.connections
+        self._appends(report.appends.requests)
+        self._appended_bytes(report.appends.bytes)
+        self._append_seconds.inc(report.appends.seconds)
         if counts.messages:
             self._micro_batches(1)
         self._messages(counts.messages)

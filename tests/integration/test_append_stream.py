@@ -494,6 +494,24 @@ def test_a_table_whose_connection_stays_full_gets_another_and_no_row_is_sent_twi
     assert all(connection.requests for connection in server.connections)
 
 
+def test_what_went_over_connections_is_counted_those_that_are_closed_included(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    for table in ("planes", "pilots"):
+        header = a_header(table)
+        assert streams.append(table_definition(header), rows_of(*range(40), header=header)).refused() == []
+    assert streams.connections_open == 2
+    counted = streams.appends
+    streams.close()
+
+    assert streams.connections_open == 0
+    assert streams.appends == counted
+    assert counted.requests == len(server.requests)
+    sent = sum(size for connection in server.connections for size in connection.sizes)
+    assert sent - 2 * 400 < counted.bytes < sent  # but for the opening of each
+    assert counted.seconds > 0
+
+
 def test_deletes_and_nulls_are_sent_as_they_are(server: AppendServer, streams: AppendStreams) -> None:
     streams.append(PLANES, rows_of(5, op="DELETE")).refused()
     parse: Any = message_class(row_descriptor(PLANES))

@@ -169,6 +169,8 @@ def test_changes_arrive_poison_is_set_aside_and_an_outage_loses_nothing(world: W
     world.wait_for_rows({2: "name 11", 4: "name 2", 5: "name 1"})
     world.processes.wait_until(acks(consumer, before + 2), "two more acks", PATIENCE)
     assert counter(consumer, "consumer_messages") == before + 2
+    assert counter(consumer, "consumer_appends") > 0
+    assert counter(consumer, "consumer_appended_bytes") > 0
     assert world.letters() == []
 
     assert ends(consumer) == 0, consumer.process.obituary()

@@ -5,6 +5,7 @@ ended an idle connection. Here requests are bytes, ready to be sent again on ano
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.adapters.bigquery_errors import call_status, is_exhausted
+from services.cdc_consumer.core.counts import Appends
 from shared.contracts.errors import TransientError
 from shared.runtime.stop import Stop
 
@@ -42,6 +44,7 @@ class Request:
     rows: Sequence[bytes]
     indices: Sequence[int]
     data: bytes = field(init=False)
+    sent_at: float = 0.0
     answer: Any = None
     """None while there is none; then an AppendRowsResponse, a Status that ended the connection, or `Lost`."""
     connection: "AppendConnection | None" = None
@@ -77,6 +80,7 @@ class AppendConnection:
         self._bytes = 0
         self._ended = False
         self._refusal: Status | None = None  # why the connection itself was not taken, until a request is told
+        self.appends = Appends()
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         untyped: Any = channel  # requests are bytes already, which the stubs do not foresee
         append_rows = untyped.stream_stream(_METHOD, response_deserializer=_Response.FromString)
@@ -115,6 +119,7 @@ class AppendConnection:
             if self._ended:
                 request.answer, self._refusal = self._refusal or Lost(), None
                 return
+            request.sent_at = time.monotonic()
             self._in_flight.append(request)
             self._bytes += len(request.data)
             self._outgoing.put(request.data if self._opened else self._opening + request.data)
@@ -172,6 +177,8 @@ class AppendConnection:
             request = self._in_flight.popleft()
             self._bytes -= len(request.data)
             request.answer = response
+            took = time.monotonic() - request.sent_at
+            self.appends = self.appends.plus(Appends(requests=1, bytes=len(request.data), seconds=took))
             self._proven = self._proven or not response.HasField("error")
             self._opened = self._opened and self._proven  # it may be the opening that was refused: not known by now
             self._changed.notify_all()

@@ -23,6 +23,7 @@ from services.cdc_consumer.adapters.bigquery_errors import append_error, code_na
 from services.cdc_consumer.adapters.connection_pool import ConnectionPool, Limits
 from services.cdc_consumer.adapters.row_encoder import RowEncoder
 from services.cdc_consumer.core.columns import conform
+from services.cdc_consumer.core.counts import Appends
 from services.cdc_consumer.core.tables import TableDefinition
 from services.cdc_consumer.ports import RowError, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -55,6 +56,16 @@ class AppendStreams:
     def connections_opened(self) -> int:
         """Return how many connections have been opened, those that were closed again included."""
         return self._pool.opened
+
+    @property
+    def connections_open(self) -> int:
+        """Return how many connections are open."""
+        return self._pool.open_now
+
+    @property
+    def appends(self) -> Appends:
+        """Return what went over all connections so far."""
+        return self._pool.appends
 
     def append(self, definition: TableDefinition, rows: pa.Table) -> "Appending":
         """Start to append rows; as `CdcWriter.append`."""

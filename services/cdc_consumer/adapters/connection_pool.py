@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from services.cdc_consumer.adapters.append_connection import AppendConnection
+from services.cdc_consumer.core.counts import Appends
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
@@ -43,7 +44,21 @@ class ConnectionPool:
         self._open: list[AppendConnection] = []  # the one that was used longest ago first
         self._limit = limits.connections
         self._lowered_at: Nanoseconds | None = None
+        self._past = Appends()  # over connections that are closed
         self.opened = 0
+
+    @property
+    def open_now(self) -> int:
+        """Return how many connections are open."""
+        return sum(not one.ended for one in self._open)
+
+    @property
+    def appends(self) -> Appends:
+        """Return what went over all connections so far."""
+        total = self._past
+        for one in self._open:
+            total = total.plus(one.appends)
+        return total
 
     def open(self, table: str, path: str, first: bytes, *, wait: bool) -> AppendConnection | None:
         """Open a connection, in an idle one's place where there are too many.
@@ -68,6 +83,8 @@ class ConnectionPool:
     def close(self, connection: AppendConnection) -> None:
         """End a connection and its thread."""
         connection.close()
+        if any(one is connection for one in self._open):
+            self._past = self._past.plus(connection.appends)
         self._open = [one for one in self._open if one is not connection]
 
     def refused(self) -> bool:

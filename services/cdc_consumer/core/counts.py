@@ -52,6 +52,34 @@ class TableNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Appends:
+    """What went over connections to BigQuery."""
+
+    requests: int = 0
+    """Those that have been answered, whatever the answer."""
+    bytes: int = 0
+    """Of those requests."""
+    seconds: float = 0.0
+    """From each request's sending to its answer, added up."""
+
+    def plus(self, other: Self) -> Self:
+        """Return both."""
+        return type(self)(
+            requests=self.requests + other.requests,
+            bytes=self.bytes + other.bytes,
+            seconds=self.seconds + other.seconds,
+        )
+
+    def since(self, before: Self) -> Self:
+        """Return what has come since ``before``."""
+        return type(self)(
+            requests=self.requests - before.requests,
+            bytes=self.bytes - before.bytes,
+            seconds=self.seconds - before.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """What became of a task's messages."""
 
@@ -118,5 +146,9 @@ class Report:
     counts: Counts = field(default_factory=Counts)
     process: str = ""
     """Which process says what it holds; empty where this is nothing but counts."""
+    appends: Appends = field(default_factory=Appends)
+    """What it has appended since its last report that had any."""
+    connections: int | None = None
+    """How many connections to BigQuery it has open; None: it does not say."""
     oldest_held: int | None = None
     """When the oldest message that it holds was published, in microseconds; None: it holds none."""

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.reports import receiving_reports, send_report
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
-from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
+from services.cdc_consumer.core.counts import Appends, Applied, Counts, Report, TableNote
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import QueryFailedError, check_java, check_master, error_of, start_error
@@ -259,6 +259,21 @@ def test_metrics_add_up_the_counts() -> None:
     assert value("consumer_tables_in_trouble") == 1
     assert value("consumer_latest_commit_seconds") == 1_700_000_000
     assert metrics.left() == {"taken": 10, "acked": 8, "put_off": 2, "given_back": 0, "left": 0}
+
+
+def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry, SetClock())
+    for process, connections in (("a", 3), ("b", 2), ("a", 1)):
+        appends = Appends(requests=2, bytes=1_000, seconds=0.25)
+        metrics.take(Report(process=process, appends=appends, connections=connections))
+    metrics.take(Report(process="b"))
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"millrace_consumer_append{name}")
+
+    assert (value("s_total"), value("ed_bytes_total"), value("_seconds_total")) == (6, 3_000, 0.75)
+    assert value("_connections") == 3
 
 
 def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None:
