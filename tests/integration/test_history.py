@@ -11,6 +11,7 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
@@ -27,6 +28,8 @@ from tests.builders import PLANE_COLUMNS, a_header, a_message, messages_table
 from tests.fakes.dead_letters import FakeDeadLetters
 from tests.fakes.leases import FakeLeases
 from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = pytest.mark.integration
 
 BOTH = '[defaults]\nmode = "both"'
 EPOCH = parse_timestamp("2026-11-21T12:00:00Z")
@@ -220,3 +223,67 @@ def test_something_else_by_the_views_name_is_left_alone_and_nothing_waits_for_it
 
     assert stand_in.run("SELECT * FROM taken_history") == [(1,)]
     assert stand_in.run("SELECT id FROM taken_changelog") == [(1,)]
+
+
+KEY = {
+    "kb": ("BOOL", True),
+    "ki": ("INT64", "7"),
+    "kn": ("NUMERIC", "1.50"),
+    "ks": ("STRING", "k"),
+    "ky": ("BYTES", "AP9h"),
+    "kd": ("DATE", "2026-11-21"),
+    "kt": ("TIMESTAMP", "2026-11-21T12:00:00.5Z"),
+    "kf": ("FLOAT64", 1.5),
+    "ku": ("UUID", "f47ac10b-58cc-4372-a567-0e02b2c3d479"),
+}
+REST = {
+    "s": ("STRING", 'te"xt'),
+    "j": ("JSON", '{"a": [1, null]}'),
+    "g": ("FLOAT32", 1.1),
+    "p": ("PG_NUMERIC", "NaN"),
+    "y": ("BYTES", "AP9h"),
+    "ai": ("ARRAY<INT64>", ["1", "2"]),
+    "as": ("ARRAY<STRING>", ["a", None, 'b"\n']),
+    "af": ("ARRAY<FLOAT64>", [1.5, None, "NaN"]),
+    "ad": ("ARRAY<DATE>", ["2026-11-21", None]),
+}
+
+
+def test_every_type_in_keys_and_columns_and_arrays_that_hold_null(
+    stand_in: StandIn, rest: str, channel: grpc.Channel
+) -> None:
+    header = a_header("types", columns=[(name, kind) for name, (kind, _) in (KEY | REST).items()], key=list(KEY))
+    texts = {
+        name: json.dumps({each: value for each, (_, value) in of.items()}) for name, of in (("k", KEY), ("r", REST))
+    }
+    changes = [structs.replace(a_plane(1, second), key=texts["k"], row=texts["r"]) for second in (1, 2)]
+    tables = BOTH + '\njson_arrays = ["as", "af", "ad"]'
+    Consumer(stand_in, rest, channel, tables).apply(a_message(*changes, header=header))
+
+    names = ", ".join(f"`{name}`" for name in KEY | REST)
+    (mirrored,) = stand_in.run(f"SELECT {names} FROM types")
+    assert stand_in.run(f"SELECT {names} FROM types_history") == [mirrored, mirrored]
+    assert mirrored[-4:] == ([1, 2], ["a", None, 'b"\n'], [1.5, None, "NaN"], ["2026-11-21", None])
+    assert stand_in.run("SELECT valid_from, is_current FROM types_history ORDER BY 1") == [
+        (at(1), False),
+        (at(2), True),
+    ]
+
+
+def test_soft_delete_keeps_the_row_and_old_changes_lose_against_it(
+    stand_in: StandIn, rest: str, channel: grpc.Channel
+) -> None:
+    header, soft = a_header("soft"), "[defaults]\nsoft_delete = true"
+    Consumer(stand_in, rest, channel, "").apply(
+        a_message(a_plane(1, 1, name="a"), a_plane(2, 1, name="b"), a_plane(3, 1, name="c"), header=header)
+    )
+    consumer = Consumer(stand_in, rest, channel, soft)
+    gone = structs.replace(a_plane(1, 3, delete=True), old=json.dumps({"name": "last", "seats": "7"}))
+    consumer.apply(a_message(gone, a_plane(2, 3, delete=True), header=header))
+    consumer.apply(a_message(a_plane(1, 2, name="late"), a_plane(2, 4, name="again"), header=header))
+
+    assert stand_in.run("SELECT id, name, seats, _millrace_deleted FROM soft ORDER BY id") == [
+        (1, "last", 7, True),
+        (2, "again", None, False),
+        (3, "c", None, None),
+    ]
