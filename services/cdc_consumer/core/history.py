@@ -58,7 +58,7 @@ _OURS: Final = (
     TableColumn(SEQUENCE_COLUMN, STRING),
 )
 _OUR_NAMES: Final = frozenset(column.name for column in _OURS)
-_IN_VIEW: Final = ("valid_from", "valid_to", "is_current")
+_IN_VIEW: Final = ("valid_from", "valid_to", "is_current", "millrace_repeat")
 
 _object: Final = msgspec.json.Decoder(dict[str, object])
 _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -96,14 +96,14 @@ def view_query(changelog: str, columns: Sequence[str], primary_key: Sequence[str
     to be seen, and is not here either. Change sequence numbers are text of one length there, so text orders them.
     """
     keys = ", ".join(f"`{name}`" for name in primary_key)
-    columns_text = ", ".join(f"`{name}`" for name in columns)
+    shown = ", ".join(f"`{name}`" for name in columns)
     return (
-        f"SELECT {columns_text}, valid_from, valid_to, valid_to IS NULL AS is_current\n"  # noqa: S608  of names only
+        f"SELECT {shown}, valid_from, valid_to, valid_to IS NULL AS is_current\n"  # noqa: S608  of names only
         f"FROM (\n"
-        f"  SELECT {columns_text}, `{COMMITTED_COLUMN}` AS valid_from,\n"
+        f"  SELECT *, `{COMMITTED_COLUMN}` AS valid_from,\n"
         f"    LEAD(`{COMMITTED_COLUMN}`) OVER (PARTITION BY {keys} ORDER BY `{SEQUENCE_COLUMN}`) AS valid_to\n"
         f"  FROM (\n"
-        f"    SELECT {columns_text}, ROW_NUMBER() OVER (\n"
+        f"    SELECT *, ROW_NUMBER() OVER (\n"
         f"      PARTITION BY {keys}, `{SEQUENCE_COLUMN}` ORDER BY `{WRITTEN_COLUMN}`) AS millrace_repeat\n"
         f"    FROM `{changelog}`\n"
         f"  )\n"
