@@ -33,6 +33,7 @@ from services.spanner_reader.adapters.subscriptions import TopicSubscriptions
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.partitions import Survey
 from services.spanner_reader.core.records import ROOT, StreamQuery
+from services.spanner_reader.doctor import doctor
 from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
 from services.spanner_reader.reader import Reader
@@ -66,10 +67,12 @@ def main(arguments: Sequence[str]) -> int:
                 pass
             case ["status", *rest]:
                 return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["doctor", *rest]:
+                return doctor(rest, os.environ, sys.stdout)
             case ["synced", table]:
                 return asyncio.run(synced(table, read_settings(Settings, os.environ)))
             case _:
-                raise MisconfiguredError("usage: python -m services.spanner_reader [status | synced TABLE]")
+                raise MisconfiguredError("usage: python -m services.spanner_reader [doctor | status | synced TABLE]")
         settings = read_settings(Settings, os.environ)
         configure_logs(service="spanner_reader", level=settings.log_level)
         log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})

@@ -241,7 +241,7 @@ def test_a_table_taken_out_and_put_back_is_marked(make: Callable[..., Watched]) 
         watched.alter("ALTER CHANGE STREAM s SET FOR u", "ALTER CHANGE STREAM s SET FOR u")
         async with watched.reading():
             await watched.until(lambda: bool(watched.announced("u")))
-        # Not for both: of several tables, the emulator's schema names the last alone once the stream was altered.
+        # Not for both: of several tables, the emulator watches the last alone once the stream was altered.
         watched.alter("ALTER CHANGE STREAM s SET FOR t", "ALTER CHANGE STREAM s SET FOR t")
         async with watched.reading():
             await watched.until(lambda: "t" in watched.marks())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import grpc
-from google.api_core.exceptions import GoogleAPICallError, NotFound
+from google.api_core.exceptions import GoogleAPICallError, MethodNotImplemented, NotFound
 from google.cloud.spanner_admin_database_v1 import DatabaseAdminAsyncClient
 from google.cloud.spanner_admin_database_v1.services.database_admin.transports import DatabaseAdminGrpcAsyncIOTransport
 from google.cloud.spanner_v1 import (
@@ -225,6 +225,16 @@ class Database:
         with contextlib.suppress(GoogleAPICallError):  # its locks end by themselves if this does not reach Spanner
             request = RollbackRequest(session=session, transaction_id=transaction)
             await self.client.rollback(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
+
+    async def granted(self, permissions: Sequence[str]) -> frozenset[str] | None:
+        """Return those of the permissions that this identity has; None of an emulator, which knows none."""
+        with self.errors("test of rights"):
+            request = {"resource": self.name, "permissions": list(permissions)}
+            try:
+                answer = await self._admin.test_iam_permissions(request, timeout=TIMEOUT)
+            except MethodNotImplemented:
+                return None
+        return frozenset(answer.permissions)
 
     async def change_schema(self, *statements: str) -> None:
         """Run DDL statements and wait until they are done."""

@@ -25,8 +25,8 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 _DEFAULT_CAPTURE: Final = "OLD_AND_NEW_VALUES"
-_EXCLUDING: Final = ("exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes")
-_TXN_EXCLUSION: Final = "allow_txn_exclusion"
+EXCLUDING: Final = ("exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes")
+TXN_EXCLUSION: Final = "allow_txn_exclusion"
 _DEFAULT_RETENTION: Final = "1d"
 _RETENTION: Final = re.compile(r"(\d+)([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -152,7 +152,7 @@ class SpannerCatalog:
             partition_mode=options.get("partition_mode", "IMMUTABLE_KEY_RANGE"),
             retention=_retention(options.get("retention_period", _DEFAULT_RETENTION)),
             exclusions=frozenset(
-                name for name in (*_EXCLUDING, _TXN_EXCLUSION) if options.get(name, "").lower() == "true"
+                name for name in (*EXCLUDING, TXN_EXCLUSION) if options.get(name, "").lower() == "true"
             ),
             dialect=dialect,
             retention_is_set="retention_period" in options,
@@ -182,7 +182,7 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
             f"  {alter} {stream_options(definition.dialect, _WHOLE_ROWS)}\n"
             "or with 'NEW_ROW_AND_OLD_VALUES', and start after the time of that statement"
         )
-    excluding = sorted(definition.exclusions & {*_EXCLUDING})
+    excluding = sorted(definition.exclusions & {*EXCLUDING})
     if excluding:
         raise MisconfiguredError(
             f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out would never reach "
@@ -190,12 +190,12 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
             f"{stream_options(definition.dialect, ', '.join(f'{name} = false' for name in excluding))}\n"
             "and start after the time of that statement"
         )
-    if _TXN_EXCLUSION in definition.exclusions:
+    if TXN_EXCLUSION in definition.exclusions:
         structlog.get_logger().warning(
             "transactions_can_be_excluded",
             change_stream=change_stream,
             fix="transactions that ask to be left out of change streams never reach BigQuery; "
-            f"{alter} {stream_options(definition.dialect, f'{_TXN_EXCLUSION} = false')} forbids them",
+            f"{alter} {stream_options(definition.dialect, f'{TXN_EXCLUSION} = false')} forbids them",
         )
 
 

@@ -1,0 +1,275 @@
+"""`doctor`, `status` and `synced` of the reader, on both emulators: a healthy setting, and faults planted in it."""
+
+import io
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.source import SpannerDatabase, Write
+from services.cdc_consumer.core.types import COLUMN_TYPES
+from services.spanner_reader.__main__ import MISCONFIGURED, main
+from services.spanner_reader.adapters.inspection import MIRRORED_TYPES, inspect_stream, inspect_table
+from services.spanner_reader.adapters.schema import StreamDefinition
+from services.spanner_reader.core.shapes import ColumnShape, TableShape
+from services.spanner_reader.doctor import doctor
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import short_name
+from shared.pubsub.topology import Topology
+from shared.runtime.findings import Level
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.test_spanner_reader_process import DDL, Pipeline
+
+pytestmark = pytest.mark.integration
+
+GOOD = StreamDefinition(
+    watches_everything=False,
+    value_capture_type="NEW_ROW",
+    partition_mode="IMMUTABLE_KEY_RANGE",
+    retention=timedelta(days=7),
+)
+ID = ColumnShape("id", "INT64", is_key=True, nullable=False)
+
+
+@dataclass
+class Patient:
+    """A watched database, a topic, and the environment of a reader between them."""
+
+    database: SpannerDatabase
+    partitions: SpannerDatabase
+    pubsub: str
+    topology: Topology
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "GOOGLE_CLOUD_PROJECT": self.database.instance.project,
+            "SPANNER_INSTANCE": self.database.instance.instance,
+            "SPANNER_DATABASE": self.database.name,
+            "PARTITION_DATABASE": self.partitions.name,
+            "CHANGE_STREAM": "Everything",
+            "TOPIC": short_name(self.topology.topic),
+            "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
+            "SPANNER_EMULATOR_HOST": self.database.instance.address,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+        } | self.variables
+
+    def examine(self) -> tuple[int, list[dict[str, str]]]:
+        """Return the exit code and the findings."""
+        out = io.StringIO()
+        code = doctor(["--json"], self.environment, out)
+        return code, json.loads(out.getvalue())
+
+    def errors(self) -> dict[str, str]:
+        """Return the cures of the errors, by what was looked at."""
+        code, findings = self.examine()
+        found = {one["check"]: one["cure"] for one in findings if one["level"] == "error"}
+        assert code == int(bool(found))
+        return found
+
+
+@pytest.fixture
+def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def patient(database: Callable[..., SpannerDatabase], pubsub_emulator: str, pubsub_channel: grpc.Channel) -> Patient:
+    """Return a setting in which nothing is wrong, but the retention, which nobody has set."""
+    return Patient(database(*DDL), database(), pubsub_emulator, a_topology(pubsub_channel))
+
+
+def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Patient) -> None:
+    patient.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
+    code, findings = patient.examine()
+    assert [one for one in findings if one["level"] != "ok"] == []
+    assert code == 0
+    looked_at = {one["check"] for one in findings}
+    assert {
+        "settings", "tables file", "stream Everything", "stream Everything: capture type", "table Planes",
+        "stream Everything: exclusions", "stream Everything: partition mode", "stream Everything: retention",
+        "stream Everything: query", "partition table", "progress", "clock", f"topic {patient.environment['TOPIC']}",
+        f"database {patient.database.name}", f"rights on {patient.partitions.name}",
+    } <= looked_at  # fmt: skip
+
+
+def test_a_stream_that_is_not_there_stops_no_other_check(patient: Patient) -> None:
+    patient.variables = {"CHANGE_STREAM": "Nothing", "TOPIC": f"unheard-{uuid.uuid4().hex}"}
+    errors = patient.errors()
+    assert "CREATE CHANGE STREAM Nothing" in errors["stream"]
+    assert "services.cdc_consumer setup" in errors[f"topic {patient.variables['TOPIC']}"]
+    assert errors.keys() == {"stream", f"topic {patient.variables['TOPIC']}"}
+
+
+def test_faults_of_a_stream_and_of_its_tables_are_named_with_their_cures(patient: Patient) -> None:
+    patient.database.alter(
+        "CREATE TABLE Loose (a INT64, b BYTES(8)) PRIMARY KEY (a, b)",
+        "CREATE CHANGE STREAM Parts FOR Loose",
+    )
+    patient.variables = {"CHANGE_STREAM": "Parts"}
+    errors = patient.errors()
+    alter = "ALTER CHANGE STREAM Parts SET OPTIONS"
+    assert f"{alter} (value_capture_type = 'NEW_ROW')" in errors["stream Parts: capture type"]
+    assert errors.keys() == {"stream Parts: capture type"}
+    _code, findings = patient.examine()
+    warnings = {one["check"]: (one["detail"], one["cure"]) for one in findings if one["level"] == "warning"}
+    assert "retention_period = '7d'" in warnings["stream Parts: retention"][1]
+    assert "a, b may be NULL" in warnings["table Loose: key"][0]
+    assert "NOT NULL" in warnings["table Loose: key"][1]
+    assert any("b (BYTES)" in one["detail"] for one in findings)
+
+
+def test_a_stream_that_would_watch_the_partition_table_is_named(patient: Patient) -> None:
+    patient.database.alter("CREATE CHANGE STREAM Whole FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')")
+    patient.variables = {"CHANGE_STREAM": "Whole", "PARTITION_DATABASE": patient.database.name}
+    errors = patient.errors()
+    assert "PARTITION_DATABASE" in errors["partition table"]
+    assert errors.keys() == {"partition table"}
+
+
+def test_a_database_that_is_not_there_and_one_that_does_not_answer_are_named(patient: Patient) -> None:
+    patient.variables = {"PARTITION_DATABASE": "nowhere"}
+    assert "PARTITION_DATABASE" in patient.errors()["database nowhere"]
+    patient.variables = {"SPANNER_EMULATOR_HOST": "127.0.0.1:1"}
+    errors = patient.errors()
+    assert "SPANNER_EMULATOR_HOST" in errors[f"database {patient.database.name}"]
+    assert not any(check.startswith("topic") for check in errors)
+
+
+def test_settings_and_tables_files_with_mistakes_are_named(patient: Patient, tmp_path: Path) -> None:
+    patient.variables = {"HEARTBEAT_INTERVAL": "1ms"}
+    assert patient.errors().keys() == {"settings"}
+    file = tmp_path / "tables.toml"
+    file.write_text("exclud = ['x']\n")
+    patient.variables = {"TABLES_FILE": str(file)}
+    assert patient.errors().keys() == {"tables file"}
+    file.write_text("exclude = ['*']\n")
+    assert "TABLES_FILE" in patient.errors()["tables"]
+
+
+@pytest.mark.parametrize(
+    ("definition", "check", "cure"),
+    [
+        (replace(GOOD, partition_mode="MUTABLE_KEY_RANGE"), "partition mode", "another stream"),
+        (replace(GOOD, retention=timedelta(days=1)), "retention", "retention_period = '7d'"),
+        (
+            replace(GOOD, exclusions=frozenset({"exclude_delete"})),
+            "exclusions",
+            "ALTER CHANGE STREAM s SET OPTIONS (exclude_delete = false)",
+        ),
+        (replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})), "exclusions", "allow_txn_exclusion = false"),
+    ],
+)
+def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition, check: str, cure: str) -> None:
+    (found,) = [one for one in inspect_stream("s", definition) if one.level is not Level.OK]
+    assert found.check == f"stream s: {check}"
+    assert cure in found.cure
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        (TableShape(()), "key"),
+        (TableShape(tuple(replace(ID, name=f"k{n}") for n in range(17))), "key"),
+        (TableShape((ID, ColumnShape("i", "INTERVAL"))), "types"),
+        (TableShape((ID, ColumnShape("i", "ARRAY<TOKENLIST>"))), "types"),
+        (TableShape((ID, *(ColumnShape(f"c{n}", "INT64") for n in range(9_998)))), "columns"),
+    ],
+)
+def test_tables_that_bigquery_cannot_have_are_named(table: TableShape, what: str) -> None:
+    (found,) = [one for one in inspect_table("t", table, "leave it out") if one.level is not Level.OK]
+    assert (found.level, found.check) == (Level.ERROR, f"table t: {what}")
+
+
+def test_the_types_that_are_known_are_those_of_the_consumer() -> None:
+    arrays = {f"ARRAY<{kind}>" for kind in MIRRORED_TYPES}
+    assert set(COLUMN_TYPES) == MIRRORED_TYPES | arrays
+    for kind in COLUMN_TYPES:
+        assert all(one.level is Level.OK for one in inspect_table("t", TableShape((ID, ColumnShape("c", kind))), "x"))
+
+
+@pytest.fixture
+def pipeline(
+    patient: Patient, pubsub_channel: grpc.Channel, new_processes: Any, monkeypatch: pytest.MonkeyPatch
+) -> Pipeline:
+    """Return a pipeline in the healthy setting, whose environment is this process's, too."""
+    for name, value in patient.environment.items():
+        monkeypatch.setenv(name, value)
+    return Pipeline(
+        patient.database, patient.partitions, patient.pubsub, pubsub_channel, patient.topology, new_processes
+    )
+
+
+def _status(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main(["status", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
+    pipeline: Pipeline, patient: Patient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, before = _status(capsys)
+    assert (code, before["state"], before["low_watermark"]) == (1, "not started yet", None)
+
+    reader = pipeline.start(CHECK_SCHEMA_EVERY="1s")
+    pipeline.write(rows=3)
+    pipeline.wait_for_all()
+    code, running = _status(capsys)
+    assert (code, running["state"], running["needs_resync"]) == (0, "reading", [])
+    assert sum(one["partitions"] for one in running["readers"]) >= 1
+    assert running["partitions"]["FINISHED"] >= 1  # the first query
+    assert 0 <= running["lag_seconds"] < 30
+    assert running["retention_left_seconds"] <= running["retention_seconds"]
+
+    patient.database.alter("ALTER TABLE Planes DROP COLUMN Name", "ALTER TABLE Planes ADD COLUMN Name INT64")
+    pipeline.processes.wait_until(
+        lambda: '"table_needs_resync"' in reader.output() or None, "the mark", timedelta(seconds=30)
+    )
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+
+    code, after = _status(capsys)
+    assert (code, after["state"]) == (1, "nobody reads")
+    (table,) = after["needs_resync"]
+    assert (table["table"], table["why"][0]["kind"], table["why"][0]["columns"]) == (
+        "Planes", "column_type_changed", ["Name"],
+    )  # fmt: skip
+    assert "synced Planes" in table["cure"]
+    assert main(["status"]) == 1
+    assert "Planes: needs re-sync since" in capsys.readouterr().out
+    _code, findings = patient.examine()
+    assert any(one["check"] == "table Planes" and one["level"] == "warning" for one in findings)
+
+    assert main(["synced", "Planes"]) == 0
+    assert main(["synced", "Planes"]) == MISCONFIGURED
+    assert _status(capsys)[1]["needs_resync"] == []
+
+
+def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
+    pipeline: Pipeline, patient: Patient, tmp_path: Path
+) -> None:
+    file = tmp_path / "tables.toml"
+    file.write_text('exclude = ["tmp_*"]\n[tables.Planes]\nbuckets = 1\n')
+    patient.database.alter(
+        "CREATE TABLE tmp_1 (Id INT64 NOT NULL) PRIMARY KEY (Id)",
+        "CREATE CHANGE STREAM Two FOR Planes, tmp_1 OPTIONS (value_capture_type = 'NEW_ROW')",
+    )
+    reader = pipeline.start(TABLES_FILE=str(file), CHANGE_STREAM="Two")
+    patient.database.commit([Write("insert", "tmp_1", {"Id": 1})])
+    pipeline.write(rows=20)
+    pipeline.wait_for_all()
+    assert sorted(key for key, _time in pipeline.received) == list(range(20))
+    announced = [json.loads(line)["table"] for line in reader.output().splitlines() if '"table_announced"' in line]
+    assert announced == ["Planes"]
+    wrong = pipeline.launch(TABLES_FILE=str(tmp_path / "none.toml"))
+    assert wrong.wait(timedelta(seconds=30)) == MISCONFIGURED
+    assert "TABLES_FILE" in wrong.output()
