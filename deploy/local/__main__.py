@@ -1,4 +1,4 @@
-"""The local platform: ``python -m deploy.local run | up | down | query SQL | sql [--database NAME] DML``."""
+"""The local platform: ``python -m deploy.local run | up | down | status | query SQL | sql DML``."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ from deploy.local.background import BackgroundPlatform, UpSettings
 from deploy.local.emulators import ROOT, find_java, find_sdk
 from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError
 from deploy.local.run import RunSettings, run
-from deploy.local.services import Pipeline, child_environment
+from deploy.local.services import Pipeline, child_environment, show_status
 from deploy.local.source import SpannerInstance
 from deploy.local.stack import DATABASES, Say
 from deploy.local.target import BigQueryDataset
@@ -62,6 +62,10 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
             return platform.down(_plain(console))
         case "serve":
             return platform.serve(read_settings(UpSettings, os.environ), environment, stop, _say(console))
+        case "status":
+            _up(platform)
+            state = platform.state()
+            return show_status(environment, state.readers, state.consumer)
         case "query":
             return _query(_up(platform), arguments.statement, console)
         case _:
@@ -155,6 +159,7 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("up", help="the same, left running")
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people
+    commands.add_parser("status", help="how the services that are up are")
     commands.add_parser("query", help="ask BigQuery").add_argument("statement")
     sql = commands.add_parser("sql", help="change a row in Spanner")
     names = [demo.name for demo in DATABASES]

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ _START_PATIENCE: Final = timedelta(minutes=5)
 _APPLY_PATIENCE: Final = timedelta(minutes=2)
 _STOP_PATIENCE: Final = 5 * GRACE
 _COMMAND: Final = ".venv/bin/python -m deploy.local"
+_A_FLIGHT: Final = "carrier = 'UA' AND flight = 1545 AND flight_date = '2013-01-01'"  # the first of the year
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +47,15 @@ class UpSettings:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `down`, `query` and `sql` need to know of the platform that is up."""
+    """What `down`, `query`, `sql` and `status` need to know of the platform that is up."""
 
     supervisor: int
     sessions: list[int]
     pipeline: Pipeline | None
     text: str
+    readers: Sequence[Pipeline] = ()
+    consumer: str = ""
+    """Its ``host:port``."""
 
 
 class BackgroundPlatform:
@@ -135,12 +139,14 @@ class BackgroundPlatform:
             with Processes(self._directory, environment, stop) as processes, running_stack(processes, say) as stack:
                 say("loading, and waiting until it is in BigQuery")
                 loads = [load(one.database, workload, stop) for one, workload in zip(stack.sources, made, strict=True)]
-                loaded = sum(loads, Counter()).total()
+                loaded = sum(loads, Counter[str]())
                 if not stack.wait_until_applied(loaded, _APPLY_PATIENCE, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
                 text = _how_to_use(stack, self._directory)
-                self._write(State(os.getpid(), processes.sessions(), stack.pipeline, text))
-                say(text)
+                readers = [source.pipeline for source in stack.sources]
+                sessions = processes.sessions()
+                say(text)  # before `up` is told that it is up, and ends
+                self._write(State(os.getpid(), sessions, stack.pipeline, text, readers, stack.consumer.address))
                 while not stop.wait(_CHECK_EVERY):
                     processes.check()
             return 0
@@ -148,7 +154,9 @@ class BackgroundPlatform:
     def state(self) -> State:
         """Return what the supervisor wrote."""
         state = json.loads(self._state.read_text())
-        return State(**{**state, "pipeline": Pipeline(**state["pipeline"]) if state["pipeline"] else None})
+        pipeline = Pipeline(**state["pipeline"]) if state["pipeline"] else None
+        readers = [Pipeline(**each) for each in state.get("readers", ())]
+        return State(**{**state, "pipeline": pipeline, "readers": readers})
 
     def pipeline(self) -> Pipeline | None:
         """Return the pipeline that is up, if any; not yet while it starts."""
@@ -179,8 +187,11 @@ class BackgroundPlatform:
 def _how_to_use(stack: Stack, directory: Path) -> str:
     pipeline = stack.pipeline
     services = {
-        **{f"reader of {one.demo.name}": f"{one.reader.address}   ({one.demo.dialect})" for one in stack.sources},
-        "cdc_consumer": stack.consumer.address,
+        **{
+            f"reader of {one.demo.name}": f"http://{one.reader.address}/metrics   ({one.demo.dialect})"
+            for one in stack.sources
+        },
+        "cdc_consumer": f"http://{stack.consumer.address}/metrics",
     }
     listed = "\n".join(f"  {name:<20} {address}" for name, address in services.items())
     return f"""up:
@@ -195,7 +206,12 @@ change a row in Spanner, and see it in BigQuery:
 in the database of the PostgreSQL dialect:
   {_COMMAND} sql --database weather "UPDATE stations SET name = 'Idlewild' WHERE code = 'JFK'"
   {_COMMAND} query "SELECT * FROM stations WHERE code = 'JFK'"
-or with the Cloud SDK's own tool:
+or a flight, and see every version of it and how long each held:
+  {_COMMAND} sql "UPDATE flights SET tail_number = 'N12345' WHERE {_A_FLIGHT}"
+  {_COMMAND} query "SELECT tail_number, valid_from, valid_to, is_current FROM flights_history WHERE {_A_FLIGHT}"
+how the services are:
+  {_COMMAND} status
+the same with the Cloud SDK's own tool:
   bq --api=http://{pipeline.bigquery_rest} --oauth_access_token=any --project_id={pipeline.project} query \\
     --nouse_legacy_sql "SELECT carrier, COUNT(*) FROM {pipeline.dataset}.flights GROUP BY carrier"
 end it: make down"""

@@ -68,11 +68,14 @@ class Progress:
             f"{name} {committed} committed, {published} published ({behind} behind)"
             for name, committed, published, behind in self._figures()
         )
-        return f"after {time.monotonic() - self._began:3.0f} s: {sources}; {self._stack.applied:,} applied"
+        return f"{self._summary()}: {sources}"
+
+    def _summary(self) -> str:
+        left = self._stack.to_be_applied(dict(self._changes))
+        return f"after {time.monotonic() - self._began:3.0f} s, {left:,} to be applied"
 
     def _table(self) -> Table:
-        applied = f"after {time.monotonic() - self._began:.0f} s, {self._stack.applied:,} applied"
-        table = Table("database", "committed", "published", "reader behind", caption=applied)
+        table = Table("database", "committed", "published", "reader behind", caption=self._summary())
         for row in self._figures():
             table.add_row(*row)
         return table

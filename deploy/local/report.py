@@ -10,6 +10,8 @@ from rich.table import Table
 from deploy.local.comparison import TableComparison
 from deploy.local.demo.added_columns import ColumnStory
 from deploy.local.demo.latency import Latencies
+from deploy.local.demo.schema import KEYS
+from deploy.local.history import HistoryComparison, told
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,14 @@ class Compared:
     name: str
     dialect: str
     tables: Sequence[TableComparison]
+    histories: Sequence[HistoryComparison]
     partitions_split: float
     partitions_merged: float
+
+    @property
+    def equal(self) -> bool:
+        """Tell whether BigQuery equals it, histories included."""
+        return all(one.equal for one in self.tables) and all(one.equal for one in self.histories)
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Report:
     @property
     def equal(self) -> bool:
         """Tell whether BigQuery equals Spanner."""
-        return all(one.equal for database in self.databases for one in database.tables)
+        return all(database.equal for database in self.databases)
 
     def print(self, console: Console) -> None:
         """Print it, what is most wanted last."""
@@ -69,7 +77,10 @@ class Report:
         for seen in self.columns:
             self._line(console, "column added in mid-stream", _added(seen))
         for database in self.databases:
-            for one in database.tables:
+            for history in database.histories:
+                self._history(console, history)
+        for database in self.databases:
+            for one in (*database.tables, *(history.result for history in database.histories)):
                 for named in one.named:
                     self._line(console, "  differs", named)
                 if one.differing > len(one.named):
@@ -77,6 +88,25 @@ class Report:
         console.print(
             "BigQuery equals Spanner, every column of every row" if self.equal else "BigQuery does NOT equal Spanner"
         )
+
+    def _history(self, console: Console, history: HistoryComparison) -> None:
+        repeats = history.rows - history.changes
+        twice = f" ({repeats:,} of them repeated)" if repeats else ""
+        current = "equal the mirror" if history.equal else "do NOT equal it"
+        self._line(
+            console,
+            f"history of {history.table}",
+            f"{history.changes:,} of {history.committed:,} changes{twice}, {history.versions:,} versions; "
+            f"the current ones {current}",
+        )
+        for versions in history.examples:
+            key = KEYS[history.table]
+            name = " ".join(str(versions[0].row[column]) for column in key)
+            for start, end, what in told(key, versions):
+                until = "now" if end is None else f"{end:%H:%M:%S.%f}"
+                line = f"  {name:<25}{start:%H:%M:%S.%f} to {until:<15}  {what}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                name = ""
 
     def _line(self, console: Console, what: str, text: str) -> None:
         console.print(f"{what}: {text}", markup=False, highlight=False, soft_wrap=True)
@@ -89,6 +119,6 @@ def _added(seen: AddedColumnSeen) -> str:
         return f"{text}; BigQuery's table does not have it" if story.seen is None else f"{text}; no change carried it"
     key = " ".join(str(value) for value in story.first[0])
     return (
-        f"{text}, in BigQuery {story.seen - story.added:.1f} s later; "
-        f"in {seen.held:,} of {seen.total:,} rows, changed since {seen.since:%H:%M:%S.%f} (first: {key})"
+        f"{text}, in BigQuery {story.seen - story.added:.1f} s later\n"
+        f"  {seen.held:,} of {seen.total:,} rows hold it, changed since {seen.since:%H:%M:%S.%f}; the first was {key}"
     )

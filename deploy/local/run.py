@@ -9,11 +9,12 @@ from typing import Final
 
 from rich.console import Console
 
-from deploy.local.comparison import compare_tables
+from deploy.local.comparison import compare_tables, table_shapes
 from deploy.local.demo.added_columns import AddedColumns, ColumnStory, rows_with
 from deploy.local.demo.latency import Latencies, LatencyProbe
 from deploy.local.demo.workload import Transaction, Workload
 from deploy.local.demo.workloads import workloads
+from deploy.local.history import compare_history
 from deploy.local.processes import Processes, StopRequestedError
 from deploy.local.progress import Progress
 from deploy.local.report import AddedColumnSeen, Compared, Report
@@ -66,13 +67,13 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
                 changes += load(source.database, workload, stop)
             say(f"loaded {changes.total():,} rows; waiting until they are applied")
             # so that latencies are not those of the load
-            stack.wait_until_applied(changes.total(), settings.patience, stop)
+            stack.wait_until_applied(changes, settings.patience, stop)
             say(f"changing rows: {settings.rate} changes a second for {settings.seconds} s")
             changed = _change(settings, stack, told, changes, stop, say)
             if stop.requested:
                 raise StopRequestedError("asked to stop")
             say("writes have stopped; waiting until BigQuery equals Spanner")
-            databases = _until_equal(settings, stack, changes.total(), stop)
+            databases = _until_equal(settings, stack, changes, stop)
         processes.check()
         report = Report(
             databases=databases,
@@ -138,19 +139,23 @@ def _mixed(told: Sequence[tuple[Source, Workload]], wanted: int) -> Iterator[tup
         yield told[turn][0], transaction
 
 
-def _until_equal(settings: RunSettings, stack: Stack, committed: int, stop: Stop) -> list[Compared]:
+def _until_equal(settings: RunSettings, stack: Stack, changes: Counter[str], stop: Stop) -> list[Compared]:
     """Compare as soon as everything is said to be applied, and again until equal or out of patience."""
     deadline = time.monotonic() + settings.patience.total_seconds()
-    stack.wait_until_applied(committed, settings.patience, stop)
+    stack.wait_until_applied(changes, settings.patience, stop)
     while True:
-        databases = [_compare(source, stack) for source in stack.sources]
-        equal = all(one.equal for database in databases for one in database.tables)
-        if equal or time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
+        databases = [_compare(source, stack, changes) for source in stack.sources]
+        if all(database.equal for database in databases) or time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
             return databases
 
 
-def _compare(source: Source, stack: Stack) -> Compared:
+def _compare(source: Source, stack: Stack, changes: Counter[str]) -> Compared:
     tables = compare_tables(source.database, stack.dataset, source.demo.keys)
+    shapes = table_shapes(source.database) if source.demo.histories else {}
+    histories = [
+        compare_history(shapes[table], source.database.query(f"SELECT * FROM {table}"), stack.dataset, changes[table])
+        for table in source.demo.histories
+    ]
     counted = source.reader.metrics()
     split, merged = (counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged"))
-    return Compared(source.demo.name, source.demo.dialect, tables, split, merged)
+    return Compared(source.demo.name, source.demo.dialect, tables, histories, split, merged)

@@ -4,11 +4,12 @@ Used by `make run` and by the end-to-end tests. The services are never imported.
 """
 
 import re
+import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -48,6 +49,8 @@ class Pipeline:
     partition_database: str | None = None
     name: str = "millrace"
     """Its topic and dataset, and the first part of the other names."""
+    tables_file: str | None = None
+    """What the services are told of tables; None: all are mirrored."""
 
     @property
     def topology(self) -> Topology:
@@ -82,6 +85,7 @@ class Pipeline:
             "CHANGE_STREAM": self.change_stream,
             "TOPIC": topology.topic,
             "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
+            **self._tables_file(),
         }
         return settings if start is None else {**settings, "START_TIMESTAMP": format_timestamp(start)}
 
@@ -99,7 +103,11 @@ class Pipeline:
             "BIGQUERY_STORAGE_EMULATOR_HOST": self.bigquery_grpc,
             "SPARK_MASTER": "local[2]",
             "CHECKPOINT_LOCATION": str(checkpoint),
+            **self._tables_file(),
         }
+
+    def _tables_file(self) -> dict[str, str]:
+        return {} if self.tables_file is None else {"TABLES_FILE": self.tables_file}
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,8 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Return where it says how it is."""
-        return f"http://{HOST}:{self.port}/metrics"
+        """Return the ``host:port`` of its health and metrics."""
+        return f"{HOST}:{self.port}"
 
     @property
     def ready(self) -> bool:
@@ -129,7 +137,7 @@ class Service:
 
     def _get(self, path: str) -> str | None:
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
                 return str(answer.read().decode())
         except (urllib.error.URLError, OSError):
             return None
@@ -157,6 +165,14 @@ def wait_until_ready(processes: Processes, *services: Service, patience: timedel
     """Wait until all of them say that they are ready; ProcessDiedError with the end of its log if one dies."""
     for service in services:
         processes.wait_until(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
+
+
+def show_status(environment: Mapping[str, str], readers: Sequence[Pipeline], consumer: str) -> int:
+    """Let the services' own `status` say how they are, the consumer's at its ``host:port``; return the worst code."""
+    environment = {**environment, "PYTHONPATH": str(ROOT)}
+    asked = [([READER, "status"], {**environment, **pipeline.reader_environment()}) for pipeline in readers]
+    asked.append(([CONSUMER, "status", "--address", consumer], environment))
+    return max(subprocess.run([sys.executable, "-m", *what], env=told, check=False).returncode for what, told in asked)
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:

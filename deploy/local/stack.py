@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from shared.runtime.stop import Stop
 PROJECT: Final = "millrace-local"
 INSTANCE: Final = "local"
 DATABASES: Final = (FLIGHTS, WEATHER)
+_TABLES_FILE: Final = "".join(f'[tables."{table}"]\nmode = "both"\n' for demo in DATABASES for table in demo.histories)
 
 Say = Callable[[str], None]
 
@@ -50,16 +51,20 @@ class Stack:
         """Return the first source's pipeline: all have the same topic and dataset."""
         return self.sources[0].pipeline
 
-    @property
-    def applied(self) -> int:
-        """Return how many changes BigQuery has, as themselves or in a newer one of the same row."""
-        counted = self.consumer.metrics()
-        return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded")))
+    def to_be_applied(self, changes: Mapping[str, int]) -> int:
+        """Return how much of the committed changes, counted by table, BigQuery does not have yet.
 
-    def wait_until_applied(self, committed: int, patience: timedelta, stop: Stop) -> bool:
-        """Wait until as many changes are applied as were committed; return whether that came within patience."""
+        It has a change as itself or in a newer one of the same row; one that also goes into a history counts twice.
+        """
+        counted = self.consumer.metrics()
+        applied = sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded"))
+        in_histories = sum(changes.get(table, 0) for source in self.sources for table in source.demo.histories)
+        return max(0, sum(changes.values()) + in_histories - int(applied))
+
+    def wait_until_applied(self, changes: Mapping[str, int], patience: timedelta, stop: Stop) -> bool:
+        """Wait until the committed changes are applied; return whether that came within patience."""
         deadline = time.monotonic() + patience.total_seconds()
-        while self.applied < committed:
+        while self.to_be_applied(changes):
             if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
                 return False
         return True
@@ -76,7 +81,10 @@ def running_stack(processes: Processes, say: Say, **spanner_flags: str) -> Itera
         say("creating databases, change streams, topics and dataset")
         instance = SpannerInstance.create(spanner, PROJECT, INSTANCE)
         stack.callback(instance.close)
-        made = [_create(instance, demo, pubsub=pubsub, rest=rest, grpc=grpc) for demo in DATABASES]
+        tables_file = processes.directory / "tables.toml"
+        tables_file.write_text(_TABLES_FILE)
+        told = {"pubsub": pubsub, "bigquery_rest": rest, "bigquery_grpc": grpc, "tables_file": str(tables_file)}
+        made = [_create(instance, demo, told) for demo in DATABASES]
         pipeline = made[0][1]
         pipeline.create_topics()
         dataset = BigQueryDataset(rest, PROJECT, pipeline.dataset)
@@ -92,22 +100,18 @@ def running_stack(processes: Processes, say: Say, **spanner_flags: str) -> Itera
             say("stopping")
 
 
-def _create(
-    instance: SpannerInstance, demo: DemoDatabase, *, pubsub: str, rest: str, grpc: str
-) -> tuple[SpannerDatabase, Pipeline]:
+def _create(instance: SpannerInstance, demo: DemoDatabase, told: Mapping[str, str]) -> tuple[SpannerDatabase, Pipeline]:
     """Make a database of the demo, and one of the same dialect for its reader's partition table."""
     database = instance.create_database(demo.statements, demo.name, postgresql=demo.postgresql)
     partitions = instance.create_database([], f"{demo.name}-millrace", postgresql=demo.postgresql)
     return database, Pipeline(
         spanner=instance.address,
-        pubsub=pubsub,
-        bigquery_rest=rest,
-        bigquery_grpc=grpc,
         project=PROJECT,
         instance=INSTANCE,
         database=demo.name,
         partition_database=partitions.name,
         change_stream=demo.change_stream,
+        **told,
     )
 
 

@@ -72,7 +72,7 @@ def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) ->
     up = clone.type("make up", ROWS="100")
     assert up.returncode == 0, up.stdout + up.stderr
     typed = re.findall(r"^ +(\.venv/bin/python -m deploy\.local (sql|query) .+)$", up.stdout, re.MULTILINE)
-    assert [kind for _, kind in typed] == ["sql", "query"] * 2, "one database of each dialect"
+    assert [kind for _, kind in typed] == ["sql", "query"] * 3, "one database of each dialect, and a history"
     for (change, _), (query, _) in zip(typed[::2], typed[1::2], strict=True):
         renamed = shlex.split(change)[-1].split("'")[1]
         assert renamed not in clone.type(query).stdout
@@ -86,6 +86,10 @@ def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) ->
             timeout=timedelta(seconds=60),
         )
 
+    status = clone.type(".venv/bin/python -m deploy.local status")
+    assert status.returncode == 0, status.stdout + status.stderr
+    assert status.stdout.count("_changes: reading at") == 2, status.stdout
+    assert "cdc_consumer: running since" in status.stdout
     assert clone.type("make up").stdout.startswith("already up\n")
     down = clone.type("make down")
     assert (down.returncode, down.stdout) == (0, "down\n"), down.stdout + down.stderr

@@ -45,8 +45,8 @@ def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
         *(("PostgreSQL", table) for table in ("observations", "stations")),
     ]
     added = re.findall(
-        r"column added in mid-stream: (\S+) \((\S+)\) after [\d.]+ s, in BigQuery [\d.]+ s later; "
-        r"in ([\d,]+) of ([\d,]+) rows",
+        r"column added in mid-stream: (\S+) \((\S+)\) after [\d.]+ s, in BigQuery [\d.]+ s later\n"
+        r"  ([\d,]+) of ([\d,]+) rows hold it, changed since [\d:.]+; the first was ",
         run.stdout,
     )
     assert [one[:2] for one in added] == [
@@ -54,6 +54,12 @@ def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
         ("observations.temperature_c", "PostgreSQL"),
     ]
     assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
+    ((changes, committed),) = re.findall(
+        r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; the current ones equal the mirror",
+        run.stdout,
+    )
+    assert changes == committed
+    assert re.search(r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +inserted$", run.stdout, re.MULTILINE)
     assert run.stdout.rstrip().endswith("BigQuery equals Spanner, every column of every row")
     assert running(mark) == []
 

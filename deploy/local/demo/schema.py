@@ -35,6 +35,8 @@ class DemoDatabase:
     added: AddedColumn
     cascades: Mapping[str, str] = field(default_factory=dict)
     """Parent table -> child table whose rows are deleted with the parent's; its key begins with the parent's."""
+    histories: Sequence[str] = ()
+    """The tables of which BigQuery keeps every change beside the mirror."""
     postgresql: bool = False
 
     @property
@@ -137,6 +139,7 @@ FLIGHTS: Final = DemoDatabase(
     },
     added=AddedColumn("flights", "aircraft", "STRING(MAX)"),
     cascades={"airlines": "flights"},
+    histories=("flights",),
 )
 WEATHER: Final = DemoDatabase(
     name="weather",
