@@ -70,8 +70,6 @@ MISCONFIGURED: Final = 2
 _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
 _FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may take: Spark's own end needs the rest
 _LOOK: Final = timedelta(milliseconds=200)
-_LIVENESS: Final = timedelta(minutes=15)
-"""How long a micro-batch may take without a sign of life; a task that waits for a service gives one at each retry."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -128,7 +126,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
     tables_text, tables = load_tables_file(settings.tables_file)
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
-    health = Health(_LIVENESS)
+    health = Health(settings.liveness)
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SystemClock())
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)

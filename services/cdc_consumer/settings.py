@@ -41,6 +41,11 @@ class Settings:
     keep_messages_for: timedelta = setting(
         "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)
     )
+    liveness: timedelta = setting(
+        "how long a micro-batch may give no sign of life; one that waits for a service gives one at each retry",
+        default=timedelta(minutes=15),
+        least=timedelta(seconds=15),
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8081, least=0, most=65_535)

@@ -1,18 +1,33 @@
-"""BigQuery away for long: Pub/Sub keeps the backlog, leases are kept, nothing is lost and nothing becomes a letter."""
+"""BigQuery away for long: Pub/Sub keeps the backlog, leases are kept, nothing is lost and nothing becomes a letter.
 
+And the consumer says what is the matter, and is not taken to be dead for it.
+"""
+
+import io
+import json
 import signal
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from deploy.local import emulators
+from deploy.local.emulators import HOST
 from deploy.local.processes import Processes
 from deploy.local.services import Service, start_consumer, start_reader, wait_until_ready
 from deploy.local.source import SpannerInstance, Write
+from services.cdc_consumer.status_command import status
 from tests.e2e.rig import ACK_DEADLINE, TABLES, NewRig, Rig
 from tests.integration.wire import wire
 
 pytestmark = pytest.mark.timeout(300)  # an outage takes its time, and so does a busy machine
+
+LIVENESS = timedelta(seconds=30)
+"""Shorter than the outages here."""
 
 
 def singer(key: int, name: str) -> Write:
@@ -47,9 +62,9 @@ class Deliveries:
         assert self._rig.letters() == []
 
 
-def warm(rig: Rig) -> Service:
+def warm(rig: Rig, **settings: str) -> Service:
     """Start both services and let them apply something; return the consumer."""
-    consumer = start_consumer(rig.processes, rig.pipeline)
+    consumer = start_consumer(rig.processes, rig.pipeline, **settings)
     reader = start_reader(rig.processes, rig.pipeline, start=rig.start)
     wait_until_ready(rig.processes, consumer, reader)
     rig.commit(*[singer(key, "before") for key in range(10)])
@@ -57,17 +72,44 @@ def warm(rig: Rig) -> Service:
     return consumer
 
 
+def answer(consumer: Service, path: str) -> int:
+    """Return the status of an answer of the consumer's health port."""
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{consumer.port}{path}", timeout=20) as answered:
+            return int(answered.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def state_of(consumer: Service, table: str) -> tuple[int, Mapping[str, Any]]:
+    """Ask as an operator does; return the exit code and what is said of a table."""
+    out = io.StringIO()
+    code = status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, out)
+    tables: Sequence[Mapping[str, Any]] = json.loads(out.getvalue())["tables"]
+    return code, next(one for one in tables if one["table"] == table)
+
+
 def test_appends_refused_for_five_ack_deadlines_mean_no_redelivery_and_no_letter(rig: Rig) -> None:
-    deliveries = Deliveries(rig, warm(rig))
+    consumer = warm(rig, LIVENESS=f"{LIVENESS.seconds}s")
+    deliveries = Deliveries(rig, consumer)
+    rig.wait(lambda: state_of(consumer, "Singers")[1]["state"] == "running", "the table to be said to run")
 
     with rig.fault(action="close", status="UNAVAILABLE"):
         refused = rig.stats()["refused"]
         rig.commit(*[singer(key, "while away") for key in range(10)])
         rig.wait(lambda: rig.stats()["refused"] > refused, "the first refusal")
-        time.sleep(5 * ACK_DEADLINE.total_seconds())
+        ends = time.monotonic() + 5 * ACK_DEADLINE.total_seconds()  # longer than the consumer may be without a sign
+        while time.monotonic() < ends:
+            assert (answer(consumer, "/healthz"), answer(consumer, "/readyz")) == (200, 200)
+            time.sleep(1)
         rig.processes.check()
+        code, told = state_of(consumer, "Singers")
+        assert (code, told["state"]) == (1, "put off")
+        assert "UNAVAILABLE" in told["troubles"][0]["why"]
         rig.commit(*[singer(key, "later while away") for key in range(5)])
     rig.wait_until_equal()
+    rig.wait(lambda: state_of(consumer, "Singers")[1]["state"] == "running", "the table to be said to run again")
 
     deliveries.check()
 
