@@ -322,6 +322,21 @@ class TestBigQueryTables(TablesContract):
         assert resource["clustering"] == {"fields": ["id"]}
         assert "tableConstraints" not in resource
 
+    def test_a_changelog_of_somebody_elses_is_left_to_them(self, place: Place, stand_in: StandIn) -> None:
+        stand_in.run("CREATE TABLE planes_changelog (id INT64, _metadata_spanner_mod_type STRING)")
+        with pytest.raises(TableTroubleError, match="a name or a dataset of its own"):
+            place.tables.ensure(HISTORY)
+        assert place.columns("planes_changelog") == ["id", "_metadata_spanner_mod_type"]
+
+    def test_a_history_that_has_lost_its_labels_is_claimed_again(self, place: Place, stand_in: StandIn) -> None:
+        place.tables.ensure(HISTORY)
+        table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes_changelog")
+        labels, table.labels = table.labels, {}
+        assert stand_in.client.update_table(table, ["labels"]).labels == {}
+        place.others.ensure(HISTORY)
+
+        assert stand_in.client.get_table(table.reference).labels == labels
+
     def test_a_view_that_is_gone_or_older_than_its_table_is_brought_up_to_date(
         self, place: Place, stand_in: StandIn
     ) -> None:

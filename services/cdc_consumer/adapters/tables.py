@@ -22,7 +22,7 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.history_views import HISTORY_OF, HistoryViews
-from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
+from services.cdc_consumer.core.tables import COLUMN_LIMIT, SEQUENCE_COLUMN, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -251,11 +251,13 @@ def _field(column: TableColumn) -> bigquery.SchemaField:
 def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
     """Return a table as it is. A column that Millrace would not make has a type of which nothing else is equal.
 
-    A table that says nothing of what it holds may come to hold what is wanted.
+    A table that says nothing of what it holds may come to hold what is wanted; a history only if it has been one, for
+    rows without a sequence (Google's template names its tables alike) would be taken for repeats of each other.
     """
-    of_what = _digest(wanted.mirror_of)
+    of_what, names = _digest(wanted.mirror_of), {field.name for field in table.schema}
     ours, others = (HISTORY_OF, MIRROR_OF) if wanted.append_only else (MIRROR_OF, HISTORY_OF)
     free = table.labels.get(ours) in (None, of_what) and others not in table.labels
+    free = free and not (wanted.append_only and SEQUENCE_COLUMN not in names)
     return replace(
         wanted,
         name=table.table_id,
