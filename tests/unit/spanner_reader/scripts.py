@@ -90,6 +90,7 @@ class World:
         owner: str = "reader",
         life: Life | None = None,
         publisher: FakePublisher | None = None,
+        store: FakePartitionStore | None = None,
         end: Nanoseconds | None = None,
         seed: int = 0,
         lease: timedelta = LEASE,
@@ -102,7 +103,7 @@ class World:
         life = life or Life()
         return Reader(
             stream=FakeChangeStream(self.script, life),
-            store=FakePartitionStore(self.table, owner, lease, life),
+            store=store or FakePartitionStore(self.table, owner, lease, life),
             publisher=publisher or FakePublisher(self.topic, life, seed=seed),
             subscriptions=self.subscriptions,
             catalog=self.catalog,

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from services.spanner_reader.core.records import ROOT, ColumnType, DataChangeRecord
 from services.spanner_reader.core.shapes import Finding, Kind, Mark
-from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.ports import CatalogLook, WatchedTable
 from services.spanner_reader.schema_watch import cure
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_reader import CrashError, Life, Script
@@ -177,6 +177,25 @@ def test_a_schema_that_cannot_be_looked_at_stops_nothing_and_is_looked_at_again(
             world.catalog.away = False
             world.catalog.tables.append(replace(SINGERS, name="Albums"))
             await until(lambda: len(world.topic.headers) == 2)
+
+    run(scenario)
+
+
+def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        world = a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1]))
+        await world.add_root(START)
+        reader = world.reader()  # a look a minute
+        answer = world.catalog.look
+
+        async def once_then_away() -> CatalogLook:
+            world.catalog.away = world.catalog.asked == 1  # the one at the start is answered, the next is not
+            return await answer()
+
+        world.catalog.look = once_then_away  # type: ignore[method-assign]
+        async with running(reader):
+            await until(lambda: bool(world.shapes.marks))  # a second later, and not a minute
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
 
     run(scenario)
 

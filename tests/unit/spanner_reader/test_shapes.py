@@ -127,6 +127,15 @@ def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -
     assert [one.kind for one in again.findings] == [Kind.TABLE_AGAIN]
 
 
+def test_a_table_that_went_while_it_was_left_out_is_remembered_all_the_same() -> None:
+    remembered = compare(None, a_look(THEN, everything=True, Singers=SINGERS)).remembered
+    for look in (a_look(Nanoseconds(1_200), everything=True, Singers=replace(SINGERS, watched=False)),) * 2:
+        remembered = compare(remembered, look).remembered
+    remembered = compare(remembered, a_look(Nanoseconds(1_500), everything=True)).remembered
+    again = compare(remembered, a_look(NOW, everything=True, Singers=SINGERS))
+    assert [one.kind for one in again.findings] == [Kind.TABLE_AGAIN]
+
+
 def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
     first = compare(None, a_look(THEN, Singers=SINGERS)).remembered
     without = compare(first, a_look(Nanoseconds(1_500), Singers=TableShape((ID, NAME)))).remembered
