@@ -1,0 +1,95 @@
+"""A message whose content kills whoever decodes it: a real worker of a real Spark dies, and the rest is applied.
+
+What kills is planted from outside, in the interpreter that Spark's workers run on: decoding a message that holds a
+certain word ends the process with SIGKILL, as exhausted memory or a fault in a native library would.
+"""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.local.processes import wait_until
+from deploy.local.services import start_consumer
+from shared.contracts.reasons import Reason
+from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
+from tests.builders import a_change, a_header, a_message
+from tests.integration.test_cdc_consumer import ACK_DEADLINE, World, acks, ends, events
+from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+PATIENCE = timedelta(seconds=240)
+SUSPECT, FATAL = 4, 20
+"""At which deliveries a message is handled alone and last, and at which it is set aside undecoded."""
+
+_DEADLY = """
+import os, signal
+import shared.contracts.change_batch as change_batch
+decode_batch = change_batch.decode_batch
+def decode_or_die(data):
+    if b"killer" in data:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return decode_batch(data)
+change_batch.decode_batch = decode_or_die
+"""
+
+
+@pytest.fixture
+def deadly_python(tmp_path: Path) -> str:
+    """Return an interpreter that is this one, but dies of the killer."""
+    (tmp_path / "sitecustomize.py").write_text(_DEADLY)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def deliver(world: World, until: int) -> None:
+    """Lease the one message there is and give it back, again and again, until it has been delivered so often."""
+    pull, modify = pull_stub(world.channel), modify_ack_deadline_stub(world.channel)
+    subscription = world.topology.subscription
+
+    def once() -> bool | None:
+        request = PullRequest(subscription=subscription, max_messages=10, return_immediately=True)
+        received = pull(request, timeout=10).received_messages
+        ids = [one.ack_id for one in received]
+        if ids:
+            modify(ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=10)
+        assert len(received) <= 1
+        return True if received and received[0].delivery_attempt >= until else None
+
+    wait_until(once, f"delivery {until}", timeout=3 * ACK_DEADLINE)
+
+
+def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_letter(
+    world: World, deadly_python: str
+) -> None:
+    killer = a_message(a_change(99, name="killer"), a_change(98))
+    world.publish(killer)
+    deliver(world, until=SUSPECT - 1)
+    for table in ("planes", "pilots"):
+        header = a_header(table)
+        world.publish(*[a_message(a_change(n % 10, n + 1), header=header) for n in range(50)])
+    newest = {n % 10: f"name {n + 1}" for n in range(50)}
+
+    settings = {"PYSPARK_PYTHON": deadly_python, "TASKS": "1", "LINGER": "3s"}  # so that all come in one micro-batch
+    first = start_consumer(world.processes, world.pipeline, "first", **settings)
+    first.process.expected_to_end = True
+    assert first.process.wait(PATIENCE) == 1, first.process.obituary()
+    (failed,) = events(first.process, "service_failed")
+    assert "crashed" in failed["error"] or "exited unexpectedly" in failed["error"]
+    assert {table: world.names(table) for table in ("planes", "pilots")} == {"planes": newest, "pilots": newest}
+    deliver(world, until=FATAL - 1)  # nothing else has come back: all others were acked before
+
+    world.publish(a_message(a_change(1, 100)))
+    second = start_consumer(world.processes, world.pipeline, "first", **settings)
+    world.processes.wait_until(
+        lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", PATIENCE
+    )
+    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", PATIENCE)
+    (letter,) = world.letters()
+    assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, killer["data"])
+    assert "may end the process" in letter.detail
+    assert ends(second) == 0
