@@ -78,7 +78,11 @@ def main(arguments: Sequence[str]) -> int:
         log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
         health = Health()
         registry = CollectorRegistry()
-        with stop_on_signals() as stop, serving_health(health, registry, settings.host, settings.port) as port:
+        metrics = ReaderMetrics(registry)
+        with (
+            stop_on_signals() as stop,
+            serving_health(health, registry, settings.host, settings.port, metrics.document) as port,
+        ):
             log.info("health_served", port=port)
             subscriptions = TopicSubscriptions(
                 settings.pubsub_emulator_host,
@@ -86,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
                 settings.keep_messages_for,
             )
             subscriptions.check_now(stop)
-            asyncio.run(read(settings, stop, health, ReaderMetrics(registry), subscriptions))
+            asyncio.run(read(settings, stop, health, metrics, subscriptions))
     except MisconfiguredError as error:
         log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
         return MISCONFIGURED

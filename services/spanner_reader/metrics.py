@@ -12,7 +12,8 @@ from services.spanner_reader.core.records import (
     StreamRecord,
 )
 from services.spanner_reader.core.shapes import Kind, Mark
-from shared.contracts.timestamps import Nanoseconds
+from services.spanner_reader.status import READING, resync
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 _SECOND: Final = 1_000_000_000
 
@@ -36,6 +37,8 @@ class ReaderMetrics:
         self._loses = Gauge(
             "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
         )
+        self._marks: tuple[Mark, ...] = ()
+        self._surveyed: Mapping[str, object] = {}
         self._resync = Gauge(
             "millrace_reader_tables_needing_resync",
             "Tables whose data changed without change records, by what was done to them",
@@ -77,6 +80,7 @@ class ReaderMetrics:
 
     def need_resync(self, marks: Sequence[Mark]) -> None:
         """Show how many tables need re-sync, and why."""
+        self._marks = tuple(marks)
         for kind in Kind:
             self._resync.labels(kind.value).set(sum(kind in {one.kind for one in mark.findings} for mark in marks))
 
@@ -86,3 +90,15 @@ class ReaderMetrics:
             self._partitions.labels(state).set(count)
         self._low_watermark.set(low_watermark / _SECOND)
         self._lag.set(max(0, now - low_watermark) / _SECOND)
+        self._surveyed = {
+            "state": READING,
+            "now": format_timestamp(now),
+            "partitions": dict(states),
+            "low_watermark": format_timestamp(low_watermark),
+            "lag_seconds": max(0, now - low_watermark) / _SECOND,
+        }
+
+    def document(self) -> Mapping[str, object]:
+        """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
+        marks = [resync(mark) for mark in self._marks]
+        return {"service": "spanner_reader", "state": "starting", **self._surveyed, "needs_resync": marks}

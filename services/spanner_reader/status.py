@@ -49,7 +49,7 @@ def document(
         "retention_seconds": retention.total_seconds(),
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
         "schema_looked_at": None if look is None else format_timestamp(look.at),
-        "needs_resync": [_resync(mark) for mark in marks],
+        "needs_resync": [resync(mark) for mark in marks],
         "left": [] if look is None else [n for n, t in sorted(look.tables.items()) if t.mirrored and not t.watched],
     }
 
@@ -92,7 +92,8 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         yield "no table needs re-sync"
 
 
-def _resync(mark: Mark) -> Mapping[str, Any]:
+def resync(mark: Mark) -> Mapping[str, Any]:
+    """Return what there is to say of a table that needs re-sync."""
     return {
         "table": mark.table,
         "since": format_timestamp(mark.since),

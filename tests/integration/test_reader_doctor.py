@@ -2,6 +2,7 @@
 
 import io
 import json
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -234,6 +235,10 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     pipeline.processes.wait_until(
         lambda: '"table_needs_resync"' in reader.output() or None, "the mark", timedelta(seconds=30)
     )
+    (line,) = [line for line in reader.output().splitlines() if '"health_served"' in line]
+    with urllib.request.urlopen(f"http://127.0.0.1:{json.loads(line)['port']}/status", timeout=5) as answer:
+        asked = json.loads(answer.read())
+    assert (asked["state"], [one["table"] for one in asked["needs_resync"]]) == ("reading", ["Planes"])
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
 
