@@ -331,7 +331,7 @@ class TestBigQueryTables(TablesContract):
     def test_a_history_that_has_lost_its_labels_is_claimed_again(self, place: Place, stand_in: StandIn) -> None:
         place.tables.ensure(HISTORY)
         table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes_changelog")
-        labels, table.labels = table.labels, {}
+        labels, table.labels = table.labels, dict.fromkeys(table.labels)
         assert stand_in.client.update_table(table, ["labels"]).labels == {}
         place.others.ensure(HISTORY)
 

@@ -119,6 +119,18 @@ class TestDefinitions:
         with pytest.raises(exceptions.BadRequest):
             stand_in.client.update_table(table, ["schema"])
 
+    def test_a_patch_of_labels_adds_to_them_and_null_takes_one_off(self, stand_in: StandIn) -> None:
+        made = stand_in.client.create_table(a_table(stand_in, "labelled", [KEY], labels={"a": "1", "b": "2"}))
+        made.labels = {"b": None, "c": "3"}
+        stand_in.client.update_table(made, ["labels"])
+
+        assert definition(stand_in, "labelled").labels == {"a": "1", "c": "3"}
+
+    @pytest.mark.parametrize("labels", [{"A": "x"}, {"1a": "x"}, {"a": "X"}, {"a": "x" * 64}, {"a.b": ""}])
+    def test_labels_are_of_few_kinds_of_letters(self, stand_in: StandIn, labels: dict[str, str]) -> None:
+        with pytest.raises(exceptions.BadRequest, match="Invalid label"):
+            stand_in.client.create_table(a_table(stand_in, "labelled", [KEY], labels=labels))
+
     def test_rows_that_were_there_read_null_in_a_new_column(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64, PRIMARY KEY (k) NOT ENFORCED)")
         stand_in.append("t", {"k": "int64", **CHANGE}, [change("UPSERT", "1", k=1)])

@@ -11,6 +11,8 @@ from deploy.local.bigquery.column_types import column_type
 from deploy.local.bigquery.errors import ApiError, invalid
 
 _KEPT: Final = ("description", "friendlyName", "labels", "maxStaleness", "expirationTime")
+_LABELS: Final = 64
+_LABEL_LETTERS: Final = 63
 _DATASET_KEPT: Final = ("description", "friendlyName", "labels", "location", "defaultTableExpirationMs")
 
 
@@ -79,8 +81,13 @@ def read_table(within: DatasetName, resource: Mapping[str, Any]) -> Table:
     return Table(TableName(within.project, within.dataset, reference["tableId"]), **parts)
 
 
-def read_changes(resource: Mapping[str, Any], table: Table | None = None) -> Mapping[str, Any]:
-    """Return what a resource says of a definition, as arguments for it; what it does not mention is left out."""
+def read_changes(
+    resource: Mapping[str, Any], table: Table | None = None, *, patched: bool = False
+) -> Mapping[str, Any]:
+    """Return what a resource says of a definition, as arguments for it; what it does not mention is left out.
+
+    ``patched``: of the labels too, so that one is taken off by a null; otherwise they are replaced.
+    """
     changes: dict[str, Any] = {}
     if resource.get("schema") is not None:
         changes["columns"] = read_columns(resource["schema"].get("fields") or ())
@@ -97,8 +104,26 @@ def read_changes(resource: Mapping[str, Any], table: Table | None = None) -> Map
     for key in _KEPT:
         if key in resource:
             properties[key] = resource[key]
+    if resource.get("labels") is not None:
+        properties["labels"] = _read_labels(resource["labels"], table if patched else None)
     changes["properties"] = {key: value for key, value in properties.items() if value is not None}
     return changes
+
+
+def _read_labels(labels: Mapping[str, Any], patched: Table | None) -> Mapping[str, str]:
+    """Return labels (BigQuery, "Introduction to labels", requirements); ApiError where one is none."""
+    before: Any = (patched.properties.get("labels") if patched is not None else None) or {}
+    after = {key: value for key, value in {**before, **labels}.items() if value is not None}
+    for key, value in after.items():
+        if not (key[:1].isalpha() and _is_label(key) and _is_label(value)):
+            raise invalid(f"Invalid label: {key}={value}. Lowercase letters, digits, '-' and '_', 63 at most.")
+    if len(after) > _LABELS:
+        raise invalid(f"Too many labels: at most {_LABELS}, not {len(after)}.")
+    return after
+
+
+def _is_label(text: str) -> bool:
+    return len(text) <= _LABEL_LETTERS and all(c in "-_" or (c.isalnum() and c == c.lower()) for c in text)
 
 
 def _read_partitioning(resource: Mapping[str, Any]) -> Partitioning:

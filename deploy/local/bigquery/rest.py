@@ -97,7 +97,7 @@ def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
         ("POST", f"{table}:testIamPermissions", api.test_rights),
         ("GET", table, lambda call: table_resource(warehouse.table(call.table))),
         ("PATCH", table, api.patch_table),
-        ("PUT", table, api.patch_table),
+        ("PUT", table, api.update_table),
         ("DELETE", table, lambda call: warehouse.drop_table(call.table)),
         ("GET", f"{table}/data", api.list_rows),
         ("POST", f"{_API}/jobs", lambda call: jobs.insert(call.path["project"], call.body)),
@@ -166,8 +166,14 @@ class _Api:
         return {"permissions": list(call.body.get("permissions") or ())}
 
     def patch_table(self, call: Call) -> Mapping[str, Any]:
+        return self._alter_table(call, patched=True)
+
+    def update_table(self, call: Call) -> Mapping[str, Any]:
+        return self._alter_table(call, patched=False)
+
+    def _alter_table(self, call: Call, *, patched: bool) -> Mapping[str, Any]:
         def change(table: Table) -> Mapping[str, object]:
-            changes = dict(read_changes(call.body, table))
+            changes = dict(read_changes(call.body, table, patched=patched))
             if "query" in changes:
                 changes["columns"] = with_columns(self._warehouse, replace(table, query=changes["query"])).columns
             return changes
