@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from deploy.local.processes import Processes, wait_until
 from services.cdc_consumer.core.messages import MESSAGE_DDL, MESSAGE_SCHEMA
 from shared.pubsub.channels import open_channel
+from shared.pubsub.stubs import PublishRequest, publish_stub
 from tests.integration.pubsub_query import ROOT, messages_in, read_journal, spark_session, start_query
 from tests.integration.pubsub_topics import a_topology, publish, pull, pull_until
 
@@ -104,6 +105,25 @@ def test_no_message_waits_for_another_task_to_find_one(
         seen = len(messages_in(journal, "acked")) + count
         publish(channel, topology.topic, count)
         wait_for_acks(journal, seen, before=timedelta(seconds=30))  # a wait of the source's own is twice as long
+
+
+def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro_batch(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    start(topology.subscription, idleWait="60s", tasks="2")
+    published: list[str] = []
+    for key in range(8):  # of keys that are routed to one task or the other
+        message = {"data": b"one", "ordering_key": f"planes/{key}"}
+        request = PublishRequest(topic=topology.topic, messages=[message])
+        published += publish_stub(channel)(request, timeout=10).message_ids
+        wait_for_acks(journal, len(published), before=timedelta(seconds=30) if key else PATIENCE)  # half of a wait
+
+    assert [one["messages"] for one in read_journal(journal, "taken")] == [[one] for one in published]
+    done = [path.name for path in (tmp_path / "checkpoint/offsets").glob("[0-9]*")]
+    assert sorted(done, key=int) == [str(number) for number in range(8)], (
+        "no micro-batch waited beside another's message"
+    )
 
 
 def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path) -> None:
