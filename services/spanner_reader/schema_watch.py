@@ -6,7 +6,7 @@ marked durably: they need re-sync.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 import structlog
@@ -17,7 +17,7 @@ from services.spanner_reader.core.shapes import Kind, Mark, Sighting, excluding
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import TransientError
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
 def cure(mark: Mark) -> str:
@@ -59,6 +59,7 @@ class SchemaWatch:
         self._known: set[Header] = set()
         self._newest: dict[str, Header] = {}
         self._sightings: list[Sighting] = []
+        self._unsure: frozenset[Nanoseconds] = frozenset()
         self._something_new = asyncio.Event()
         self._looking = asyncio.Lock()
         self._log = structlog.get_logger()
@@ -106,7 +107,9 @@ class SchemaWatch:
         try:
             look = await self._catalog.look()
             await self._announce(look)
-            self._show(await self._shapes.compare(excluding(look.shapes, self._included), sightings))
+            unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
+            self._show(await self._shapes.compare(excluding(look.shapes, self._included), sightings), unsure)
+            self._unsure = frozenset()
         except TransientError:
             self._sightings = sightings + self._sightings
             self._something_new.set()
@@ -123,8 +126,10 @@ class SchemaWatch:
                 future.add_done_callback(self._on_announced)
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))
 
-    def _show(self, compared: Compared) -> None:
+    def _show(self, compared: Compared, unsure: Collection[Nanoseconds]) -> None:
+        """Show what was found; also by looks of which nobody knows whether they were stored, and which were."""
         self._metrics.need_resync(compared.marks)
+        stored = [found for mark in compared.marks for found in mark.findings if found.before in unsure]
         for table in compared.left:
             self._log.warning(
                 "table_not_mirrored_any_more",
@@ -132,7 +137,7 @@ class SchemaWatch:
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )
         cures = {mark.table: cure(mark) for mark in compared.marks}
-        for found in compared.findings:
+        for found in (*stored, *compared.findings):
             self._log.error(
                 "table_needs_resync",
                 table=found.table,

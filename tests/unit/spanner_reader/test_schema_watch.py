@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,11 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.spanner_reader.core.records import ROOT, ColumnType, DataChangeRecord
-from services.spanner_reader.core.shapes import Finding, Kind, Mark
-from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.core.shapes import Finding, Kind, Look, Mark, Sighting
+from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
 from services.spanner_reader.schema_watch import cure
+from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_reader import CrashError, Life, Script
+from tests.fakes.spanner_schema import FakeShapeStore
 from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at
 from tests.unit.spanner_reader.test_reader import running, until
 
@@ -198,6 +200,37 @@ def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_forgott
         assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
 
     run(scenario)
+
+
+def test_what_is_stored_though_the_answer_never_came_is_said_all_the_same_and_once() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        async with running(world.reader()):
+            await until(lambda: world.shapes.look is not None)
+        world.catalog.tables.append(replace(SINGERS, name="Albums"))
+        with capture_logs() as logs:
+            async with running(world.reader(look=SOON, shapes=AnswerLost(world.shapes))):
+                await until(lambda: bool(world.metrics.marks))
+                asked = world.catalog.asked
+                await until(lambda: world.catalog.asked > asked + 3)
+        said = [(line["table"], line["why"]) for line in logs if line["event"] == "table_needs_resync"]
+        assert said == [("Albums", "table_added_to_the_stream")]
+
+    run(scenario)
+
+
+class AnswerLost(FakeShapeStore):
+    """A store whose first answer is lost on its way back."""
+
+    lost = False
+
+    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+        compared = await super().compare(look, sightings)
+        if not self.lost:
+            self.lost = True
+            raise TransientError("UNAVAILABLE")
+        return compared
 
 
 @pytest.mark.parametrize("killed_at", range(1, 40, 3))
