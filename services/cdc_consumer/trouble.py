@@ -4,10 +4,12 @@ A table that cannot be written holds the others up once, for the first patience.
 they come, and one attempt every now and then finds out whether it is well again.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import pyarrow as pa
 import structlog
 
 from services.cdc_consumer.core.tables import TableDefinition
@@ -17,6 +19,10 @@ from shared.contracts.timestamps import Nanoseconds
 
 _FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest put-off: its messages come no more
 _NEVER: Final = Nanoseconds(-(1 << 62))
+_WITNESSES: Final = 8  # tables of which a row is kept
+_WITNESS_FOR: Final = timedelta(hours=1)
+_WITNESS_AGE: Final = timedelta(hours=24)
+"""How old a row may be that is sent once more: BigQuery still remembers any delete that is newer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,17 @@ class _Trouble:
     certain: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A row of a mirror that BigQuery has taken: whether it takes it again tells whether it is there at all."""
+
+    definition: TableDefinition
+    row: pa.Table
+    committed: int
+    """In microseconds."""
+    accepted_at: Nanoseconds
+
+
 class TablesInTrouble:
     """What one process knows of its tables. A table's column lists are in trouble each for itself.
 
@@ -68,6 +85,7 @@ class TablesInTrouble:
         self._troubles: dict[TableDefinition, _Trouble] = {}
         self._accepted: dict[str, Nanoseconds] = {}
         self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
+        self._witnesses: dict[str, Witness] = {}  # the latest last
 
     def known(self, definition: TableDefinition) -> bool:
         """Tell whether the first patience with a column list has been spent."""
@@ -121,6 +139,23 @@ class TablesInTrouble:
     def others_accepted_since(self, table: str, since: Nanoseconds) -> bool:
         """Tell whether BigQuery has taken rows of any other table since then."""
         return any(at >= since for name, at in self._accepted.items() if name != table)
+
+    def remember(self, witness: Witness) -> None:
+        """Keep a row that has just been accepted."""
+        self._witnesses.pop(witness.definition.identity, None)
+        self._witnesses[witness.definition.identity] = witness
+        while len(self._witnesses) > _WITNESSES:
+            del self._witnesses[next(iter(self._witnesses))]
+
+    def witnesses(self, but_not: Collection[str], now: Nanoseconds) -> Sequence[Witness]:
+        """Return rows of other tables that may be sent once more without harm, the latest first."""
+        return [
+            one
+            for name, one in reversed(self._witnesses.items())
+            if name not in but_not
+            and now < later(one.accepted_at, _WITNESS_FOR)
+            and now < later(Nanoseconds(one.committed * 1000), _WITNESS_AGE)
+        ]
 
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to look at the table again."""

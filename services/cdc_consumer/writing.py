@@ -20,7 +20,7 @@ from services.cdc_consumer.core.columns import TableChanges
 from services.cdc_consumer.core.sequencing import rows_to_write
 from services.cdc_consumer.core.tables import TableDefinition
 from services.cdc_consumer.ports import Appending, CdcWriter, RowError, Tables, TableTroubleError, Waiting
-from services.cdc_consumer.trouble import Patience, TablesInTrouble, later
+from services.cdc_consumer.trouble import Patience, TablesInTrouble, Witness, later
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -30,6 +30,9 @@ from shared.runtime.stop import Stop
 
 _FRUITLESS: Final = 32
 """Failures without anything accepted between them, after which it is not the rows but the table."""
+
+_EARLIER: Final = 2
+"""How many rows of earlier tasks are sent again, at most, where no table of this task is well."""
 
 _LOOKS: Final = 3
 """How often a row has to fail, each time between two others that are accepted, before it is to blame."""
@@ -218,21 +221,29 @@ class Writing:
     def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
         """Tell whether BigQuery takes rows of tables that do not fail; if nothing says so yet, send one such row again.
 
-        What was accepted before the failing began proves nothing: the service may have gone away in between.
+        What was accepted before the failing began proves nothing: the service may have gone away in between. Where all
+        tables of the task fail, a row of an earlier one's is sent again: several that always fail and always come
+        together would hold up everything behind them.
         """
         if any(self.known.accepted_since(table, since) for table in self._witnesses if table not in failing):
             return True
-        return any(self._accepted_again(table) for table in self._witnesses if table not in failing)
+        ours = [table for table in self._witnesses if table not in failing]
+        if ours:
+            return any(self._accepted_again(table) for table in ours)
+        earlier = self.known.witnesses(failing, self.clock.now())
+        return any(self._taken_again(one.definition, one.row) for one in earlier[:_EARLIER])
 
     def _accepted_again(self, table: str) -> bool:
         """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
-        definition, row = self._witnesses[table]
+        return self._taken_again(*self._witnesses[table])
+
+    def _taken_again(self, definition: TableDefinition, row: pa.Table) -> bool:
         try:
             accepted = not self.writer.append(definition, row).refused()
         except TransientError:
             return False
         if accepted:
-            self.known.accepted(table, self.clock.now())
+            self.known.accepted(definition.identity, self.clock.now())
         return accepted
 
     def _sift(self, one: ListWrites) -> None:
@@ -305,7 +316,12 @@ class Writing:
         if len(accepted):
             self.known.well(one.definition)
             self.known.accepted(one.table, self.clock.now())
-            self._witnesses[one.table] = one.definition, one.changes.rows.slice(int(accepted[0]), 1)
+            row = int(accepted[0])
+            self._witnesses[one.table] = one.definition, one.changes.rows.slice(row, 1)
+            committed = one.changes.rows[one.definition.commit_timestamp][row].as_py()
+            if committed is not None and not one.definition.append_only:  # of a history it would be a repeat that stays
+                alone = one.changes.rows.take([row])  # and not a view of all the others
+                self.known.remember(Witness(one.definition, alone, committed, self.clock.now()))
 
     def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
         now = self.clock.now()

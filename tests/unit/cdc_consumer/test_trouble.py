@@ -208,6 +208,50 @@ def test_once_others_were_accepted_it_is_that_table_and_is_put_off_at_once(world
     assert world.clock.time - began < 20e9
 
 
+def test_several_tables_that_fail_for_ever_and_always_come_together_hold_up_nobody_for_ever(world: World) -> None:
+    assert world.apply(a_message(a_change(1), header=a_header("pilots"))).acked == 1
+    world.writer.failing |= {"planes", "airports"}
+    began = world.clock.time
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.put_off, counts.tables_in_trouble) == (2, ("airports", "planes"))
+    assert set(world.leases.put_off_for.values()) == {timedelta(seconds=30)}
+    assert world.clock.time - began < 300e9
+    assert world.names("pilots") == {1: "name 1"}
+    assert world.letters.kept == {}
+
+
+def test_where_a_row_of_an_earlier_task_is_not_taken_either_it_is_the_service(world: World) -> None:
+    world.apply(a_message(a_change(1), header=a_header("pilots")))
+    world.writer.away = 2_000
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.acked, counts.put_off, world.letters.kept) == (2, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [(AT_ONCE, AT_ONCE, 1), (AT_ONCE, timedelta(hours=2), 0), (timedelta(hours=25), AT_ONCE, 0)],
+    ids=["just accepted", "accepted long ago", "committed long ago"],
+)
+def test_a_row_is_not_sent_again_once_a_newer_delete_might_be_forgotten(
+    world: World, before: timedelta, after: timedelta, kept: int
+) -> None:
+    world.clock.pass_time(before)
+    world.apply(a_message(a_change(1), header=a_header("pilots")))
+    world.clock.pass_time(after)
+
+    assert len(world.memory.tables.witnesses((), world.clock.time)) == kept
+
+
+def test_rows_of_few_tables_are_kept_the_latest_first(world: World) -> None:
+    for number in range(12):
+        world.apply(a_message(a_change(1), header=a_header(f"table{number}")))
+
+    kept = [one.definition.name for one in world.memory.tables.witnesses({"table11"}, world.clock.time)]
+    assert kept == [f"table{number}" for number in range(10, 3, -1)]
+
+
 def test_a_table_that_cannot_even_be_looked_at_while_others_are_accepted_is_in_trouble(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
