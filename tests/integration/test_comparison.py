@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from deploy.local.comparison import compare_tables
+from deploy.local.comparison import TableShape, compare_tables
+from deploy.local.history import compare_history
 from deploy.local.source import Row, SpannerDatabase, Write
 from deploy.local.target import BigQueryDataset
 from tests.conftest import PROJECT
@@ -58,3 +59,38 @@ def test_values_from_both_clients_compare(database: Callable[..., SpannerDatabas
     source.execute("UPDATE kinds SET doc = JSON '{\"a\": [1, 2.5]}' WHERE k = 2")
     (comparison,) = compare_tables(source, dataset, ["kinds"])
     assert comparison.named == ["kinds[2]: doc is None in BigQuery and {'a': [1, 2.5]} in Spanner (applied: None)"]
+
+
+def test_a_history_that_lacks_a_change_or_tells_another_present_is_seen(dataset: BigQueryDataset) -> None:
+    at = [f"2013-01-01 12:00:0{second}+00:00" for second in range(4)]
+    for statement in (
+        "DROP VIEW IF EXISTS kept_history",
+        "DROP TABLE IF EXISTS kept_changelog",
+        "DROP TABLE IF EXISTS kept",
+        "CREATE TABLE kept (k INT64, v STRING, _millrace_sequence STRING, _millrace_commit_timestamp TIMESTAMP)",
+        """CREATE TABLE kept_changelog (k INT64, v STRING, valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOL,
+           _millrace_sequence STRING)""",
+        f"INSERT INTO kept VALUES (1, 'b', 'B', TIMESTAMP '{at[1]}')",
+        f"""INSERT INTO kept_changelog VALUES (1, 'a', TIMESTAMP '{at[0]}', TIMESTAMP '{at[1]}', FALSE, 'A'),
+            (1, 'b', TIMESTAMP '{at[1]}', NULL, TRUE, 'B'), (1, 'b', TIMESTAMP '{at[1]}', NULL, TRUE, 'B'),
+            (2, 'x', TIMESTAMP '{at[0]}', TIMESTAMP '{at[2]}', FALSE, 'A')""",
+        "CREATE VIEW kept_history AS SELECT DISTINCT * FROM comparison.kept_changelog",
+    ):
+        dataset.query(statement)
+    shape = TableShape("kept", {"k": "INT64", "v": "STRING"}, ["k"])
+
+    right = compare_history(shape, [{"k": 1, "v": "b"}], dataset, 3)
+    assert right.equal, right.result.named
+    assert (right.changes, right.rows, right.versions) == (3, 4, 3)
+    assert [[version.row["v"] for version in versions] for versions in right.examples] == [["a", "b"]]
+
+    assert compare_history(shape, [{"k": 1, "v": "b"}], dataset, 4).result.named == [
+        "kept_changelog: 3 different changes, and 4 were committed"
+    ]
+    (named,) = compare_history(shape, [{"k": 1, "v": "c"}], dataset, 3).result.named
+    assert named.startswith("kept[1]: v is 'b' in BigQuery and 'c' in Spanner")
+    dataset.query(f"UPDATE kept SET _millrace_commit_timestamp = TIMESTAMP '{at[3]}' WHERE TRUE")
+    (named,) = compare_history(shape, [{"k": 1, "v": "b"}], dataset, 3).result.named
+    assert named == "kept_history[1]: current since another commit than the mirror's"
+    absent = compare_history(TableShape("gone", shape.columns, shape.key), [], dataset, 0)
+    assert absent.result.named == ["gone_history: no such view in BigQuery"]
