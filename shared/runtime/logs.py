@@ -46,6 +46,7 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    logging.getLogger("google").propagate = True  # google.api_core turns it off, and its warnings would be bare text
 
 
 def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -43,7 +43,9 @@ def test_below_the_level_nothing_is_written(lines: io.StringIO) -> None:
     assert lines.getvalue() == ""
 
 
-def test_a_librarys_warning_is_a_line_of_the_same_kind(lines: io.StringIO) -> None:
+def test_a_librarys_warning_is_a_line_of_the_same_kind_though_it_would_keep_it_to_itself(lines: io.StringIO) -> None:
+    logging.getLogger("google").propagate = False  # as google.api_core does when it is imported
+    configure_logs("spanner_reader", "INFO", lines)
     logging.getLogger("google.api_core").warning("retrying %s", "call")
 
     event = json.loads(lines.getvalue())
