@@ -11,7 +11,7 @@ from deploy.local.processes import Processes
 from deploy.local.services import Pipeline, child_environment
 from deploy.local.source import SpannerInstance
 from tests.conftest import PROJECT
-from tests.e2e.rig import SCHEMA, NewRig, Rig, pubsub_channel
+from tests.e2e.rig import POSTGRESQL_SCHEMA, SCHEMA, NewRig, Rig, pubsub_channel
 
 _numbers = itertools.count(1)
 
@@ -36,10 +36,12 @@ def new_rig(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple
     made: list[Rig] = []
     channel = pubsub_channel(pubsub_emulator)
 
-    def make(instance: SpannerInstance, bigquery: tuple[str, str] = bigquery_stand_in) -> Rig:
+    def make(
+        instance: SpannerInstance, bigquery: tuple[str, str] = bigquery_stand_in, *, postgresql: bool = False
+    ) -> Rig:
         rest, write_api = bigquery
-        database = instance.create_database(SCHEMA)
-        partitions = instance.create_database([])
+        database = instance.create_database(POSTGRESQL_SCHEMA if postgresql else SCHEMA, postgresql=postgresql)
+        partitions = instance.create_database([], postgresql=postgresql)
         pipeline = Pipeline(
             spanner=instance.address,
             pubsub=pubsub_emulator,

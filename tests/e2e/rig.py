@@ -45,6 +45,12 @@ SCHEMA = (
     "CREATE CHANGE STREAM everything FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
 )
 TABLES = ("Singers", "Albums", "Tags")
+POSTGRESQL_SCHEMA = (
+    """CREATE TABLE singers (id bigint NOT NULL PRIMARY KEY, name varchar, born date, rate double precision,
+       pay numeric, photo bytea, live boolean, seen timestamptz, facts jsonb, names varchar[],
+       marks real[], pays numeric[])""",
+    "CREATE CHANGE STREAM everything FOR ALL WITH (value_capture_type = 'NEW_ROW')",
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -72,9 +78,14 @@ class Message:
 
 
 class NewRig(Protocol):
-    """Makes a pipeline; ``bigquery`` are the addresses of the stand-in's REST and gRPC sides, where not the usual."""
+    """Makes a pipeline; ``bigquery`` are the addresses of the stand-in's REST and gRPC sides, where not the usual.
 
-    def __call__(self, instance: SpannerInstance, bigquery: tuple[str, str] = ...) -> "Rig": ...
+    Its database is one of `SCHEMA`, or of the PostgreSQL dialect and `POSTGRESQL_SCHEMA`.
+    """
+
+    def __call__(
+        self, instance: SpannerInstance, bigquery: tuple[str, str] = ..., *, postgresql: bool = ...
+    ) -> "Rig": ...
 
 
 class Rig:
@@ -153,7 +164,7 @@ class Rig:
 
     @contextmanager
     def fault(self, **fault: Any) -> Iterator[None]:
-        """Let appends go wrong while the block runs (fields of `deploy.local.bigquery.faults.Fault`)."""
+        """Let appends or REST calls go wrong while the block runs (fields of `deploy.local.bigquery.faults.Fault`)."""
         self._control("POST", "faults", fault)
         try:
             yield

@@ -9,12 +9,12 @@ import pytest
 from deploy.local import emulators
 from deploy.local.processes import Processes
 from deploy.local.services import start_consumer, start_reader, wait_until_ready
-from deploy.local.source import SpannerInstance, Write
+from deploy.local.source import SpannerInstance, Value, Write
 from shared.contracts.timestamps import parse_timestamp
 from tests.conftest import PROJECT
 from tests.e2e.rig import NewRig, PublishedChange, Rig, first_section
 
-pytestmark = pytest.mark.timeout(300)  # each starts services again and again
+pytestmark = pytest.mark.timeout(600)  # each starts services again and again
 
 
 def singer(key: int, name: str) -> Write:
@@ -39,6 +39,43 @@ def test_the_consumer_killed_in_mid_batch_loses_nothing(rig: Rig) -> None:
         wait_until_ready(rig.processes, consumer)
         rig.wait_until_equal()
     assert rig.letters() == []
+
+
+@pytest.mark.parametrize(("postgresql", "when"), [(False, "before"), (True, "after")])
+def test_the_consumer_killed_while_it_adds_a_column_loses_nothing(
+    new_rig: NewRig, spanner_instance: SpannerInstance, when: str, *, postgresql: bool
+) -> None:
+    rig = new_rig(spanner_instance, postgresql=postgresql)
+    table, key, name = ("singers", "id", "name") if postgresql else ("Singers", "Id", "Name")
+    kind = "numeric" if postgresql else "ARRAY<STRING(MAX)>"
+    value: Value = "-" + "9" * 60 + ".10" if postgresql else ("", "NaN")
+    # one task, so that nobody else alters the table while one waits for its answer
+    consumer = start_consumer(rig.processes, rig.pipeline, TASKS="1")
+    reader = start_reader(rig.processes, rig.pipeline, start=rig.start)
+    wait_until_ready(rig.processes, consumer, reader)
+    rig.commit(*[Write("insert", table, {key: number}) for number in range(20)])
+    rig.wait_until_equal([table], patience=timedelta(seconds=120))
+
+    in_bigquery = f"{rig.pipeline.project}.{rig.pipeline.dataset}.{table}"
+    # BigQuery has altered the table or not: the consumer never hears of it
+    with rig.fault(action="stall", on="rest", method="PATCH", when=when, table=in_bigquery, times=1):
+        rig.commit(*[Write("update", table, {key: number, name: "in the old shape"}) for number in (1, 2)])
+        rig.database.alter(f"ALTER TABLE {table} ADD COLUMN added {kind}")
+        rig.commit(*[Write("update", table, {key: number, "added": value}) for number in range(0, 20, 2)])
+        rig.commit(Write("delete", table, {key: 4}), Write("replace", table, {key: 6}))
+        rig.wait(lambda: rig.stats()["faults_met"], "an alteration without an answer")
+        consumer.process.kill()
+        assert ("added" in rig.target.columns(table)) is (when == "after")
+        rig.commit(Write("insert", table, {key: 4, "added": value}))
+        consumer = start_consumer(rig.processes, rig.pipeline, TASKS="1")
+        wait_until_ready(rig.processes, consumer)
+        rig.wait_until_equal([table], patience=timedelta(seconds=120))
+    # now what the dead one had asked for is done, or is not any more
+    rig.commit(Write("delete", table, {key: 4}), Write("update", table, {key: 6, "added": value}))
+    rig.wait_until_equal([table], patience=timedelta(seconds=120))
+    assert rig.letters() == []
+    rig.processes.end_all()
+    rig.drop()
 
 
 def test_the_reader_killed_between_publish_and_watermark_publishes_again_and_loses_nothing(rig: Rig) -> None:
