@@ -39,6 +39,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.imports import exempt_imports
 from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import send_report
@@ -100,6 +101,7 @@ class BigQueryCdcDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
         """Return the writer; MisconfiguredError where the options or the columns are not right."""
+        exempt_imports()
         missing = [name for name in _NEEDED if name not in schema.fieldNames()]
         if missing:
             raise MisconfiguredError(
@@ -116,6 +118,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Apply one task's messages and return what became of them. What fails has given its messages back."""
+        exempt_imports()
         batches = list(iterator)
         if not any(batch.num_rows for batch in batches):
             return Committed(Counts())
@@ -166,6 +169,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         self._report("micro_batch_failed", messages, batchId)
 
     def _report(self, event: str, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        exempt_imports()
         counts = Counts()
         for message in messages:
             if isinstance(message, Committed):

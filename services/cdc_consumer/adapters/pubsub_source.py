@@ -34,6 +34,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.imports import exempt_imports
 from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import (
     Puller,
@@ -133,6 +134,7 @@ class PubsubDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader; MisconfiguredError where the options are not right."""
+        exempt_imports()
         return PubsubStreamReader(read_options(self.options))
 
 
@@ -203,6 +205,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are given back."""
         assert isinstance(partition, MessagesPartition)
+        exempt_imports()
         clients = _clients(os.getpid(), partition.options, partition.ack_deadline)
         held = [PullResponse.FromString(partition.held)] if partition.held else []
         taken: list[str] = []
