@@ -32,7 +32,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from services.cdc_consumer.adapters.mirrors import read_mirrors
+from services.cdc_consumer.adapters.mirrors import mark_made_anew, read_mirrors
 from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import receiving_reports
@@ -130,7 +130,11 @@ def serve(settings: Settings, stop: Stop) -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SystemClock())
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    told = ConsumerStatus(SystemClock(), lambda: read_mirrors(client, settings.dataset_project, datasets))
+    told = ConsumerStatus(
+        SystemClock(),
+        lambda: read_mirrors(client, settings.dataset_project, datasets),
+        lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
+    )
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
@@ -150,7 +154,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         ack_deadline = check_start(settings, datasets, stop)
         exchange = Path(directory)
         try:
-            with receiving_reports(exchange / "reports", take), spark(settings) as session:
+            with receiving_reports(exchange / "reports", take), told.looking(), spark(settings) as session:
                 if stop.requested:
                     return
                 run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)

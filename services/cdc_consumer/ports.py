@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -54,6 +54,10 @@ class Mirror:
     """Unix time in microseconds."""
     needs_resync: str = ""
     """Why rows are missing in it; empty: none are known to be."""
+
+
+MADE_ANEW: Final = "table_made_anew"
+"""Why a table needs a re-sync that was dropped and made again while it was mirrored."""
 
 
 class Waiting(Protocol):

@@ -2,15 +2,16 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
 import structlog
 
 from services.cdc_consumer.core.counts import Applied, Report, TableNote, stages
-from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.ports import MADE_ANEW, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
@@ -22,6 +23,7 @@ NEEDS_RESYNC: Final = "needs re-sync"
 
 _LOOK_AGAIN: Final = timedelta(seconds=10)
 """How old, at most, what is told of labels may be."""
+_LOOK_ANYWAY: Final = timedelta(seconds=30)
 _SEEN: Final = timedelta(minutes=10)
 """How long a process counts that has said nothing more."""
 
@@ -49,12 +51,17 @@ class _Labels:
 class ConsumerStatus:
     """Takes the reports of all processes; safe to use from any thread.
 
-    ``read_mirrors`` lists the tables there are: what a table says by its labels outlives this process.
+    ``read_mirrors`` lists the tables there are: what a table says by its labels outlives this process. One that was
+    dropped and made again between two listings is marked: a worker that has not seen the old one cannot know.
     """
 
-    def __init__(self, clock: Clock, read_mirrors: Callable[[], Sequence[Mirror]]) -> None:
+    def __init__(
+        self, clock: Clock, read_mirrors: Callable[[], Sequence[Mirror]], mark_made_anew: Callable[[Mirror], None]
+    ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
+        self._mark_made_anew = mark_made_anew
+        self._made_at: dict[str, int] = {}
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
@@ -79,6 +86,23 @@ class ConsumerStatus:
             self._letters.update(counts.letters)
             for name, note in counts.tables.items():
                 _note(self._tables.setdefault(name, _Table()), note, now)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the tables every now and then while the block runs, whether anybody asks or not."""
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(_LOOK_ANYWAY.total_seconds()):
+                self._look_at_labels()
+
+        thread = threading.Thread(target=look, name="labels", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(1.0)  # it may be waiting for BigQuery, which a stop does not; it holds nothing
 
     def document(self, *, ready: bool, alive: bool) -> Mapping[str, object]:
         """Return the answer, ready for JSON: names, codes, counts and times, no row's values."""
@@ -128,12 +152,23 @@ class ConsumerStatus:
                 return
             labels.looked_at = now
             try:
-                labels.mirrors, labels.read_at, labels.error = self._read_mirrors(), now, ""
+                labels.mirrors = [self._compared(one) for one in self._read_mirrors()]
+                labels.read_at, labels.error = now, ""
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
                 structlog.get_logger().warning("labels_not_read", error=str(error))
         finally:
             labels.reading.release()
+
+    def _compared(self, mirror: Mirror) -> Mirror:
+        """Mark a mirror that is another one than it was, and return it as it is then."""
+        if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
+            if not mirror.needs_resync:
+                structlog.get_logger().error(MADE_ANEW, table=mirror.table, fix="re-sync it: it holds new changes only")
+                self._mark_made_anew(mirror)
+                mirror = replace(mirror, needs_resync=MADE_ANEW)
+            self._made_at[mirror.table] = mirror.made_at
+        return mirror
 
     def _micros(self) -> int:
         return self._clock.now() // 1000

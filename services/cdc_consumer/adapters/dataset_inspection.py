@@ -18,8 +18,9 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteStream
 
-from services.cdc_consumer.adapters.tables import MADE_ANEW, MIRROR_OF, NEEDS_RESYNC
+from services.cdc_consumer.adapters.tables import MIRROR_OF, NEEDS_RESYNC
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, SEQUENCE_COLUMN
+from services.cdc_consumer.ports import MADE_ANEW
 from shared.runtime.findings import Finding, Level
 
 _TIMEOUT: Final = 10.0  # seconds

@@ -7,7 +7,7 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.tables import MIRROR_OF, NEEDS_RESYNC
-from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.ports import MADE_ANEW, Mirror
 
 _TIMEOUT: Final = 3.0  # seconds: somebody waits for the answer
 _NO_RETRY: Final[Any] = None
@@ -29,3 +29,12 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
                 if MIRROR_OF in one.labels
             ]
     return mirrors
+
+
+def mark_made_anew(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:
+    """Let a mirror say by its label that it was made anew. TransientError or TableTroubleError where it cannot now."""
+    path = mirror.table if "." in mirror.table else f"{dataset}.{mirror.table}"
+    with rest_errors(f"table {project}.{path}"):
+        table = client.get_table(f"{project}.{path}", retry=_NO_RETRY, timeout=_TIMEOUT)
+        table.labels = {**table.labels, NEEDS_RESYNC: MADE_ANEW}
+        client.update_table(table, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)

@@ -24,7 +24,7 @@ from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.history_views import HISTORY_OF, HistoryViews
 from services.cdc_consumer.core.tables import COLUMN_LIMIT, SEQUENCE_COLUMN, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
-from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.ports import MADE_ANEW, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
 
@@ -38,7 +38,6 @@ HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
 NEEDS_RESYNC: Final = "millrace_needs_resync"
 """The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
-MADE_ANEW: Final = "table_made_anew"
 _INTERVAL: Final = re.compile(r"0-0 (\d+) (\d+):(\d+):(\d+)", re.ASCII)
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {

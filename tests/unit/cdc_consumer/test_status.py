@@ -28,7 +28,8 @@ class World:
         self.clock = SetClock()
         self.mirrors: Sequence[Mirror] | Exception = []
         self.looks = 0
-        self.status = ConsumerStatus(self.clock, self.read)
+        self.marked: list[str] = []
+        self.status = ConsumerStatus(self.clock, self.read, lambda mirror: self.marked.append(mirror.table))
 
     def read(self) -> Sequence[Mirror]:
         self.looks += 1
@@ -102,6 +103,42 @@ def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(worl
     world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND", refused="schema_conflict: x")}))
 
     assert [one["state"] for one in world.table("planes")["troubles"]] == ["put off", "refused", "needs re-sync"]
+
+
+def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) -> None:
+    for made_at in (MICROS, MICROS, MICROS + 1_000_000, MICROS + 1_000_000):
+        world.mirrors = [Mirror("planes", made_at), Mirror("quiet", MICROS)]
+        world.states()
+        world.clock.pass_time(timedelta(seconds=11))
+
+    assert world.marked == ["planes"]
+    world.mirrors = []  # dropped, and not made again yet
+    world.states()
+    world.clock.pass_time(timedelta(seconds=11))
+    world.mirrors = [Mirror("planes", MICROS + 9_000_000)]
+    states = world.states()
+    assert states["planes"] == "needs re-sync"
+    assert world.marked == ["planes", "planes"]
+
+
+def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None:
+    world.mirrors = [Mirror("planes", MICROS)]
+    world.states()
+    world.clock.pass_time(timedelta(seconds=11))
+    world.mirrors = [Mirror("planes", MICROS + 1)]
+    fails = [True]
+
+    def mark(mirror: Mirror) -> None:
+        if fails:
+            fails.clear()
+            raise TransientError("503")
+        world.marked.append(mirror.table)
+
+    world.status._mark_made_anew = mark
+    assert world.document()["labels"]["error"] == "503"
+    world.clock.pass_time(timedelta(seconds=11))
+    assert world.states() == {"planes": "needs re-sync"}
+    assert world.marked == ["planes"]
 
 
 def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
