@@ -231,7 +231,7 @@ async def prepare(
         same_database=settings.partition_database_path == settings.database_path,
     )
     tables = [table for table in watched if file.included(table.name)]
-    check_tables(settings.change_stream, tables)
+    check_tables(settings.change_stream, definition.dialect, tables)
     await store.create_table()
     if await store.is_empty():
         now = await catalog.now()

@@ -200,6 +200,8 @@ class ScriptedSpanner:
 
     def __init__(self, change_stream: str, stream: ScriptedStream, emulator: str | None = None) -> None:
         self.stream = stream
+        self.with_deadline = 0
+        """How many queries had one."""
         self._name = change_stream
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
@@ -243,6 +245,8 @@ class ScriptedSpanner:
         context.add_callback(self.stream.wake)
         resumed_after = int(request.resume_token or 0)
         try:
+            if context.time_remaining() < _FOR_EVER:  # it is infinite where no deadline was sent
+                self.with_deadline += 1
             query = _query(request, self._name)
             answer = self.stream.answer(query, lambda: context.is_active() and not self._over.is_set())
             for number, record in enumerate(answer, start=1):
@@ -255,6 +259,9 @@ class ScriptedSpanner:
             context.abort(refusal.code, refusal.message)
 
 
+_FOR_EVER = 1e9  # seconds
+
+
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self, handler: Callable[[str], _Handler]) -> None:
         self._handler = handler
@@ -265,7 +272,10 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 def _query(request: Any, change_stream: str) -> Query:
     """Return the query in a request, refused wherever the service would refuse it."""
-    if not request.transaction.single_use.read_only.strong:
+    options = request.transaction.single_use.read_only
+    if options.return_read_timestamp:
+        raise _invalid("Change stream queries cannot return their read timestamp")
+    if not options.strong:
         raise _invalid(
             "Change stream queries are not supported for multi use transactions. Change stream queries must be strong "
             "reads executed via single use transactions"

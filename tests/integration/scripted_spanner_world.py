@@ -23,6 +23,7 @@ from tests.fakes.spanner_reader import (
     FakePartitionStore,
     FakePublisher,
     FakeSubscriptions,
+    Life,
     Table,
     Topic,
 )
@@ -58,12 +59,20 @@ class World:
 
     @asynccontextmanager
     async def running(
-        self, owner: str = "reader", *, end: Nanoseconds | None = None, publisher: FakePublisher | None = None
+        self,
+        owner: str = "reader",
+        *,
+        end: Nanoseconds | None = None,
+        publisher: FakePublisher | None = None,
+        life: Life | None = None,
     ) -> AsyncIterator["asyncio.Task[None]"]:
-        """Run a reader; at the end of the block it is asked to stop, and whatever it raised is raised."""
+        """Run a reader; at the end of the block it is asked to stop, and whatever it raised is raised.
+
+        One whose ``life`` ends has no effects any more, and leaves its leases behind.
+        """
         channels = Channels(self.server.address)
         stop = Stop()
-        store = FakePartitionStore(self.table, owner, LEASE)
+        store = FakePartitionStore(self.table, owner, LEASE, life)
         await store.add_root(START, end)
         reader = Reader(
             stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"),
@@ -101,9 +110,9 @@ class World:
         """Tell whether a partition is known to be finished."""
         return token in self.table.rows and self.table.rows[token].state is State.FINISHED
 
-    def in_order(self) -> FakePublisher:
+    def in_order(self, life: Life | None = None) -> FakePublisher:
         """Return a publisher that publishes in the order in which it is asked to, as one ordering key would."""
-        return FakePublisher(self.topic, in_order=True)
+        return FakePublisher(self.topic, life, in_order=True)
 
 
 @contextmanager

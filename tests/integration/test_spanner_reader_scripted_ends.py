@@ -1,9 +1,10 @@
 """Where partitions end, on a scripted Spanner: the known losses of others, and merges in every order of arrival."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
-from functools import partial
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -17,10 +18,12 @@ from services.spanner_reader.core.records import (
 )
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.fakes.spanner_reader import CrashError, Life
 from tests.integration.scripted_spanner import Break
 from tests.integration.scripted_spanner_world import (
     FIRST,
     FORMS,
+    LEASE,
     MERGE,
     T1,
     T2,
@@ -114,7 +117,7 @@ def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_partitions_that_merge_in_any_order_with_restarts_and_breaks_are_read_once_and_in_order(
+def test_partitions_that_merge_in_any_order_with_kills_restarts_and_breaks_are_read_once_and_in_order(
     data: st.DataObject,
 ) -> None:
     with a_world(data.draw(st.sampled_from(FORMS))) as world:
@@ -131,30 +134,47 @@ def merge_in_any_order(world: World, data: st.DataObject) -> None:
         world.stream.breaks(token, *(Break(after) for after in breaks))
     arrivals = data.draw(st.permutations(parents))
     restarts = data.draw(st.sets(st.sampled_from(arrivals)))
+    kills = data.draw(st.lists(st.integers(1, 120), max_size=3))
+    merged: list[PartitionToken] = []
+
+    def arrive(token: PartitionToken) -> None:
+        world.stream.add(token, children(MERGE, T4, parents=parents))
+        if not merged:
+            world.stream.add(T4, a_record(MERGE, 99))
+        merged.append(token)
+
+    def is_read() -> bool:
+        return bool(world.topic.changes) and world.topic.changes[-1].key == '{"Id":"99"}'
+
+    async def live(life: Life, number: int) -> None:
+        """Let partitions merge until the reader is killed, is to be restarted, or has read what comes after."""
+        publisher = world.in_order(life)
+        async with world.running(f"reader {number}", publisher=publisher, life=life) as reader:
+            for token in arrivals:
+                if token in merged and world.has_finished(token):
+                    continue
+                if token not in merged:
+                    arrive(token)
+                await until(lambda token=token: world.has_finished(token) or reader.done())  # type: ignore[misc]
+                if reader.done() or token in restarts:
+                    return
+            await until(lambda: is_read() or reader.done())
 
     async def scenario() -> None:
-        waiting = list(arrivals)
-        life = 0
-        while waiting:
-            life += 1
-            async with world.running(f"reader {life}", publisher=world.in_order()):
-                while waiting:
-                    token = waiting.pop(0)
-                    world.stream.add(token, children(MERGE, T4, parents=parents))
-                    if len(waiting) == len(parents) - 1:
-                        world.stream.add(T4, a_record(MERGE, 99))
-                    await until(partial(world.has_finished, token))
-                    if token in restarts:
-                        break
-                else:
-                    await until(lambda: T4 in world.stream.open and world.topic.changes[-1].key == '{"Id":"99"}')
-        if T4 not in world.stream.open and not world.stream.asked(T4):
-            async with world.running("last", publisher=world.in_order()):
-                await until(lambda: world.topic.changes[-1].key == '{"Id":"99"}')
+        for number, killed_at in enumerate([*kills, *[None] * (len(parents) + 1)]):
+            life = Life(killed_at)
+            with contextlib.suppress(CrashError):
+                await live(life, number)
+            if life.over:
+                world.table.clock.step(LEASE + timedelta(seconds=1))
+        assert is_read()
 
     run(scenario)
-    assert set(world.stream.asked(T4)) == {MERGE}
+    assert min(world.stream.asked(T4)) == MERGE
+    if not kills:
+        assert set(world.stream.asked(T4)) == {MERGE}
     assert max(world.stream.most_open.values()) == 1
+    assert world.server.with_deadline == 0  # a query of a living partition has no end
     for number in range(len(parents)):
         changes = [change for change in world.topic.changes if json.loads(change.key) == {"Id": str(number)}]
         first = list(dict.fromkeys(parse_timestamp(change.commit_timestamp) for change in changes))

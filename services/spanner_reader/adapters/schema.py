@@ -199,13 +199,13 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
         )
 
 
-def check_tables(change_stream: str, tables: Sequence[WatchedTable]) -> None:
+def check_tables(change_stream: str, dialect: Dialect, tables: Sequence[WatchedTable]) -> None:
     """Refuse watched tables that have no primary key: there is nothing to upsert by."""
     without = [table.name for table in tables if not table.primary_key]
     if without:
         raise MisconfiguredError(
             f"change stream {change_stream} watches tables without a primary key: {', '.join(without)}. Leave them "
-            f"out with ALTER CHANGE STREAM {change_stream} SET FOR ..., or give them a key"
+            f"out with ALTER CHANGE STREAM {quoted(dialect, change_stream)} SET FOR ..., or give them a key"
         )
 
 
@@ -218,7 +218,7 @@ def check_partition_table(
         raise MisconfiguredError(
             f"change stream {change_stream} would watch the reader's own partition table {table}: set "
             f"PARTITION_DATABASE to another database of the instance (create one), or name the stream's tables with "
-            f"ALTER CHANGE STREAM {change_stream} SET FOR ..."
+            f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} SET FOR ..."
         )
 
 

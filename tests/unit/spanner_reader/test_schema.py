@@ -63,9 +63,12 @@ def test_streams_whose_partitions_change_their_range_are_refused() -> None:
 
 
 def test_tables_without_a_key_are_named() -> None:
-    check_tables("s", [SINGERS])
-    with pytest.raises(MisconfiguredError, match="Nameless"):
-        check_tables("s", [SINGERS, replace(SINGERS, name="Nameless", primary_key=())])
+    check_tables("s", Dialect.GOOGLESQL, [SINGERS])
+    nameless = replace(SINGERS, name="Nameless", primary_key=())
+    with pytest.raises(MisconfiguredError, match=r"Nameless.* ALTER CHANGE STREAM S SET FOR"):
+        check_tables("S", Dialect.GOOGLESQL, [SINGERS, nameless])
+    with pytest.raises(MisconfiguredError, match=r'Nameless.* ALTER CHANGE STREAM "S" SET FOR'):  # else it would be s
+        check_tables("S", Dialect.POSTGRESQL, [SINGERS, nameless])
 
 
 @pytest.mark.parametrize("definition", [replace(GOOD, watches_everything=True), GOOD])
