@@ -205,7 +205,7 @@ change a row in Spanner, and see it in BigQuery:
   {_COMMAND} query "SELECT * FROM airlines WHERE carrier = 'UA'"
 in the database of the PostgreSQL dialect:
   {_COMMAND} sql --database weather "UPDATE stations SET name = 'Idlewild' WHERE code = 'JFK'"
-  {_COMMAND} query "SELECT * FROM stations WHERE code = 'JFK'"
+  {_COMMAND} query "SELECT code, name, position FROM stations WHERE code = 'JFK'"
 or a flight, and see every version of it and how long each held:
   {_COMMAND} sql "UPDATE flights SET tail_number = 'N12345' WHERE {_A_FLIGHT}"
   {_COMMAND} query "SELECT tail_number, valid_from, valid_to, is_current FROM flights_history WHERE {_A_FLIGHT}"
