@@ -1,0 +1,92 @@
+"""`status` of a consumer that runs: what each table is said to be, and what a restart still knows."""
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from deploy.local.emulators import HOST, ROOT
+from deploy.local.services import Service, start_consumer
+from services.cdc_consumer.status_command import status
+from shared.contracts.errors import MisconfiguredError
+from tests.builders import a_change, a_header, a_message
+from tests.integration.test_cdc_consumer import World, ends
+from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+PATIENCE = timedelta(seconds=180)
+
+
+class Screen:
+    """What is printed."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+def asked(consumer: Service) -> Mapping[str, Any] | None:
+    """Return what is said, tables by name; None while nobody answers."""
+    screen: Any = Screen()
+    try:
+        status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, screen)
+    except MisconfiguredError:
+        return None
+    document: dict[str, Any] = json.loads(screen.text)
+    return document | {"tables": {one["table"]: one for one in document["tables"]}}
+
+
+def states(consumer: Service) -> Mapping[str, str]:
+    document = asked(consumer)
+    return {} if document is None else {name: one["state"] for name, one in document["tables"].items()}
+
+
+def read_at(consumer: Service) -> str | None:
+    document = asked(consumer)
+    return None if document is None else document["labels"]["read_at"]
+
+
+def test_every_table_is_said_to_be_what_it_is_and_a_restart_still_knows_what_was_made_anew(world: World) -> None:
+    def wait_for(consumer: Service, expected: Mapping[str, str]) -> None:
+        world.processes.wait_until(lambda: states(consumer) == expected or None, f"status to be {expected}", PATIENCE)
+
+    first = world.start("first")
+    world.publish(a_message(a_change(1)), a_message(a_change(1), header=a_header("pilots")))
+    wait_for(first, {"planes": "running", "pilots": "running"})
+    world.publish(a_message(a_change(1), header=a_header("keyless", key=())))
+    wait_for(first, {"planes": "running", "pilots": "running", "keyless": "refused"})
+
+    listed = read_at(first)
+    world.processes.wait_until(lambda: read_at(first) != listed or None, "the tables to be listed again", PATIENCE)
+    world.stand_in.client.delete_table(f"{world.pipeline.project}.{world.pipeline.dataset}.planes")
+    world.publish(a_message(a_change(2)))
+    world.wait_for_rows({2: "name 1"})
+    wait_for(first, {"planes": "needs re-sync", "pilots": "running", "keyless": "refused"})
+    document = asked(first)
+    assert document is not None
+    assert document["tables"]["planes"]["troubles"][0]["why"] == "table_made_anew"
+    assert document["changes"]["letters"] == {"no_primary_key": 1}
+    assert document["changes"]["written"] >= 3
+    assert document["processes"]["seen"] >= 1
+    lag = document["lag_seconds"]
+    assert lag["commit_to_published"] is not None
+    assert 0 <= lag["published_to_applied"] < PATIENCE.total_seconds()
+
+    command = [sys.executable, "-m", "services.cdc_consumer", "status"]
+    settings = {"PYTHONPATH": str(ROOT), "PORT": str(first.port)}
+    process = world.processes.start("status", command, settings)
+    process.expected_to_end = True
+    assert process.wait(PATIENCE) == 1, process.obituary()
+    assert "needs re-sync" in process.output()
+
+    assert ends(first) == 0
+    second = start_consumer(world.processes, world.pipeline, "second")
+    wait_for(second, {"planes": "needs re-sync", "pilots": "running"})  # from the labels, before Spark has started
+    second.process.kill()
