@@ -15,6 +15,7 @@ help: ## list the targets
 install: .venv/.installed ## make .venv from requirements/development.txt
 .venv/.installed: requirements/development.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@[ ! -L .venv ] || { echo ".venv is a link, and making it anew would empty what it leads to: remove it" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/development.txt
 	@touch $@

@@ -46,6 +46,7 @@ from services.cdc_consumer.spark_session import (
     QueryFailedError,
     check_java,
     check_master,
+    ending_with,
     error_of,
     open_session,
     start_error,
@@ -154,7 +155,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         ack_deadline = check_start(settings, datasets, stop)
         exchange = Path(directory)
         try:
-            with receiving_reports(exchange / "reports", take), told.looking(), spark(settings) as session:
+            with receiving_reports(exchange / "reports", take), told.looking(), spark(settings, stop) as session:
                 if stop.requested:
                     return
                 run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
@@ -209,10 +210,11 @@ def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> time
 
 
 @contextmanager
-def spark(settings: Settings) -> Iterator[SparkSession]:
-    """Start Spark for the block; what prevents it is one error with Spark's own words."""
+def spark(settings: Settings, stop: Stop) -> Iterator[SparkSession]:
+    """Start Spark for the block; what prevents it, a stop among it, is one error with Spark's own words."""
     try:
-        session = open_session(os.environ, settings.spark_master, settings.driver_memory, settings.tasks)
+        with ending_with(stop):
+            session = open_session(os.environ, settings.spark_master, settings.driver_memory, settings.tasks)
     except Exception as error:  # whatever Spark, py4j or Java raise; there is no list of it
         raise start_error(settings.spark_master, error) from error
     try:

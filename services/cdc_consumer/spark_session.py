@@ -1,18 +1,24 @@
 """A Spark session made for one query that runs for ever: little memory, little overhead per micro-batch, quiet."""
 
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import psutil
 from pyspark.sql import SparkSession
 
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.stop import Stop
 
 _JAVA_NEEDED: Final = 17
+_LOOK_FOR_PROCESSES: Final = 0.2  # seconds
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 _MISCONFIGURED: Final = re.compile(
@@ -65,6 +71,24 @@ def check_java(environ: Mapping[str, str]) -> None:
     version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
     if version is None or int(version[1]) < _JAVA_NEEDED:
         raise MisconfiguredError(f"{how}; {java} is {version[1] if version else 'not usable'}")
+
+
+@contextmanager
+def ending_with(stop: Stop) -> Iterator[None]:
+    """End the processes that Spark is started as, once asked to stop in the block: it waits for them without end."""
+    over = threading.Event()
+
+    def end() -> None:
+        while not over.wait(_LOOK_FOR_PROCESSES):  # there may be none yet
+            for process in psutil.Process().children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    with stop.calling(lambda: threading.Thread(target=end, name="end Spark's start", daemon=True).start()):
+        try:
+            yield
+        finally:
+            over.set()
 
 
 def open_session(environ: MutableMapping[str, str], master: str, driver_memory: str, tasks: int) -> SparkSession:

@@ -211,6 +211,20 @@ def test_asked_to_stop_while_bigquery_is_away_it_gives_back_and_ends_in_time(wor
     assert received.delivery_attempt == 2
 
 
+def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(world: World) -> None:
+    consumer = start_consumer(world.processes, world.pipeline)
+
+    def of_spark() -> list[psutil.Process] | None:
+        children = psutil.Process(consumer.process.pid).children(recursive=True)
+        return [one for one in children if "pyspark-shell" in one.cmdline()] or None
+
+    started = world.processes.wait_until(of_spark, "Spark to be started", PATIENCE)
+    assert not consumer.ready
+    assert ends(consumer) == 0, consumer.process.obituary()
+    _gone, alive = psutil.wait_procs(started, timeout=STOP_WITHIN.total_seconds())
+    assert alive == []
+
+
 def test_a_newer_wire_format_ends_it_with_the_way_out_and_nothing_is_acked(world: World) -> None:
     consumer = world.start()
     consumer.process.expected_to_end = True
