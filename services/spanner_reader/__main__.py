@@ -62,9 +62,23 @@ def main(arguments: Sequence[str]) -> int:
     configure_logs(service="spanner_reader")
     log = structlog.get_logger()
     try:
+        if arguments:
+            return command(arguments)
+        settings = read_settings(Settings, os.environ)
+        configure_logs(service="spanner_reader", level=settings.log_level)
+        log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
+        serve(settings)
+    except MisconfiguredError as error:
+        log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
+        return MISCONFIGURED
+    log.info("service_stopped")
+    return 0
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    try:
         match arguments:
-            case []:
-                pass
             case ["status", *rest]:
                 return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
             case ["doctor", *rest]:
@@ -73,32 +87,34 @@ def main(arguments: Sequence[str]) -> int:
                 return asyncio.run(synced(table, read_settings(Settings, os.environ)))
             case _:
                 raise MisconfiguredError("usage: python -m services.spanner_reader [doctor | status | synced TABLE]")
-        settings = read_settings(Settings, os.environ)
-        configure_logs(service="spanner_reader", level=settings.log_level)
-        log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
-        health = Health()
-        registry = CollectorRegistry()
-        metrics = ReaderMetrics(registry)
-        with (
-            stop_on_signals() as stop,
-            serving_health(health, registry, settings.host, settings.port, metrics.document) as port,
-        ):
-            log.info("health_served", port=port)
-            subscriptions = TopicSubscriptions(
-                settings.pubsub_emulator_host,
-                [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
-                settings.keep_messages_for,
-            )
+    except TransientError as error:  # who typed the command is the retry
+        raise MisconfiguredError(
+            f"Spanner does not answer: {error}. Check the network and SPANNER_EMULATOR_HOST, which is for emulators "
+            "only; then ask again"
+        ) from error
+
+
+def serve(settings: Settings) -> None:
+    """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
+    health = Health()
+    registry = CollectorRegistry()
+    metrics = ReaderMetrics(registry)
+    with (
+        stop_on_signals() as stop,
+        serving_health(health, registry, settings.host, settings.port, metrics.document) as port,
+    ):
+        structlog.get_logger().info("health_served", port=port)
+        subscriptions = TopicSubscriptions(
+            settings.pubsub_emulator_host,
+            [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
+            settings.keep_messages_for,
+        )
+        try:
             subscriptions.check_now(stop)
             asyncio.run(read(settings, stop, health, metrics, subscriptions))
-    except MisconfiguredError as error:
-        log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
-        return MISCONFIGURED
-    except TransientError:
-        if not stop.requested:  # else a check's retries, ended by the stop
-            raise
-    log.info("service_stopped")
-    return 0
+        except TransientError:
+            if not stop.requested:  # else a check's retries, ended by the stop
+                raise
 
 
 async def read(

@@ -259,6 +259,22 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert _status(capsys)[1]["needs_resync"] == []
 
 
+@pytest.mark.parametrize("arguments", [("status", "--json"), ("synced", "Planes")])
+def test_a_command_to_which_spanner_does_not_answer_says_so_in_one_line(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("GOOGLE_CLOUD_PROJECT", "SPANNER_INSTANCE", "SPANNER_DATABASE", "CHANGE_STREAM", "TOPIC")
+    for name in (*names, "PARTITION_DATABASE", "DEAD_LETTER_TOPIC"):
+        monkeypatch.setenv(name, "nobody-asks")
+    monkeypatch.setenv("CHANGE_STREAM", "Everything")
+    monkeypatch.setenv("SPANNER_EMULATOR_HOST", "127.0.0.1:1")
+
+    assert main(arguments) == MISCONFIGURED
+    (line,) = "".join(capsys.readouterr()).splitlines()
+    assert "Spanner does not answer" in line
+    assert "Traceback" not in line
+
+
 def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     pipeline: Pipeline, patient: Patient, tmp_path: Path
 ) -> None:
