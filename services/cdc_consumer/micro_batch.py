@@ -116,10 +116,11 @@ class _Task:
         self._lists = [ListWrites(changes) for changes in self._decoded.tables]
         self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
         self._say_what_the_tables_file_does()
-        known = [one for one in self._lists if self._known.known(one.definition)]
-        for one in known:
-            suspected = not self._known.certain(one.definition)
-            one.in_trouble(TableTroubleError(f"table {one.table} was in trouble a moment ago", suspected=suspected))
+        known = []
+        for one in self._lists:
+            if (told := self._known.told(one.definition)) is not None:
+                one.in_trouble(told)
+                known.append(one)
         self._write()
         self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
         self._bear_with_new_trouble()

@@ -61,6 +61,8 @@ class _Trouble:
     probe_at: Nanoseconds
     seen: Nanoseconds
     certain: bool
+    why: str
+    """What was said last, in words fit for a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,12 @@ class TablesInTrouble:
         trouble.certain = trouble.certain or self.others_accepted_since(definition.identity, trouble.since)
         return trouble.certain
 
+    def told(self, definition: TableDefinition) -> TableTroubleError | None:
+        """Return a column list's trouble in the words in which it was told last; None if none is known."""
+        certain = self.certain(definition)
+        trouble = self._troubles.get(definition)
+        return None if trouble is None else TableTroubleError(trouble.why, suspected=not certain)
+
     def probe_due(self, definition: TableDefinition, now: Nanoseconds) -> bool:
         """Tell whether a column list in trouble is to be tried now; if so, not again for a while."""
         trouble = self._troubles.get(definition)
@@ -114,11 +122,11 @@ class TablesInTrouble:
         """Remember that patience with a column list has run out."""
         probe_at = later(now, self._patience.between_probes)
         if definition not in self._troubles:
-            self._troubles[definition] = _Trouble(since, probe_at, now, certain=not why.suspected)
+            self._troubles[definition] = _Trouble(since, probe_at, now, not why.suspected, why.shown)
             structlog.get_logger().warning("table_in_trouble", table=definition.identity, why=why.shown)
         trouble = self._troubles[definition]
         trouble.certain = trouble.certain or not why.suspected
-        trouble.probe_at, trouble.seen = probe_at, now
+        trouble.probe_at, trouble.seen, trouble.why = probe_at, now, why.shown
         for other, each in list(self._troubles.items()):
             if now > later(each.seen, _FORGOTTEN_AFTER):
                 del self._troubles[other]

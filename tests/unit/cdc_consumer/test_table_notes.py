@@ -5,10 +5,12 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
+from services.cdc_consumer.core.columns import decode_messages
 from services.cdc_consumer.core.counts import Applied, TableNote
+from services.cdc_consumer.ports import TableTroubleError
 from services.cdc_consumer.trouble import Patience
 from shared.contracts.timestamps import parse_timestamp
-from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message
+from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, WIDER, World
 
 
@@ -43,6 +45,29 @@ def test_a_table_in_trouble_says_why(world: World) -> None:
     assert set(counts.tables) == {"planes", "airports"}
     assert "planes" in counts.tables["planes"].put_off
     assert counts.tables["airports"].put_off == ""
+
+
+def test_while_a_table_is_known_to_be_in_trouble_each_task_says_the_real_why(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    notes = [world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).tables for _ in range(5)]
+
+    assert [note["planes"].put_off for note in notes] == ["table planes: permission denied"] * 5
+
+
+def test_what_is_said_of_trouble_is_what_was_said_last_and_its_code_where_words_may_quote_a_row(world: World) -> None:
+    definition = decode_messages(messages_table(a_message(a_change(1))), NOW).tables[0].definition
+    known = world.memory.tables
+    assert known.told(definition) is None
+
+    known.began(definition, NOW, NOW, TableTroubleError("INTERNAL", suspected=True))
+    told = known.told(definition)
+    assert told is not None
+    assert (told.shown, told.suspected) == ("INTERNAL", True)
+
+    known.began(definition, NOW, NOW, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
+    told = known.told(definition)
+    assert told is not None
+    assert (str(told), told.shown, told.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)
 
 
 def test_one_list_in_trouble_is_the_tables_trouble(world: World) -> None:
