@@ -92,12 +92,11 @@ class Report:
     def _history(self, console: Console, history: HistoryComparison) -> None:
         repeats = history.rows - history.changes
         twice = f" ({repeats:,} of them repeated)" if repeats else ""
-        current = "equal the mirror" if history.equal else "do NOT equal it"
+        agree = "the current ones equal the mirror" if history.equal else "they do NOT agree with what happened"
         self._line(
             console,
             f"history of {history.table}",
-            f"{history.changes:,} of {history.committed:,} changes{twice}, {history.versions:,} versions; "
-            f"the current ones {current}",
+            f"{history.changes:,} of {history.committed:,} changes{twice}, {history.versions:,} versions; {agree}",
         )
         for versions in history.examples:
             key = KEYS[history.table]

@@ -222,7 +222,11 @@ def _fixed(subscription: Any, topic: str | None) -> list[Mistake]:
         or subscription.cloud_storage_config.bucket
     ):
         mistakes["delivery"] = "its messages are pushed or exported, so they cannot be pulled"
-    return [Mistake(setting, what, f"delete it and run `{SETUP}`", anew=True) for setting, what in mistakes.items()]
+    cure = (
+        f"make another with `{SETUP}` under a new SUBSCRIPTION; what this one still holds is in it alone, so keep it "
+        "until a reader has been started from before its oldest message (START_TIMESTAMP, another PARTITION_TABLE)"
+    )
+    return [Mistake(setting, what, cure, anew=True) for setting, what in mistakes.items()]
 
 
 def _duration(value: timedelta) -> str:

@@ -351,10 +351,22 @@ class TestBigQueryTables(TablesContract):
         place.others.ensure(HISTORY)
         assert set(place.columns("planes_history")) == {*columns, "colour"}
 
-    @pytest.mark.parametrize("status", ["PERMISSION_DENIED", "INVALID_ARGUMENT"])
-    def test_a_view_that_is_refused_holds_nothing_up(self, place: Place, stand_in: StandIn, status: str) -> None:
+    @pytest.mark.parametrize(
+        ("method", "status"),
+        [
+            ("POST", "PERMISSION_DENIED"),
+            ("POST", "INVALID_ARGUMENT"),
+            ("POST", "NOT_FOUND"),
+            ("POST", "UNAVAILABLE"),
+            ("GET", "PERMISSION_DENIED"),
+            ("GET", "UNAVAILABLE"),
+        ],
+    )
+    def test_a_view_that_is_refused_holds_nothing_up(
+        self, place: Place, stand_in: StandIn, method: str, status: str
+    ) -> None:
         name = f"{PROJECT}.{stand_in.dataset}.planes_history"
-        fault = {"action": "answer", "on": "rest", "method": "POST", "table": name, "status": status, "times": 1}
+        fault = {"action": "answer", "on": "rest", "method": method, "table": name, "status": status, "times": 1}
         stand_in.control("POST", "faults", **fault)
         with capture_logs() as logs:
             assert place.tables.ensure(HISTORY) == HISTORY

@@ -175,16 +175,17 @@ def test_a_wrong_subscription_is_named_setting_by_setting(world: World) -> None:
     assert "it would be lost" in letters.detail
 
 
-def test_a_dataset_that_forgets_its_tables_is_refused(world: World) -> None:
+@pytest.mark.parametrize("what", ["table", "partition"])
+def test_a_dataset_that_forgets_its_tables_is_refused(world: World, what: str) -> None:
     name = f"forgetful_{uuid.uuid4().hex[:8]}"
     dataset = bigquery.Dataset(f"{PROJECT}.{name}")
-    dataset.default_table_expiration_ms = 3 * 86_400_000
+    setattr(dataset, f"default_{what}_expiration_ms", 3 * 86_400_000)
     world.stand_in.client.create_dataset(dataset)
     found = world.wrong(BIGQUERY_DATASET=name)
 
     assert list(found) == [f"dataset {name}: expiry"]
     assert "deleted after 3 days" in found[f"dataset {name}: expiry"].detail
-    assert "--default_table_expiration 0" in found[f"dataset {name}: expiry"].cure
+    assert f"--default_{what}_expiration 0" in found[f"dataset {name}: expiry"].cure
 
 
 @pytest.mark.parametrize(("containing", "check"), [('"expirationTime"', "making tables"), ('"permissions"', "rights")])

@@ -13,7 +13,14 @@ from deploy.local.bigquery.errors import ApiError, invalid
 _KEPT: Final = ("description", "friendlyName", "labels", "maxStaleness", "expirationTime")
 _LABELS: Final = 64
 _LABEL_LETTERS: Final = 63
-_DATASET_KEPT: Final = ("description", "friendlyName", "labels", "location", "defaultTableExpirationMs")
+_DATASET_KEPT: Final = (
+    "description",
+    "friendlyName",
+    "labels",
+    "location",
+    "defaultTableExpirationMs",
+    "defaultPartitionExpirationMs",
+)
 
 
 def dataset_resource(dataset: Dataset) -> Mapping[str, Any]:

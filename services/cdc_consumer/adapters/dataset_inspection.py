@@ -68,6 +68,15 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
 
 def _expiry(what: str, found: bigquery.Dataset, project: str, dataset: str) -> Finding:
     check = f"{what}: expiry"
+    if found.default_partition_expiration_ms is not None:
+        days = found.default_partition_expiration_ms / 86_400_000
+        return Finding(
+            Level.ERROR,
+            check,
+            f"partitions of tables made in it are deleted after {days:g} days: a history loses what is older",
+            f"bq --project_id={project} update --default_partition_expiration 0 {dataset}; and of the histories that "
+            "are there: bq update --time_partitioning_expiration 0 TABLE",
+        )
     if found.default_table_expiration_ms is None:
         return Finding(Level.OK, check, "tables made in it stay")
     days = found.default_table_expiration_ms / 86_400_000

@@ -27,6 +27,8 @@ class View:
 
     path: bigquery.TableReference
     found: bigquery.Table | None
+    refusal: str = ""
+    """Why nothing is known of it."""
 
 
 class HistoryViews:
@@ -43,6 +45,8 @@ class HistoryViews:
                 return View(path, self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT))
             except exceptions.NotFound:
                 return View(path, None)
+            except exceptions.GoogleAPICallError as error:  # whatever it is, the rows are not to wait for it
+                return View(path, None, str(error.message))
 
     def bring_about(self, view: View, history: bigquery.Table, definition: TableDefinition) -> None:
         """Make the view, or change it, for a history as it is; Conflict, PreconditionFailed if another was faster."""
@@ -51,7 +55,9 @@ class HistoryViews:
         query = view_query(changelog, columns, definition.primary_key)
         log = structlog.get_logger().bind(view=f"{view.path.dataset_id}.{view.path.table_id}")
         try:
-            if view.found is None:
+            if view.refusal:
+                log.error("history_view_not_made", error=view.refusal)
+            elif view.found is None:
                 made = bigquery.Table(view.path)
                 made.view_query = query
                 made.description = f"How long each version of a row held: {definition.mirror_of}, kept by Millrace"
@@ -67,7 +73,9 @@ class HistoryViews:
                 view.found.view_query = query
                 self._client.update_table(view.found, ["view_query"], retry=_NO_RETRY, timeout=_TIMEOUT)
                 log.info("history_view_changed")
-        except (exceptions.Forbidden, exceptions.BadRequest) as error:
+        except (exceptions.Conflict, exceptions.PreconditionFailed):
+            raise
+        except exceptions.GoogleAPICallError as error:
             log.error("history_view_not_made", error=str(error.message))  # noqa: TRY400  the message is the whole story
 
 

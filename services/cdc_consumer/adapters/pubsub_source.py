@@ -257,9 +257,14 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pull(self) -> Any | None:
         puller, most = self._clients().puller, min(_PEEK, self._options.micro_batch_messages)
         lasts = _EMULATOR_PULL if self._options.emulator_host else _SERVICE_PULL
+        began = time.monotonic()
         response = puller.first(self._options.idle_wait, most, lasts, self._stopping)
-        if response is None and self._drain:  # nothing came, or no answer at all: only an answer says "drained"
-            response = puller.now(most)
+        while self._drain and response is None and not self._stopping():
+            left = self._options.idle_wait - timedelta(seconds=time.monotonic() - began)
+            if left <= timedelta(0):  # nothing came, or no answer at all: only an answer says "drained"
+                return puller.now(most)
+            _pause()  # an empty answer at once is allowed to Pub/Sub, and no sign that nothing is left
+            response = puller.first(left, most, lasts, self._stopping)
         return response
 
     def _refresh(self, held: _Held, deadline: timedelta) -> None:

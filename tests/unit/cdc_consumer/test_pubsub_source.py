@@ -268,11 +268,21 @@ def test_what_was_read_is_reported_as_taken(pubsub: Pubsub, tmp_path: Path) -> N
         assert reports.get(timeout=10).counts == Counts(taken=1, given_back=1)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param([grpc.StatusCode.DEADLINE_EXCEEDED], id="no answer is not an empty answer"),
+        pytest.param([[], []], id="an empty answer before the wait is over is no sign that nothing is left"),
+    ],
+)
 def test_available_now_ends_only_when_pubsub_says_that_nothing_is_left(
-    reader: PubsubStreamReader, pubsub: Pubsub
+    pubsub: Pubsub, before: list[list[str] | grpc.StatusCode]
 ) -> None:
+    reader = PubsubStreamReader(
+        SourceOptions(subscription=NAME, tasks=3, linger=timedelta(0), idle_wait=timedelta(seconds=1))
+    )
     reader.prepareForTriggerAvailableNow()
-    pubsub.pulls = [grpc.StatusCode.DEADLINE_EXCEEDED, ["a"]]  # no answer is not an empty answer
+    pubsub.pulls = [*before, ["a"]]
 
     assert reader.latestOffset(BEGIN, LIMIT) == FIRST
     reader.partitions(BEGIN, FIRST)
