@@ -23,6 +23,7 @@ from tests.benchmarks.workload import CHANGE_STREAM
 
 PROJECT: Final = "bench"
 PATIENCE: Final = timedelta(minutes=5)
+_PULL_LASTS: Final = 5.5  # seconds; of the source's pull from an emulator
 SAMPLES: Final = "MILLRACE_BENCH_SAMPLES"
 """The variable that tells a sampled process where to write what it was seen doing."""
 
@@ -127,9 +128,14 @@ def running_service(processes: Processes, module: str, name: str, environment: M
 
 @contextmanager
 def held(service: Service) -> Iterator[None]:
-    """Stop a service, its processes and threads as they are, while the block runs."""
+    """Stop a service, its processes and threads as they are, while the block runs.
+
+    The block begins when the pull that a consumer waits in is over: else the emulator would answer it with messages
+    that the stopped process takes too late, and nobody would have them until their ack deadline has passed.
+    """
     service.process.signal(signal.SIGSTOP)
     try:
+        time.sleep(_PULL_LASTS)
         yield
     finally:
         service.process.signal(signal.SIGCONT)
