@@ -19,7 +19,8 @@ from shared.contracts.timestamps import Nanoseconds
 
 _FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest put-off: its messages come no more
 _NEVER: Final = Nanoseconds(-(1 << 62))
-_WITNESSES: Final = 8  # tables of which a row is kept
+_WITNESSES: Final = 1_000  # tables of which a row is kept
+_WITNESS_BYTES: Final = 16 << 20  # of all those rows
 _WITNESS_FOR: Final = timedelta(hours=1)
 _WITNESS_AGE: Final = timedelta(hours=24)
 """How old a row may be that is sent once more: BigQuery still remembers any delete that is newer."""
@@ -88,6 +89,7 @@ class TablesInTrouble:
         self._accepted: dict[str, Nanoseconds] = {}
         self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
         self._witnesses: dict[str, Witness] = {}  # the latest last
+        self._witness_bytes = 0
 
     def known(self, definition: TableDefinition) -> bool:
         """Tell whether the first patience with a column list has been spent."""
@@ -149,21 +151,29 @@ class TablesInTrouble:
         return any(at >= since for name, at in self._accepted.items() if name != table)
 
     def remember(self, witness: Witness) -> None:
-        """Keep a row that has just been accepted."""
-        self._witnesses.pop(witness.definition.identity, None)
+        """Keep a row that has just been accepted, in place of the one of its table that was kept before."""
+        self._forget_witness(witness.definition.identity)
         self._witnesses[witness.definition.identity] = witness
-        while len(self._witnesses) > _WITNESSES:
-            del self._witnesses[next(iter(self._witnesses))]
+        self._witness_bytes += witness.row.nbytes
+        while len(self._witnesses) > _WITNESSES or self._witness_bytes > _WITNESS_BYTES:
+            self._forget_witness(next(iter(self._witnesses)))
+
+    def _forget_witness(self, table: str) -> None:
+        before = self._witnesses.pop(table, None)
+        if before is not None:
+            self._witness_bytes -= before.row.nbytes
+
+    def witness(self, definition: TableDefinition, now: Nanoseconds) -> Witness | None:
+        """Return a row of this very column list that may be sent once more without harm.
+
+        One of another column list would tell nothing: a new column may be what fails.
+        """
+        found = self._witnesses.get(definition.identity)
+        return found if found is not None and found.definition == definition and _harmless(found, now) else None
 
     def witnesses(self, but_not: Collection[str], now: Nanoseconds) -> Sequence[Witness]:
         """Return rows of other tables that may be sent once more without harm, the latest first."""
-        return [
-            one
-            for name, one in reversed(self._witnesses.items())
-            if name not in but_not
-            and now < later(one.accepted_at, _WITNESS_FOR)
-            and now < later(Nanoseconds(one.committed * 1000), _WITNESS_AGE)
-        ]
+        return [one for name, one in reversed(self._witnesses.items()) if name not in but_not and _harmless(one, now)]
 
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to look at the table again."""
@@ -173,6 +183,11 @@ class TablesInTrouble:
     def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:
         """Remember a conflict that has just been looked at."""
         self._conflicts[definition] = conflict, now
+
+
+def _harmless(witness: Witness, now: Nanoseconds) -> bool:
+    committed = Nanoseconds(witness.committed * 1000)
+    return now < later(witness.accepted_at, _WITNESS_FOR) and now < later(committed, _WITNESS_AGE)
 
 
 def later(when: Nanoseconds, by: timedelta) -> Nanoseconds:

@@ -8,7 +8,7 @@ sent since, a row that was accepted before is sent once more, to see: repeats ar
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -210,10 +210,13 @@ class Writing:
         for one in failing:
             now, since = self.clock.now(), _beginning(one)
             if self.known.certain(one.definition):
-                self._in_trouble(one, TableTroubleError(str(one.failing)))
+                if self._earlier_accepted(one):  # the table is well again, and it is a row that fails
+                    self._sift(one)
+                else:
+                    self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif now < later(since, self.patience.table):
                 continue
-            elif self._others_accepted(since, tables):
+            elif self._others_accepted(since, tables) or self._earlier_accepted(one):
                 self._sift(one)
             elif len(tables) == 1 and now >= later(since, self.patience.alone):
                 self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
@@ -236,6 +239,23 @@ class Writing:
     def _accepted_again(self, table: str) -> bool:
         """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
         return self._taken_again(*self._witnesses[table])
+
+    def _one_of_its_table_accepted(self, one: ListWrites) -> bool:
+        """Send a row of the list's table that was accepted, in this task or an earlier one, once more; tell the same.
+
+        A row may come again and again without another of its table beside it, where little else happens to that.
+        """
+        if one.table in self._witnesses:
+            return self._accepted_again(one.table)
+        return self._earlier_accepted(one)
+
+    def _earlier_accepted(self, one: ListWrites) -> bool:
+        """Send a row of the list that an earlier task wrote once more; tell whether it is accepted now."""
+        earlier = self.known.witness(one.definition, self.clock.now())
+        if earlier is None or not self._taken_again(one.definition, earlier.row):
+            return False
+        self.known.remember(replace(earlier, accepted_at=self.clock.now()))
+        return True
 
     def _taken_again(self, definition: TableDefinition, row: pa.Table) -> bool:
         try:
@@ -268,7 +288,7 @@ class Writing:
                 fruitless = 0
                 any_accepted = any_accepted or len(errors) < len(rows)
                 one.take_in(rows, errors)
-        if parts or not (any_accepted or (one.table in self._witnesses and self._accepted_again(one.table))):
+        if parts or not (any_accepted or self._one_of_its_table_accepted(one)):
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
         to_blame = [self._is_to_blame(one, row) for row, _error in stuck]
         if None in to_blame:
@@ -303,7 +323,7 @@ class Writing:
         """Send a row of the list that was accepted once more, or one of its table; tell whether it is accepted now."""
         accepted = np.flatnonzero(one.accepted)
         if not len(accepted):
-            return one.table in self._witnesses and self._accepted_again(one.table)
+            return self._one_of_its_table_accepted(one)
         try:
             return not self.writer.append(one.definition, one.changes.rows.slice(int(accepted[0]), 1)).refused()
         except TransientError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer import micro_batch
+from services.cdc_consumer import micro_batch, trouble
 from services.cdc_consumer.core.columns import decode_messages
 from services.cdc_consumer.suspects import is_fatal
 from services.cdc_consumer.trouble import Patience
@@ -244,12 +244,20 @@ def test_a_row_is_not_sent_again_once_a_newer_delete_might_be_forgotten(
     assert len(world.memory.tables.witnesses((), world.clock.time)) == kept
 
 
-def test_rows_of_few_tables_are_kept_the_latest_first(world: World) -> None:
-    for number in range(12):
-        world.apply(a_message(a_change(1), header=a_header(f"table{number}")))
+@pytest.mark.parametrize("limit", ["_WITNESSES", "_WITNESS_BYTES"])
+def test_rows_of_some_tables_are_kept_the_latest_first(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    def kept() -> list[str]:
+        return [one.definition.name for one in world.memory.tables.witnesses({"table11"}, world.clock.time)]
 
-    kept = [one.definition.name for one in world.memory.tables.witnesses({"table11"}, world.clock.time)]
-    assert kept == [f"table{number}" for number in range(10, 3, -1)]
+    world.apply(a_message(a_change(1), header=a_header("table0")))
+    (first,) = world.memory.tables.witnesses((), world.clock.time)
+    monkeypatch.setattr(trouble, limit, 8 if limit == "_WITNESSES" else 8 * first.row.nbytes + 100)
+    for _ in range(2):
+        for number in range(12):
+            world.apply(a_message(a_change(1), header=a_header(f"table{number}")))
+        assert kept() == [f"table{number}" for number in range(10, 3, -1)]
 
 
 def test_a_table_that_cannot_even_be_looked_at_while_others_are_accepted_is_in_trouble(
@@ -295,6 +303,86 @@ def test_a_row_that_has_failed_retryably_for_an_hour_is_a_letter_and_the_rest_of
     assert (counts.acked, counts.put_off, counts.letters) == (3, 0, {"retries_exhausted": 1})
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
     assert set(world.names()) == {2, 3}
+
+
+def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> list[tuple[int, Any, int]]:
+    """Deliver a row that always fails, alone of its table, until it is a letter; return what each task said."""
+    said = []
+    for delivery in range(1, deliveries + 1):
+        world.leases.put_off_for.clear()
+        counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery), *beside)
+        said.append((counts.put_off, counts.tables_in_trouble, sum(counts.letters.values())))
+        if counts.put_off:
+            assert world.leases.put_off_for == {"a0": world.patience.put_off_at(delivery)}
+            world.clock.pass_time(world.patience.put_off_at(delivery))
+    return said
+
+
+@pytest.mark.parametrize("beside", [(), (a_message(a_change(1), header=AIRPORTS),)], ids=["alone", "another table"])
+def test_a_row_that_always_fails_on_a_quiet_table_is_found_by_what_an_earlier_task_wrote(
+    world: World, beside: tuple[Mapping[str, object], ...]
+) -> None:
+    stuck(world)
+    assert world.apply(a_message(a_change(3))).acked == 1
+    said = come_back(world, *beside, deliveries=10)
+
+    assert said == [(1, (), 0)] * 9 + [(0, (), 1)]
+    assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
+    assert world.names() == {3: "name 1"}
+    assert world.apply(a_message(a_change(4))).tables_well == ("planes",)
+
+
+def test_a_row_that_fails_when_its_tables_trouble_has_ended_is_found_too(world: World) -> None:
+    stuck(world)
+    world.apply(a_message(a_change(3)))
+    world.writer.failing.add("planes")
+    for _ in range(3):
+        counts = world.apply(a_message(a_change(4)), a_message(a_change(1), header=AIRPORTS))
+        assert counts.tables_in_trouble == ("planes",)
+    world.writer.failing.clear()
+    world.clock.pass_time(timedelta(seconds=11))
+
+    counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=10))
+    assert (counts.letters, counts.tables_in_trouble) == ({"retries_exhausted": 1}, ())
+
+
+def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(world: World) -> None:
+    world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS))
+    world.writer.failing.add("planes")
+    for delivery in range(1, 100):
+        counts = world.apply(
+            a_message(a_change(1), delivery_attempt=delivery), a_message(a_change(1, delivery), header=AIRPORTS)
+        )
+        assert (counts.put_off, counts.tables_in_trouble) == (1, ("planes",))
+        world.clock.pass_time(world.patience.put_off_at(delivery))
+
+    assert world.letters.kept == {}
+
+
+def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_whole(world: World) -> None:
+    world.apply(a_message(a_change(3)))
+    world.writer.stuck = lambda _table, row: "colour" in row
+    for delivery in range(1, 20):
+        message = a_message(a_change(1, colour="red"), header=WIDER, delivery_attempt=delivery)
+        counts = world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS))
+        assert (counts.put_off, counts.tables_in_trouble) == (1, ("planes",))
+        world.clock.pass_time(world.patience.put_off_at(delivery))
+
+    assert world.letters.kept == {}
+
+
+def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
+    world = World(tables_file='[tables.planes]\nmode = "history"')
+    world.clock.ticks = timedelta(seconds=1)
+    stuck(world)
+    world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS))
+    for delivery in range(1, 20):
+        message = a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery)
+        assert world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS)).put_off == 1
+        world.clock.pass_time(timedelta(seconds=600))
+
+    assert [len(rows) for rows in world.writer.appended.values()] == [1]
+    assert world.letters.kept == {}
 
 
 @pytest.mark.parametrize("rows", [2, 9, 100])
