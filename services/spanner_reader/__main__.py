@@ -185,13 +185,13 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
             survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
     finally:
         await channels.close()
-    shown = document(settings.source, survey, definition.retention, look, marks)
+    shown = document(settings.source, survey, definition.retention, look, marks, definition.dialect.quote)
     print_status(shown, as_json, out)
     return exit_code(shown)
 
 
 async def synced(table: str, settings: Settings) -> int:
-    """Take the mark from a table whose rows were copied again."""
+    """Take the mark from a table whose rows came again."""
     channels = Channels(settings.spanner_emulator_host)
     try:
         _database, partitions = await open_databases(settings, channels)

@@ -24,8 +24,8 @@ from services.spanner_reader.adapters.schema import SpannerCatalog, StreamDefini
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.partitions import low_watermark
 from services.spanner_reader.core.records import ROOT, StreamQuery
+from services.spanner_reader.core.resync import ROWS_AGAIN, cure
 from services.spanner_reader.ports import CatalogLook
-from services.spanner_reader.schema_watch import cure
 from services.spanner_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
@@ -235,7 +235,8 @@ class _Looking:
         for mark in remembered[1] if remembered else ():
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in mark.findings}))
             since = format_timestamp(mark.since)
-            yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", cure(mark))
+            mend = cure(mark, self._database.dialect.quote)
+            yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", mend)
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
@@ -267,7 +268,7 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
             Level.ERROR,
             "progress: retention",
             f"{reached} is older than the {definition.retention} that the stream keeps: what lies between is lost",
-            "start anew with another PARTITION_TABLE, and copy the tables' rows again",
+            f"start anew with another PARTITION_TABLE, and {ROWS_AGAIN}",
         )
     if left < definition.retention / 2:
         return Finding(

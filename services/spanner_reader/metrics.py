@@ -37,7 +37,7 @@ class ReaderMetrics:
         self._loses = Gauge(
             "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
         )
-        self._marks: tuple[Mark, ...] = ()
+        self._marks: Sequence[Mapping[str, object]] = ()
         self._surveyed: Mapping[str, object] = {}
         self._resync = Gauge(
             "millrace_reader_tables_needing_resync",
@@ -78,9 +78,9 @@ class ReaderMetrics:
         """Show that the topic does not keep what is published to it."""
         self._loses.set(1)
 
-    def need_resync(self, marks: Sequence[Mark]) -> None:
-        """Show how many tables need re-sync, and why."""
-        self._marks = tuple(marks)
+    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
+        """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
+        self._marks = [resync(mark, quote) for mark in marks]
         for kind in Kind:
             self._resync.labels(kind.value).set(sum(kind in {one.kind for one in mark.findings} for mark in marks))
 
@@ -100,5 +100,4 @@ class ReaderMetrics:
 
     def document(self) -> Mapping[str, object]:
         """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
-        marks = [resync(mark) for mark in self._marks]
-        return {"service": "spanner_reader", "state": "starting", **self._surveyed, "needs_resync": marks}
+        return {"service": "spanner_reader", "state": "starting", **self._surveyed, "needs_resync": self._marks}

@@ -98,6 +98,8 @@ class CatalogLook:
 
     shapes: Look
     watched: tuple[WatchedTable, ...]
+    quote: str = "`"
+    """What the database's SQL has around a name."""
 
 
 class Catalog(Protocol):
@@ -134,7 +136,7 @@ class ShapeStore(Protocol):
         """Return what is remembered, and the tables that need re-sync."""
 
     async def synced(self, table: str) -> bool:
-        """Take the mark from a table whose rows were copied again; return whether it had one."""
+        """Take the mark from a table whose rows came again; return whether it had one."""
 
 
 class Publisher(Protocol):
@@ -176,8 +178,8 @@ class Metrics(Protocol):
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
 
-    def need_resync(self, marks: Sequence[Mark]) -> None:
-        """Show how many tables need re-sync, and why."""
+    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
+        """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

@@ -26,6 +26,7 @@ from services.spanner_reader.core.partitions import (
     low_watermark,
 )
 from services.spanner_reader.core.records import PartitionToken
+from services.spanner_reader.core.resync import ROWS_AGAIN
 from services.spanner_reader.held import Held, Options
 from services.spanner_reader.partition_reader import PartitionReader, retried
 from services.spanner_reader.ports import (
@@ -154,7 +155,7 @@ class Reader:
             if not survey.unfinished:
                 raise MisconfiguredError(
                     "the partition table holds no partition that is not finished, so nothing says where to go on: "
-                    "rows of it were deleted. Start anew with another PARTITION_TABLE, and copy the tables' rows again"
+                    f"rows of it were deleted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}"
                 )
             if all(has_reached(partition, self._options.end) for partition in survey.unfinished):
                 self._log.info("end_timestamp_reached")

@@ -13,24 +13,12 @@ import structlog
 
 from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker
 from services.spanner_reader.core.records import DataChangeRecord
-from services.spanner_reader.core.shapes import Kind, Mark, Sighting, excluding
+from services.spanner_reader.core.resync import cure
+from services.spanner_reader.core.shapes import Sighting, excluding
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-
-
-def cure(mark: Mark) -> str:
-    """Return what mends a table that needs re-sync."""
-    unproven = (
-        "; Spanner may have published the values of the default by itself, then a comparison of the column will do"
-        if all(found.kind is Kind.COLUMN_DEFAULTED for found in mark.findings)
-        else ""
-    )
-    return (
-        f"copy the table's rows again, as they are at {format_timestamp(mark.sync_after)} or later, delete what is not "
-        f"among them{unproven}; then run `python -m services.spanner_reader synced {mark.table}`"
-    )
 
 
 class SchemaWatch:
@@ -108,7 +96,8 @@ class SchemaWatch:
             look = await self._catalog.look()
             await self._announce(look)
             unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
-            self._show(await self._shapes.compare(excluding(look.shapes, self._included), sightings), unsure)
+            compared = await self._shapes.compare(excluding(look.shapes, self._included), sightings)
+            self._show(compared, unsure, look.quote)
             self._unsure = frozenset()
         except TransientError:
             self._sightings = sightings + self._sightings
@@ -126,9 +115,9 @@ class SchemaWatch:
                 future.add_done_callback(self._on_announced)
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))
 
-    def _show(self, compared: Compared, unsure: Collection[Nanoseconds]) -> None:
+    def _show(self, compared: Compared, unsure: Collection[Nanoseconds], quote: str) -> None:
         """Show what was found; also by looks of which nobody knows whether they were stored, and which were."""
-        self._metrics.need_resync(compared.marks)
+        self._metrics.need_resync(compared.marks, quote)
         stored = [found for mark in compared.marks for found in mark.findings if found.before in unsure]
         for table in compared.left:
             self._log.warning(
@@ -136,7 +125,7 @@ class SchemaWatch:
                 table=table,
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )
-        cures = {mark.table: cure(mark) for mark in compared.marks}
+        cures = {mark.table: cure(mark, quote) for mark in compared.marks}
         for found in (*stored, *compared.findings):
             self._log.error(
                 "table_needs_resync",

@@ -8,8 +8,8 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from services.spanner_reader.core.partitions import State, Survey, low_watermark
+from services.spanner_reader.core.resync import cure
 from services.spanner_reader.core.shapes import Look, Mark
-from services.spanner_reader.schema_watch import cure
 from shared.contracts.timestamps import format_timestamp
 
 NOT_STARTED: Final = "not started yet"
@@ -22,7 +22,7 @@ _LITTLE: Final = 0.5
 
 
 def document(
-    source: str, survey: Survey, retention: timedelta, look: Look | None, marks: Sequence[Mark]
+    source: str, survey: Survey, retention: timedelta, look: Look | None, marks: Sequence[Mark], quote: str
 ) -> Mapping[str, Any]:
     """Return everything there is to say, ready for JSON: names, counts and times, no row's values. Time is Spanner's.
 
@@ -49,7 +49,7 @@ def document(
         "retention_seconds": retention.total_seconds(),
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
         "schema_looked_at": None if look is None else format_timestamp(look.at),
-        "needs_resync": [resync(mark) for mark in marks],
+        "needs_resync": [resync(mark, quote) for mark in marks],
         "left": [] if look is None else [n for n, t in sorted(look.tables.items()) if t.mirrored and not t.watched],
     }
 
@@ -92,7 +92,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         yield "no table needs re-sync"
 
 
-def resync(mark: Mark) -> Mapping[str, Any]:
+def resync(mark: Mark, quote: str) -> Mapping[str, Any]:
     """Return what there is to say of a table that needs re-sync."""
     return {
         "table": mark.table,
@@ -106,7 +106,7 @@ def resync(mark: Mark) -> Mapping[str, Any]:
             }
             for found in mark.findings
         ],
-        "cure": cure(mark),
+        "cure": cure(mark, quote),
     }
 
 

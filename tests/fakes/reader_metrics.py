@@ -44,7 +44,7 @@ class FakeMetrics:
         """Show that the topic does not keep what is published to it."""
         self.losing = True
 
-    def need_resync(self, marks: Sequence[Mark]) -> None:
+    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
         """Remember which tables need re-sync."""
         self.marks = marks
 

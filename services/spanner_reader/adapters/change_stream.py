@@ -30,6 +30,7 @@ from services.spanner_reader.adapters.dialects import Dialect
 from services.spanner_reader.adapters.json_record_decoder import JsonRecordDecoder
 from services.spanner_reader.adapters.record_decoder import RecordDecoder
 from services.spanner_reader.core.records import ROOT, StreamQuery, StreamRecord
+from services.spanner_reader.core.resync import ROWS_AGAIN
 from services.spanner_reader.ports import StartPastEndError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
@@ -126,7 +127,7 @@ _OUT_OF_RANGE: Final = (
     "The position is outside what the change stream keeps. Changes between it and the earliest time named above "
     "cannot be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
     "the partition table holds an older position, start anew with another PARTITION_TABLE and a START_TIMESTAMP "
-    "within the range, and copy the tables' rows again, because what lies between is lost to the stream; (3) for the "
+    f"within the range, and {ROWS_AGAIN}, because what lies between is lost to the stream; (3) for the "
     "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d') (in the PostgreSQL "
     "dialect without the word OPTIONS)."
 )
@@ -137,7 +138,7 @@ _FOREIGN_POSITION: Final = (
 )
 _FOREIGN_PARTITION: Final = (
     "The partition table names partitions that this change stream does not know: the stream was made anew under its "
-    "name, or the emulator was restarted. Start anew with another PARTITION_TABLE, and copy the tables' rows again."
+    f"name, or the emulator was restarted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}."
 )
 
 

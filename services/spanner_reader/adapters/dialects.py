@@ -15,6 +15,11 @@ class Dialect(Enum):
     GOOGLESQL = "GOOGLE_STANDARD_SQL"
     POSTGRESQL = "POSTGRESQL"
 
+    @property
+    def quote(self) -> str:
+        """Return what stands around a name, whatever it is."""
+        return '"' if self is Dialect.POSTGRESQL else "`"
+
 
 DIALECT: Final = "SELECT option_value FROM information_schema.database_options WHERE option_name = 'database_dialect'"
 """In both dialects alike."""

@@ -71,7 +71,7 @@ class SpannerShapeStore:
         return look, tuple(marks.values())
 
     async def synced(self, table: str) -> bool:
-        """Take the mark from a table whose rows were copied again; return whether it had one."""
+        """Take the mark from a table whose rows came again; return whether it had one."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             if not rows or table == _LOOK:

@@ -106,11 +106,11 @@ class Mark:
 
     @property
     def sync_after(self) -> Nanoseconds:
-        """Return the time that a copy of the rows must not be older than."""
+        """Return the time before which a row that comes again proves nothing."""
         return max(finding.before for finding in self.findings)
 
     def with_more(self, findings: Iterable[Finding]) -> "Mark":
-        """Return the mark with what was found since; the same again moves on the time that a copy has to be from."""
+        """Return the mark with what was found since; the same again moves on the time after which rows have to come."""
         merged = {(one.kind, one.columns): one for one in self.findings}
         for one in findings:
             before = merged.get((one.kind, one.columns))
@@ -158,7 +158,7 @@ def excluding(look: Look, included: Callable[[str], bool]) -> Look:
 
 
 def synced(table: TableShape) -> TableShape | None:
-    """Return what to remember of a table whose rows were copied again: nothing of what was; None if it is gone."""
+    """Return what to remember of a table whose rows came again: nothing of what was; None if it is gone."""
     return None if table.gone else replace(table, dropped=frozenset(), mirrored=table.watched)
 
 
