@@ -31,6 +31,7 @@ from services.spanner_reader.adapters.schema import (
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.subscriptions import TopicSubscriptions
 from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import Survey
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.doctor import doctor
@@ -238,7 +239,8 @@ async def prepare(
     log = structlog.get_logger()
     definition = await catalog.definition()
     check_stream(settings.change_stream, definition)
-    watched = (await catalog.look()).watched
+    look = await catalog.look()
+    watched = look.watched
     check_partition_table(
         settings.change_stream,
         watched,
@@ -248,6 +250,10 @@ async def prepare(
     )
     tables = [table for table in watched if file.included(table.name)]
     check_tables(settings.change_stream, definition.dialect, tables)
+    unfit = list(misfits(file, {table.name: look.shapes.tables[table.name] for table in watched}))
+    refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
+    if refused:
+        raise MisconfiguredError("the tables file does not fit the tables:\n  " + "\n  ".join(refused))
     await store.create_table()
     if await store.is_empty():
         now = await catalog.now()
@@ -260,6 +266,8 @@ async def prepare(
             log.info("first_start", start=format_timestamp(start))
     else:
         log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
+    for one in unfit:
+        log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)
     keys = {table.name: table.primary_key for table in tables}
     return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)
 

@@ -22,6 +22,7 @@ from services.spanner_reader.adapters.inspection import (
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.schema import SpannerCatalog, StreamDefinition, check_partition_table, check_start
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
+from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import low_watermark
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.core.resync import ROWS_AGAIN, cure
@@ -201,6 +202,9 @@ class _Looking:
                 f"the stream watches no table that is read ({left_out} left out by the tables file)",
                 f"ALTER CHANGE STREAM {settings.change_stream} SET FOR ALL, or the tables' names; and see TABLES_FILE",
             )
+        for one in misfits(self._file, {name: look.shapes.tables[name] for name in watched}):
+            level = Level.ERROR if one.refused else Level.WARNING
+            yield Finding(level, f"tables file: {one.section}", one.why, one.fix)
         for name in included:
             table = look.shapes.tables[name]
             yield from inspect_table(name, table, leave_out(settings.change_stream, definition.dialect))

@@ -22,7 +22,7 @@ defaults. A mistake is never passed over: an unknown key may be a misspelt one.
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -102,11 +102,29 @@ class TablesFile:
             name for section in own for name in (section.ignored_columns or ()) + (section.json_arrays or ())
         )
 
+    def naming_none_of(self, source_tables: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield each name or pattern that names none of these tables, with the list or section that it is in."""
+        named = [("include", self.include), ("exclude", self.exclude)]
+        named += [(_heading(name), (name,)) for name, _section in self.tables]
+        for section, patterns in named:
+            yield from (
+                (section, each) for each in patterns if not any(fnmatchcase(name, each) for name in source_tables)
+            )
+
+    def section_of(self, source_table: str, option: str) -> str:
+        """Return the heading of the section that a source table takes an option from."""
+        saying = [name for name, section in self._sections(source_table) if getattr(section, option) is not None]
+        return _heading(saying[-1]) if saying else "[defaults]"
+
+    def _sections(self, source_table: str) -> Sequence[tuple[str, Section]]:
+        """Return the sections that speak of a source table, of which the last that says something is right."""
+        by_pattern = [each for each in self.tables if _is_pattern(each[0]) and fnmatchcase(source_table, each[0])]
+        return [*by_pattern, *(each for each in self.tables if each[0] == source_table)]
+
     def options(self, source_table: str) -> TableOptions:
         """Return the options of a source table (``schema.Table``, or ``Table`` where it has no schema)."""
         merged = self.defaults
-        by_pattern = [section for name, section in self.tables if _is_pattern(name) and fnmatchcase(source_table, name)]
-        for section in [*by_pattern, *(section for name, section in self.tables if name == source_table)]:
+        for _name, section in self._sections(source_table):
             said = {name: value for name in _OPTIONS if (value := getattr(section, name)) is not None}
             merged = replace(merged, **said)
         return TableOptions(
@@ -119,6 +137,11 @@ class TablesFile:
             buckets=merged.buckets,
             json_arrays=merged.json_arrays or (),
         )
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that may have been meant; None if none is known."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)), None)
 
 
 def read_tables_file(text: str, name: str = "tables.toml") -> TablesFile:
@@ -339,6 +362,10 @@ def _filled_in(template: str, source_table: str) -> str:
 
 def _any(patterns: Iterable[str], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _heading(name: str) -> str:
+    return f'[tables."{name}"]'
 
 
 def _is_pattern(name: str) -> bool:

@@ -154,6 +154,10 @@ def test_settings_and_tables_files_with_mistakes_are_named(patient: Patient, tmp
     assert patient.errors().keys() == {"tables file"}
     file.write_text("exclude = ['*']\n")
     assert "TABLES_FILE" in patient.errors()["tables"]
+    file.write_text('[defaults]\nignored_columns = ["id"]\n[tables.Plains]\nbuckets = 1\n')
+    assert patient.errors().keys() == {"tables file: [defaults]"}
+    (warned,) = [one for one in patient.examine()[1] if one["check"] == 'tables file: [tables."Plains"]']
+    assert (warned["level"], "Planes" in warned["cure"]) == ("warning", True)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     pipeline: Pipeline, patient: Patient, tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
-    file.write_text('exclude = ["tmp_*"]\n[tables.Planes]\nbuckets = 1\n')
+    file.write_text('exclude = ["tmp_*"]\n[tables.Planes]\nbuckets = 1\nignored_columns = ["Nam"]\n[tables.Plains]\n')
     patient.database.alter(
         "CREATE TABLE tmp_1 (Id INT64 NOT NULL) PRIMARY KEY (Id)",
         "CREATE CHANGE STREAM Two FOR Planes, tmp_1 OPTIONS (value_capture_type = 'NEW_ROW')",
@@ -291,6 +295,13 @@ def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     assert sorted(key for key, _time in pipeline.received) == list(range(20))
     announced = [json.loads(line)["table"] for line in reader.output().splitlines() if '"table_announced"' in line]
     assert announced == ["Planes"]
+    warned = [json.loads(line)["section"] for line in reader.output().splitlines() if '"tables_file_misfit' in line]
+    assert sorted(warned) == ['[tables."Plains"]', '[tables."Planes"]']
+    file.write_text('[tables.Planes]\nignored_columns = ["id"]\n')
+    unfit = pipeline.launch(TABLES_FILE=str(file))
+    assert unfit.wait(timedelta(seconds=30)) == MISCONFIGURED
+    assert "primary key" in unfit.output()
+    unfit.end()
     wrong = pipeline.launch(TABLES_FILE=str(tmp_path / "none.toml"))
     assert wrong.wait(timedelta(seconds=30)) == MISCONFIGURED
     assert "TABLES_FILE" in wrong.output()

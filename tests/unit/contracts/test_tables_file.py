@@ -228,3 +228,10 @@ def test_the_example_of_the_readme_is_one_that_can_be_used() -> None:
     assert file.options("Orders").mode == "both"
     assert file.options("Orders").buckets == 64
     assert not file.included("tmp_x")
+
+
+def test_the_section_that_a_table_takes_an_option_from_is_named() -> None:
+    file = read_tables_file(EXAMPLE)
+    assert file.section_of("sales.Items", "max_staleness") == '[tables."sales.Items"]'
+    assert file.section_of("sales.Items", "buckets") == '[tables."sales.*"]'
+    assert file.section_of("Orders", "max_staleness") == "[defaults]"

@@ -1,0 +1,60 @@
+"""Where the tables file and the watched tables do not fit together: what names nothing, and what cannot be."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from services.spanner_reader.core.shapes import TableShape
+from shared.contracts.tables_file import TablesFile, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """What does not fit, in which section or list of the file, and what mends it.
+
+    ``refused``: nothing of the table could be applied as it is; else it works, but hardly as it was meant.
+    """
+
+    section: str
+    why: str
+    fix: str
+    refused: bool = False
+
+
+def misfits(file: TablesFile, tables: Mapping[str, TableShape]) -> Iterator[Misfit]:
+    """Yield what does not fit to the tables that the stream watches, by their names as in records."""
+    yield from _that_name_nothing(file, tables.keys())
+    for name, table in tables.items():
+        if file.included(name):
+            yield from _of_columns(file, name, table)
+
+
+def _that_name_nothing(file: TablesFile, watched: Collection[str]) -> Iterator[Misfit]:
+    for section, name in file.naming_none_of(watched) if watched else ():
+        yield Misfit(
+            section,
+            f"{name} names no table that the stream watches",
+            f"the nearest one that it watches is {nearest(name, watched)}; names are compared letter by letter, schema "
+            "and case too",
+        )
+
+
+def _of_columns(file: TablesFile, name: str, table: TableShape) -> Iterator[Misfit]:
+    ignored = {column.lower() for column in file.options(name).ignored_columns}
+    key = [column for column, _kind in table.key if column.lower() in ignored]
+    if key:
+        yield Misfit(
+            file.section_of(name, "ignored_columns"),
+            f"ignores column {', '.join(key)} of table {name}, which is in its primary key: rows cannot be told apart "
+            "without it",
+            "take it out of ignored_columns",
+            refused=True,
+        )
+    there = {column.lower() for column in table.watched_names}
+    for column in sorted(file.columns_named_for(name)):
+        if column.lower() not in there:
+            yield Misfit(
+                f'[tables."{name}"]',
+                f"names column {column}, which the stream does not carry of table {name}",
+                f"take it out of ignored_columns or json_arrays; the nearest column is "
+                f"{nearest(column, table.watched_names)}",
+            )

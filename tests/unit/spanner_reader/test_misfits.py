@@ -1,0 +1,62 @@
+from services.spanner_reader.core.misfits import misfits
+from services.spanner_reader.core.shapes import ColumnShape, TableShape
+from shared.contracts.tables_file import TablesFile, read_tables_file
+
+ID = ColumnShape("Id", "INT64", is_key=True)
+ORDERS = TableShape((ID, ColumnShape("Note", "STRING"), ColumnShape("Tags", "ARRAY<STRING>")))
+TABLES = {"Orders": ORDERS, "sales.Items": ORDERS, "tmp_1": ORDERS}
+
+
+def found(text: str) -> list[tuple[str, bool]]:
+    """Return where a file does not fit, and whether that is refused."""
+    return [(one.section, one.refused) for one in misfits(read_tables_file(text), TABLES)]
+
+
+def test_no_file_and_one_that_fits_are_passed_over() -> None:
+    assert list(misfits(TablesFile(), TABLES)) == []
+    text = """
+        include = ["Orders", "sales.*", "tmp_*"]
+        exclude = ["tmp_*"]
+        [defaults]
+        ignored_columns = ["not_everywhere"]
+        [tables.Orders]
+        ignored_columns = ["NOTE"]
+        json_arrays = ["tags"]
+        [tables."sales.*"]
+        ignored_columns = ["Not there"]
+        """
+    assert found(text) == []
+
+
+def test_what_names_no_watched_table_is_told_with_the_nearest_that_is_watched() -> None:
+    text = """
+        include = ["*", "Ordrs"]
+        exclude = ["temp_*"]
+        [tables.orders]
+        [tables."sale.*"]
+        """
+    assert found(text) == [
+        ("include", False), ("exclude", False), ('[tables."orders"]', False), ('[tables."sale.*"]', False),
+    ]  # fmt: skip
+    nearest = [one.fix for one in misfits(read_tables_file(text), TABLES)]
+    for fix, name in zip(nearest, ("Orders", "tmp_1", "Orders", "sales.Items"), strict=True):
+        assert f"is {name};" in fix
+
+
+def test_nothing_is_said_of_names_where_the_stream_watches_nothing() -> None:
+    assert list(misfits(read_tables_file('[tables.Orders]\nmode = "both"'), {})) == []
+
+
+def test_an_ignored_column_of_the_key_is_refused_with_the_section_that_ignores_it() -> None:
+    assert found('exclude = ["tmp_*", "sales.*"]\n[defaults]\nignored_columns = ["id"]') == [("[defaults]", True)]
+    (one,) = misfits(read_tables_file('[tables."O*"]\nignored_columns = ["id"]'), TABLES)
+    assert (one.section, one.refused) == ('[tables."O*"]', True)
+    assert "column Id of table Orders" in one.why
+
+
+def test_a_column_named_for_one_table_that_it_does_not_have_is_told_with_the_nearest() -> None:
+    text = '[tables.Orders]\nignored_columns = ["Notes"]\njson_arrays = ["Tag"]'
+    told = list(misfits(read_tables_file(text), TABLES))
+    assert [one.why.split(",")[0] for one in told] == ["names column Notes", "names column Tag"]
+    assert [one.fix.rpartition(" ")[2] for one in told] == ["Note", "Tags"]
+    assert not any(one.refused for one in told)
