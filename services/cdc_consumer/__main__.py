@@ -32,6 +32,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from services.cdc_consumer.adapters.deaths import choose_directory
 from services.cdc_consumer.adapters.mirrors import mark_made_anew, read_mirrors
 from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
@@ -256,6 +257,7 @@ def start_query(
         "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
         "tablesFile": tables,
         "poisonLimit": str(settings.poison_limit),
+        "suspectsDirectory": str(choose_directory(settings.checkpoint_location) or ""),
         "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),
     }
     messages = session.readStream.format("pubsub").options(**source).load()

@@ -15,7 +15,8 @@ which has nothing but the tasks' counts.
 Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` and ``dataset`` of BigQuery,
 ``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
 ``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
-service gives up), ``reportSocket`` (where counts are sent), ``poisonLimit`` (how many messages that cannot be read, or
+service gives up), ``reportSocket`` (where counts are sent), ``suspectsDirectory`` (which outlives the workers: where
+they count how many of them a message has ended), ``poisonLimit`` (how many messages that cannot be read, or
 ten times as many changes that cannot be applied, may become dead letters in each process although most of what it saw
 last is such: 100), ``tablesFile`` (the text of one, for the workers do not see the driver's disk; every table is
 mirrored), ``logLevel``.
@@ -39,6 +40,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.deaths import DeathsOnDisk
 from services.cdc_consumer.adapters.imports import exempt_imports
 from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
@@ -60,7 +62,7 @@ from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
-_NEEDED: Final = ("ack_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
+_NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
 _LOOK_FOR_STOP: Final = 0.5  # seconds
 _FIRST_ANSWER: Final = timedelta(seconds=30)
 
@@ -79,6 +81,7 @@ class SinkOptions:
     bigquery_storage_emulator_host: str | None = None
     stop_file: str | None = None
     report_socket: str | None = None
+    suspects_directory: str | None = None
     poison_limit: int = POISON_LIMIT
     tables_file: str = ""
     log_level: str = "INFO"
@@ -209,6 +212,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
         stop_file=known.get("stopfile"),
         report_socket=known.get("reportsocket"),
+        suspects_directory=known.get("suspectsdirectory"),
         poison_limit=int(poison_limit),
         tables_file=known.get("tablesfile", ""),
         log_level=known.get("loglevel", "INFO"),
@@ -245,8 +249,10 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
+    suspects = Path(options.suspects_directory) if options.suspects_directory else None
     ports = Ports(
         leases=leases,
+        deaths=DeathsOnDisk(suspects, f"{options.pubsub_emulator_host or ''} {options.subscription}"),
         letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
         tables=BigQueryTables(client, options.project, options.dataset),
         writer=writer,

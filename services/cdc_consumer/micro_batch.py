@@ -4,12 +4,12 @@ The order of effects is the promise. Rows are durable and dead letters confirmed
 whatever ends the process between two lines, the messages come again, and applying them twice changes nothing.
 Trouble has three sizes: a row becomes a dead letter, a table's messages are put off, and when a service is away
 everything waits, leases extended, until it is back. Messages that have come often may be what ends the process: they
-are handled last and one by one, when all others are acked; one that comes on and on becomes a dead letter, undecoded.
+are handled last and one by one, when all others are acked; one that has ended several becomes a letter, undecoded.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import chain
 
@@ -23,8 +23,8 @@ from services.cdc_consumer.core.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.tables import shown_name
 from services.cdc_consumer.flood import PoisonFlood, Seen
-from services.cdc_consumer.ports import CdcWriter, DeadLetters, Leases, Tables, TableTroubleError, Waiting
-from services.cdc_consumer.suspects import in_groups
+from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
+from services.cdc_consumer.suspects import NotCounted, Watch, in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
 from services.cdc_consumer.writing import ListWrites, Writing, by_table
 from shared.contracts.dead_letter import DeadLetter
@@ -44,6 +44,7 @@ class Ports:
     tables: Tables
     writer: CdcWriter
     waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  for whoever has nobody to tell
+    deaths: Deaths = field(default_factory=NotCounted)
 
 
 @dataclass(slots=True)
@@ -77,12 +78,20 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     """
     if not len(messages):
         return Counts()
+    watch, tell = Watch(ports.deaths), ports.waiting
+
+    def waiting(table: str = "", why: str = "") -> None:
+        watch.waits()
+        tell(table, why)
+
+    ports = replace(ports, waiting=waiting)
     writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, memory.patience, ports.waiting)
     counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
     with ports.leases.keeping(list(unsettled)):
         try:
-            for group in in_groups(messages, clock.now(), memory.patience):
-                counts = counts.plus(_Task(group.messages, unsettled, ports, memory, writing).run(group.fatal))
+            for group in in_groups(messages, clock.now(), memory.patience, ports.deaths):
+                with watch.handling(group):
+                    counts = counts.plus(_Task(group.messages, unsettled, ports, memory, writing).run(group.fatal))
         except BaseException as error:
             _leave(messages, unsettled, ports.leases, memory.patience, stop, isinstance(error, MisconfiguredError))
             raise
@@ -141,7 +150,7 @@ class _Task:
 
     def _undecoded(self) -> Decoded:
         """Return messages as poison without looking into them."""
-        told = "delivered {} times and never settled, though it was not put off so often: it may end the process"
+        told = "delivered {} times and never settled, and not because it was put off: it may end the process"
         poison = [
             Poison(message, None, Reason.RETRIES_EXHAUSTED, told.format(self._deliveries(message)))
             for message in sorted(self._open)

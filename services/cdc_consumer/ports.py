@@ -86,6 +86,16 @@ class Leases(Protocol):
         """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
 
 
+class Deaths(Protocol):
+    """How many processes in a row have ended while they handled a message alone; kept where no such end reaches."""
+
+    def counted(self, message: str) -> int | None:
+        """Return that number, 0 for a message never heard of; None if nobody can tell."""
+
+    def count(self, message: str, deaths: int) -> None:
+        """Remember that number from now on, whatever ends this process; 0 is to forget the message."""
+
+
 class DeadLetters(Protocol):
     """Where poison records are kept."""
 

@@ -46,8 +46,10 @@ class Patience:
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
+    fatal_deaths: int = 3
+    """How many processes have to end in a row while they handle a message alone, before it is set aside undecoded."""
     fatal_deliveries: int = 20
-    """At which delivery a message that was not put off so often is set aside undecoded: it may end the process."""
+    """At which delivery one that was not put off so often is, where such deaths cannot be counted."""
     leaving: timedelta = timedelta(seconds=10)
     """How long a task that fails tries to let its messages go."""
 

@@ -95,7 +95,7 @@ def test_a_missing_option_is_named(missing: str) -> None:
 
 def test_rows_of_another_source_are_refused_by_the_columns_they_lack() -> None:
     source = BigQueryCdcDataSource(OPTIONS)
-    with pytest.raises(MisconfiguredError, match="columns are missing: ack_id, ordering_key"):
+    with pytest.raises(MisconfiguredError, match="columns are missing: ack_id, message_id, ordering_key"):
         source.streamWriter(StructType().add("data", "binary"), overwrite=False)
 
 

@@ -1,21 +1,17 @@
 """Trouble in its three sizes: whose it is, how long it is borne with, and that everything else flows on."""
 
-import contextlib
 import random
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from services.cdc_consumer import micro_batch, trouble
-from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.suspects import is_fatal
+from services.cdc_consumer import trouble
 from services.cdc_consumer.trouble import Patience
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
-from tests.fakes.effects import CrashError
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World
 
 LONGEST = timedelta(seconds=600)
@@ -501,72 +497,3 @@ def test_among_forty_tables_those_in_trouble_are_put_off_and_all_others_flow(wor
     counts = world.apply(*messages(8))
     assert (counts.acked, counts.tables_in_trouble) == (41, ())
     assert world.letters.kept == {}
-
-
-class Fatal:
-    """A message that ends every process that decodes it, among others; whatever is not settled comes again."""
-
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, messages: Mapping[str, Any]) -> None:
-        self.world = world
-        self.pending = dict(messages)
-        self.deliveries = 0
-
-        def decode_or_die(table: Any, now: Any, plan: Any) -> Any:
-            if any(b"fatal" in data for data in table["data"].to_pylist()):
-                world.effects.dead = True
-                raise CrashError("killed")
-            return decode_messages(table, now, plan)
-
-        monkeypatch.setattr(micro_batch, "decode_messages", decode_or_die)
-
-    def deliver(self, age: timedelta) -> None:
-        """Let a new process have what is left."""
-        world, names = self.world, list(self.pending)
-        self.deliveries += 1
-        world.effects.dead = False
-        world.start_anew()
-        world.leases.kept.clear()
-        world.leases.acked.clear()
-        published = datetime.fromtimestamp(world.clock.time / 1e9, tz=UTC) - age
-        messages = [
-            dict(self.pending[name])
-            | {"message_id": name, "delivery_attempt": self.deliveries, "publish_time": published}
-            for name in names
-        ]
-        with contextlib.suppress(CrashError):
-            world.apply(*messages)
-        for ack_id in world.leases.acked:
-            del self.pending[names[int(ack_id[1:])]]
-
-
-@pytest.mark.parametrize("place", range(5))
-def test_a_message_that_ends_every_process_is_set_aside_and_the_rest_is_applied(
-    world: World, monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
-    messages = {f"m{n}": a_message(a_change(n)) for n in range(5)}
-    messages[f"m{place}"] = a_message(data=b"fatal")
-    fatal = Fatal(world, monkeypatch, messages)
-    for _ in range(5):
-        fatal.deliver(age=timedelta(seconds=60 * fatal.deliveries))
-    assert set(fatal.pending) == {f"m{place}"}
-    assert set(world.names()) == set(range(5)) - {place}
-    assert world.letters.kept == {}
-
-    for _ in range(15):
-        fatal.deliver(age=timedelta(seconds=60 * fatal.deliveries))
-    assert fatal.pending == {}
-    (letter,) = world.letters.kept.values()
-    assert (letter.data, letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
-
-
-def test_a_message_that_was_put_off_so_often_is_no_suspect_of_that_kind() -> None:
-    patience, age = Patience(), timedelta(0)
-    for deliveries in range(1, 101):
-        assert not is_fatal(deliveries, age.total_seconds(), patience)
-        age += patience.put_off_at(deliveries)
-
-
-def test_deliveries_too_fast_for_any_putting_off_are_fatal_from_the_twentieth_on() -> None:
-    verdicts = [is_fatal(deliveries, 90.0 * deliveries, Patience()) for deliveries in range(1, 25)]
-
-    assert verdicts == [False] * 19 + [True] * 5

@@ -15,6 +15,7 @@ from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header, messages_table
 from tests.fakes.cdc_writer import FakeCdcWriter
 from tests.fakes.dead_letters import FakeDeadLetters
+from tests.fakes.deaths import FakeDeaths
 from tests.fakes.effects import Effects
 from tests.fakes.leases import FakeLeases
 from tests.fakes.tables import FakeTables
@@ -54,6 +55,7 @@ class World:
         self.writer = FakeCdcWriter(self.tables, self.effects)
         self.letters = FakeDeadLetters(self.effects)
         self.leases = FakeLeases(self.effects, must_keep=True)
+        self.deaths = FakeDeaths()
         self.clock = SetClock()
         self.memory = Memory(self.patience, plan=self.plan)
         self.waits = 0
@@ -64,7 +66,12 @@ class World:
 
     def apply(self, *messages: Mapping[str, object]) -> Counts:
         ports = Ports(
-            leases=self.leases, letters=self.letters, tables=self.tables, writer=self.writer, waiting=self.wait
+            leases=self.leases,
+            letters=self.letters,
+            tables=self.tables,
+            writer=self.writer,
+            waiting=self.wait,
+            deaths=self.deaths,
         )
         return apply(messages_table(*messages), ports, self.memory, self.stop, self.clock)
 

@@ -1,0 +1,263 @@
+"""Messages that end the process: found by the deaths over them, and never mistaken for those that merely wait."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cdc_consumer import micro_batch
+from services.cdc_consumer.adapters.deaths import DeathsOnDisk, choose_directory
+from services.cdc_consumer.core.columns import decode_messages
+from services.cdc_consumer.ports import Deaths
+from services.cdc_consumer.suspects import is_fatal
+from services.cdc_consumer.trouble import Patience
+from shared.contracts.errors import TransientError
+from shared.contracts.reasons import Reason
+from shared.runtime.stop import Stop
+from tests.builders import a_change, a_message
+from tests.fakes.deaths import FakeDeaths
+from tests.fakes.effects import CrashError
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, World
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+class Deliveries:
+    """A subscription of some messages: each time a new process has all that are left; it may end over those it has."""
+
+    def __init__(self, world: World, messages: Mapping[str, Any], age: timedelta = AT_ONCE) -> None:
+        self.world = world
+        self.pending = dict(messages)
+        self.published = datetime.fromtimestamp(world.clock.time / 1e9, tz=UTC) - age
+        self.times = 0
+
+    def deliver(self, after: timedelta) -> bool:
+        """Let a new process have what is left; tell whether it lives."""
+        world, names = self.world, list(self.pending)
+        self.times += 1
+        world.clock.pass_time(after)
+        world.effects.dead = False
+        world.start_anew()
+        world.leases.kept.clear()
+        world.leases.acked.clear()
+        messages = [
+            dict(self.pending[name])
+            | {"message_id": name, "delivery_attempt": self.times, "publish_time": self.published}
+            for name in names
+        ]
+        try:
+            world.apply(*messages)
+        except (CrashError, RuntimeError, TransientError):
+            return False
+        finally:
+            for ack_id in world.leases.acked:
+                del self.pending[names[int(ack_id[1:])]]
+        return True
+
+    def loop(self, most: int) -> int:
+        """Restart as Kubernetes does, later after each crash and 300 s later at most; return how often it crashed."""
+        crashes = 0
+        while self.pending and self.times < most:
+            back_off = min(timedelta(seconds=10) * (1 << min(crashes, 10)), timedelta(seconds=300))
+            crashes += not self.deliver(back_off + timedelta(seconds=20))
+        return crashes
+
+
+@pytest.fixture(params=["signal", "an error nobody knows"])
+def killing(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let decoding a message that holds a certain word end the process."""
+
+    def decode_or_die(table: Any, now: Any, plan: Any) -> Any:
+        if any(b"fatal" in data for data in table["data"].to_pylist()):
+            if request.param != "signal":
+                raise RuntimeError("nobody knows this")
+            world.effects.dead = True
+            raise CrashError("killed")
+        return decode_messages(table, now, plan)
+
+    monkeypatch.setattr(micro_batch, "decode_messages", decode_or_die)
+
+
+@pytest.mark.usefixtures("killing")
+@pytest.mark.parametrize("age", [AT_ONCE, timedelta(hours=8)], ids=["new", "eight hours old"])
+@pytest.mark.parametrize("place", range(5))
+def test_a_message_that_ends_every_process_is_set_aside_after_six_and_the_rest_is_applied(
+    world: World, place: int, age: timedelta
+) -> None:
+    messages = {f"m{n}": a_message(a_change(n)) for n in range(5)}
+    messages[f"m{place}"] = a_message(data=b"fatal")
+    deliveries = Deliveries(world, messages, age)
+
+    assert deliveries.loop(most=5) == 5
+    assert set(deliveries.pending) == {f"m{place}"}
+    assert set(world.names()) == set(range(5)) - {place}
+    assert world.letters.kept == {}
+
+    assert deliveries.loop(most=100) == 1
+    assert deliveries.pending == {}
+    (letter,) = world.letters.kept.values()
+    assert (letter.data, letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
+    assert world.deaths.over == {}
+
+
+@pytest.mark.usefixtures("killing")
+def test_two_such_messages_are_both_found(world: World) -> None:
+    messages = {f"m{n}": a_message(a_change(n)) for n in range(5)}
+    deliveries = Deliveries(world, messages | {"m1": a_message(data=b"fatal 1"), "m3": a_message(data=b"fatal 3")})
+
+    assert deliveries.loop(most=100) <= 9
+    assert {letter.data for letter in world.letters.kept.values()} == {b"fatal 1", b"fatal 3"}
+    assert set(world.names()) == {0, 2, 4}
+
+
+def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    deliveries = Deliveries(world, {"m1": a_message(a_change(1))})
+    passed = AT_ONCE
+    while passed < timedelta(days=1):
+        assert deliveries.deliver(AT_ONCE)
+        (put_off,) = world.leases.put_off_for.values()
+        world.clock.pass_time(put_off)
+        passed += put_off
+
+    assert deliveries.times > 100
+    assert (world.letters.kept, world.deaths.over) == ({}, {})
+    world.tables.forbidden.clear()
+    assert deliveries.deliver(MINUTE)
+    assert world.names() == {1: "name 1"}
+
+
+def test_messages_that_are_given_back_in_quick_succession_are_none(world: World) -> None:
+    deliveries = Deliveries(world, {f"m{n}": a_message(a_change(n)) for n in range(3)})
+    world.stop.request()
+    world.writer.away = 1_000_000
+    for _ in range(50):
+        assert not deliveries.deliver(timedelta(seconds=1))
+    world.stop, world.writer.away = Stop(), 0
+
+    assert deliveries.deliver(timedelta(seconds=1))
+    assert (set(world.names()), world.letters.kept, world.deaths.over) == ({0, 1, 2}, {}, {})
+
+
+def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: World) -> None:
+    deliveries = Deliveries(world, {"m1": a_message(a_change(1))})
+    world.writer.away = 1_000_000
+
+    def die(table: str = "", why: str = "") -> None:
+        world.effects.dead = True
+        raise CrashError("out of memory, elsewhere")
+
+    world.wait = die  # type: ignore[method-assign]
+    assert deliveries.loop(most=50) == 50
+    world.writer.away = 0
+    assert deliveries.loop(most=51) == 0
+    assert (world.names(), world.letters.kept, world.deaths.over) == ({1: "name 1"}, {}, {})
+
+
+@pytest.mark.usefixtures("killing")
+def test_what_a_process_outlives_once_begins_to_count_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliveries = Deliveries(world, {"m1": a_message(data=b"fatal")})
+    assert deliveries.loop(most=5) == 5
+    with monkeypatch.context() as patched:  # with more memory, say; and its table is in trouble
+        patched.setattr(micro_batch, "decode_messages", decode_messages)
+        world.tables.forbidden.add("planes")
+        deliveries.pending["m1"] = a_message(a_change(1))
+        assert deliveries.deliver(MINUTE)
+        assert world.deaths.over == {}
+    assert world.letters.kept == {}
+
+
+@pytest.mark.usefixtures("killing")
+def test_where_deaths_are_not_counted_many_quick_deliveries_tell(world: World) -> None:
+    world.deaths.unknown = True
+    deliveries = Deliveries(world, {"m1": a_message(data=b"fatal"), "m2": a_message(a_change(2), header=AIRPORTS)})
+    for _ in range(19):
+        assert not deliveries.deliver(MINUTE)
+    assert set(deliveries.pending) == {"m1"}
+    assert world.letters.kept == {}
+
+    assert deliveries.deliver(MINUTE)
+    assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
+
+
+def test_a_message_that_was_put_off_so_often_is_no_suspect_of_that_kind() -> None:
+    patience, age = Patience(), timedelta(0)
+    for deliveries in range(1, 101):
+        assert not is_fatal(deliveries, age.total_seconds(), patience)
+        age += patience.put_off_at(deliveries)
+
+
+def test_deliveries_too_fast_for_any_putting_off_are_fatal_from_the_twentieth_on() -> None:
+    verdicts = [is_fatal(deliveries, 90.0 * deliveries, Patience()) for deliveries in range(1, 25)]
+
+    assert verdicts == [False] * 19 + [True] * 5
+
+
+@pytest.fixture(params=["fake", "disk"])
+def deaths(request: pytest.FixtureRequest, tmp_path: Path) -> Deaths:
+    return FakeDeaths() if request.param == "fake" else DeathsOnDisk(tmp_path, "s")
+
+
+def test_deaths_are_counted_for_each_message_and_forgotten(deaths: Deaths) -> None:
+    assert deaths.counted("a") == 0
+    deaths.count("a", 1)
+    deaths.count("a", 2)
+    deaths.count("b", 1)
+    assert (deaths.counted("a"), deaths.counted("b")) == (2, 1)
+
+    deaths.count("a", 0)
+    assert (deaths.counted("a"), deaths.counted("b")) == (0, 1)
+
+
+def test_they_are_known_to_the_next_process_of_the_same_subscription_only(tmp_path: Path) -> None:
+    DeathsOnDisk(tmp_path, "s").count("a", 2)
+
+    assert DeathsOnDisk(tmp_path, "s").counted("a") == 2
+    assert DeathsOnDisk(tmp_path, "t").counted("a") == 0
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_where_there_is_no_directory_nobody_can_tell(tmp_path: Path) -> None:
+    for directory in (None, tmp_path / "not there"):
+        deaths = DeathsOnDisk(directory, "s")
+        deaths.count("a", 1)
+        assert deaths.counted("a") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    deaths = DeathsOnDisk(directory, "s")
+    directory.rmdir()
+    deaths.count("a", 1)
+
+    assert deaths.counted("a") is None
+
+
+def test_the_directory_is_beside_the_checkpoint_or_where_the_machine_keeps_what_is_passing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose_directory(tmp_path / "checkpoint") == tmp_path / "checkpoint" / "suspects"
+    assert (tmp_path / "checkpoint" / "suspects").is_dir()
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    elsewhere = [choose_directory(None), choose_directory(Path("gs://bucket/checkpoint"))]
+    assert elsewhere[0] == elsewhere[1] != tmp_path
+    assert elsewhere[0] is not None
+    assert elsewhere[0].parent == tmp_path
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere\0"))
+    monkeypatch.setattr(Path, "mkdir", _refuse)
+    assert choose_directory(None) is None
+
+
+def _refuse(*_arguments: object, **_named: object) -> None:
+    raise PermissionError("read-only")
