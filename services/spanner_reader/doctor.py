@@ -13,15 +13,15 @@ from typing import Final, TextIO, TypeVar
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database, Statement
 from services.spanner_reader.adapters.dialects import partition_sql
-from services.spanner_reader.adapters.inspection import (
-    alter_stream_to_leave_out,
-    inspect_rights,
-    inspect_stream,
-    inspect_table,
-)
+from services.spanner_reader.adapters.inspection import inspect_rights, inspect_stream
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.schema import SpannerCatalog, StreamDefinition, check_partition_table, check_start
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.table_inspection import (
+    alter_stream_to_leave_out,
+    inspect_soft_delete,
+    inspect_table,
+)
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import low_watermark
 from services.spanner_reader.core.records import ROOT, StreamQuery
@@ -206,8 +206,9 @@ class _Looking:
             level = Level.ERROR if one.refused else Level.WARNING
             yield Finding(level, f"tables file: {one.section}", one.why, one.fix)
         for name in included:
-            table = look.shapes.tables[name]
-            yield from inspect_table(name, table, leave_out(settings.change_stream, definition.dialect))
+            table, options = look.shapes.tables[name], self._file.options(name)
+            yield from inspect_table(name, table, leave_out(settings.change_stream, definition.dialect), options)
+            yield from inspect_soft_delete(name, options, settings.change_stream, definition)
 
     async def _progress(self, definition: StreamDefinition | None) -> AsyncIterator[Finding]:
         settings, store = self._settings, self._store(self._partitions)

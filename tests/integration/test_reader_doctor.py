@@ -14,11 +14,9 @@ import grpc
 import pytest
 
 from deploy.local.source import SpannerDatabase, Write
-from services.cdc_consumer.core.types import COLUMN_TYPES
 from services.spanner_reader.__main__ import MISCONFIGURED, main
-from services.spanner_reader.adapters.inspection import MIRRORED_TYPES, inspect_stream, inspect_table
+from services.spanner_reader.adapters.inspection import inspect_stream
 from services.spanner_reader.adapters.schema import StreamDefinition
-from services.spanner_reader.core.shapes import ColumnShape, TableShape
 from services.spanner_reader.doctor import doctor
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
@@ -35,7 +33,6 @@ GOOD = StreamDefinition(
     partition_mode="IMMUTABLE_KEY_RANGE",
     retention=timedelta(days=7),
 )
-ID = ColumnShape("id", "INT64", is_key=True, nullable=False)
 
 
 @dataclass
@@ -177,28 +174,6 @@ def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition
     (found,) = [one for one in inspect_stream("s", definition) if one.level is not Level.OK]
     assert found.check == f"stream s: {check}"
     assert cure in found.cure
-
-
-@pytest.mark.parametrize(
-    ("table", "what"),
-    [
-        (TableShape(()), "key"),
-        (TableShape(tuple(replace(ID, name=f"k{n}") for n in range(17))), "key"),
-        (TableShape((ID, ColumnShape("i", "INTERVAL"))), "types"),
-        (TableShape((ID, ColumnShape("i", "ARRAY<TOKENLIST>"))), "types"),
-        (TableShape((ID, *(ColumnShape(f"c{n}", "INT64") for n in range(9_998)))), "columns"),
-    ],
-)
-def test_tables_that_bigquery_cannot_have_are_named(table: TableShape, what: str) -> None:
-    (found,) = [one for one in inspect_table("t", table, "leave it out") if one.level is not Level.OK]
-    assert (found.level, found.check) == (Level.ERROR, f"table t: {what}")
-
-
-def test_the_types_that_are_known_are_those_of_the_consumer() -> None:
-    arrays = {f"ARRAY<{kind}>" for kind in MIRRORED_TYPES}
-    assert set(COLUMN_TYPES) == MIRRORED_TYPES | arrays
-    for kind in COLUMN_TYPES:
-        assert all(one.level is Level.OK for one in inspect_table("t", TableShape((ID, ColumnShape("c", kind))), "x"))
 
 
 @pytest.fixture
