@@ -20,7 +20,6 @@ from typing import Final, Self
 from deploy.local.services import Pipeline, Service
 from deploy.local.source import SpannerDatabase, SpannerInstance
 from deploy.local.target import BigQueryDataset
-from shared.contracts.timestamps import format_timestamp
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
 from tests.benchmarks.reader import commit, fresh_source, pipeline_of, running_reader, running_spanner
@@ -33,6 +32,8 @@ RATES: Final = (100, 500)
 P50_TARGET: Final = 0.7
 IDLE_TARGET: Final = 0.1
 _ROWS: Final = 25
+_LOOK_BACK: Final = 20
+"""Transactions of the sampled table: four seconds at 500 changes/s and more below."""
 _PAUSE: Final = 0.05
 _WARM_UP: Final = 10.0
 _SAMPLED: Final = TABLES[0]
@@ -63,24 +64,21 @@ class Probe:
             raise self._failure
 
     def _ask(self) -> None:
-        since, seen = time.time() - 60, set[int]()
+        seen, first = set[int](), 0  # keys rise with time: what is below the first that is not seen yet is done with
         try:
             while not self._over.wait(_PAUSE):
                 asked = time.time()
-                # what comes late is committed before what was seen already: look back a good while
-                after = format_timestamp(round((since - 20) * 1e9))  # type: ignore[arg-type]
                 rows = self.dataset.query(
-                    f"SELECT id, _millrace_commit_timestamp AS at FROM {_SAMPLED} "
-                    f"WHERE _millrace_commit_timestamp > TIMESTAMP '{after}'"
+                    f"SELECT id, _millrace_commit_timestamp AS at FROM {_SAMPLED} WHERE id >= {first}"
                 )
                 now = time.time()
                 self.queries.append(now - asked)
                 for row in rows:
                     if row["id"] not in seen:
                         seen.add(row["id"])
-                        committed = row["at"].timestamp()
-                        since = max(since, committed)
-                        self.seconds.append(now - committed)
+                        self.seconds.append(now - row["at"].timestamp())
+                if seen:  # some that are late may be below the newest: a good many transactions are looked at again
+                    first = max(seen) - _ROWS * len(TABLES) * _LOOK_BACK
         except Exception as error:  # noqa: BLE001 - raised again in the thread that can answer for it
             self._failure = error
 
