@@ -3,10 +3,14 @@
 What a process has seen last is counted, in tasks small or large: whole messages that cannot be read, and changes that
 cannot be applied. When most are poison, and more than an operator lets pass, nothing more is set aside and the query
 stops.
+
+One bad table alone is no flood: the others are none the worse for it, and its letters say what to do. So changes that
+its BigQuery table has no room for are not counted at all, and of other changes most have to be poison without the
+table that has most of it, too; unless no other is known.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,17 +20,30 @@ from shared.contracts.reasons import Reason
 
 POISON_LIMIT: Final = 100
 _CHANGES_PER_MESSAGE: Final = 10
-"""A change batch holds many changes of one table, and one bad table alone is no flood."""
+"""A change batch holds many changes of one table."""
 _WINDOW: Final = 10  # times the limit
+_FEW: Final = 100
+"""This part of the limit is how many poison changes of other tables say nothing yet."""
+_BY_ITS_TABLE: Final = frozenset({Reason.SCHEMA_CONFLICT, Reason.TOO_MANY_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a task has seen: so many messages with so many changes, and the poison among them."""
+    """What a task has seen: so many messages, with so many changes of each source table, and the poison among them."""
 
     messages: int
-    changes: int
+    changes: Mapping[str, int]
     poison: Sequence[Poison]
+
+    def of_messages(self) -> tuple[Counter[str], Sequence[Poison]]:
+        """Return how many messages there were, of no table in particular, and which of them could not be read."""
+        return Counter({"": self.messages}), [one for one in self.poison if one.change is None and not one.table]
+
+    def of_changes(self) -> tuple[Counter[str], Sequence[Poison]]:
+        """Return how many changes of each table tell anything, and which of them could not be applied."""
+        changes = [one for one in self.poison if one.change is not None]
+        by_its_table = Counter(one.table for one in changes if one.reason in _BY_ITS_TABLE)
+        return Counter(self.changes) - by_its_table, [one for one in changes if one.reason not in _BY_ITS_TABLE]
 
 
 class PoisonFlood:
@@ -39,14 +56,13 @@ class PoisonFlood:
 
     def judge(self, seen: Seen) -> None:
         """Raise MisconfiguredError if this, with what was seen last, is a flood. Call it before any letter is kept."""
-        self._messages.judge(seen.messages, [one for one in seen.poison if one.change is None])
-        self._changes.judge(seen.changes, [one for one in seen.poison if one.change is not None])
+        self._messages.judge(*seen.of_messages())
+        self._changes.judge(*seen.of_changes())
 
     def remember(self, seen: Seen) -> None:
         """Count it from now on."""
-        whole = sum(one.change is None for one in seen.poison)
-        self._messages.add(seen.messages, whole)
-        self._changes.add(seen.changes, len(seen.poison) - whole)
+        self._messages.add(*seen.of_messages())
+        self._changes.add(*seen.of_changes())
 
 
 class _Window:
@@ -54,12 +70,17 @@ class _Window:
         self._what = what
         self._limit = limit
         self._told = told
-        self._seen: deque[tuple[int, int]] = deque()
-        self._total = self._poison = 0
+        self._seen: deque[tuple[Counter[str], Counter[str]]] = deque()
+        self._all: Counter[str] = Counter()  # by table
+        self._poison: Counter[str] = Counter()
+        self._tables: set[str] = set()
 
-    def judge(self, total: int, poison: Sequence[Poison]) -> None:
-        total, count = self._total + total, self._poison + len(poison)
-        if not poison or count <= self._limit or 2 * count <= total:
+    def judge(self, seen: Counter[str], poison: Sequence[Poison]) -> None:
+        if not poison:
+            return
+        everything, bad = self._all + seen, self._poison + _by_table(poison)
+        total, count = everything.total(), bad.total()
+        if count <= self._limit or 2 * count <= total or self._is_one_table(everything, bad):
             return
         reasons = ", ".join(f"{reason.value}: {n}" for reason, n in Counter(one.reason for one in poison).most_common())
         raise MisconfiguredError(
@@ -69,14 +90,27 @@ class _Window:
             f"(option poisonLimit), which is {self._told}"
         )
 
-    def add(self, total: int, poison: int) -> None:
-        self._seen.append((total, poison))
-        self._total += total
-        self._poison += poison
-        while self._total - self._seen[0][0] >= _WINDOW * self._limit:
+    def _is_one_table(self, everything: Counter[str], bad: Counter[str]) -> bool:
+        """Tell whether it is one table of several that is bad, and the others are well or not seen of late."""
+        ((worst, most),) = bad.most_common(1)
+        if not (self._tables | everything.keys()) - {worst}:
+            return False
+        total, count = everything.total() - everything[worst], bad.total() - most
+        return count <= self._limit // _FEW or 2 * count <= total
+
+    def add(self, seen: Counter[str], poison: Sequence[Poison]) -> None:
+        self._seen.append((seen, _by_table(poison)))
+        self._tables |= seen.keys()
+        self._all += seen
+        self._poison += self._seen[-1][1]
+        while self._all.total() - self._seen[0][0].total() >= _WINDOW * self._limit:
             oldest = self._seen.popleft()
-            self._total -= oldest[0]
+            self._all -= oldest[0]
             self._poison -= oldest[1]
+
+
+def _by_table(poison: Sequence[Poison]) -> Counter[str]:
+    return Counter(one.table for one in poison)
 
 
 def _shown(poison: Poison) -> str:

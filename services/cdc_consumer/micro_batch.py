@@ -215,8 +215,11 @@ class _Task:
         self._open -= done
 
     def _seen(self, messages: set[int], poison: Sequence[Poison]) -> Seen:
-        batches = self._decoded.batches
-        return Seen(len(messages), sum(len(batches[one]) for one in messages if one in batches), poison)
+        changes: Counter[str] = Counter()
+        for message in messages & self._decoded.batches.keys():
+            batch = self._decoded.batches[message]
+            changes[batch.header.table] += len(batch)
+        return Seen(len(messages), changes, poison)
 
     def _stuck_messages(self, one: ListWrites) -> set[int]:
         """Return the messages that wait for a row that fails, and refuse those rows that have failed long enough."""

@@ -311,7 +311,8 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         raise PoisonRecordError(
             Reason.SCHEMA_CONFLICT,
             f"table {wanted.identity} has the primary key ({', '.join(seen.primary_key)}), "
-            f"the source has ({', '.join(wanted.primary_key)})",
+            f"the source has ({', '.join(wanted.primary_key)}): drop or rename it in BigQuery, so that it is made "
+            "anew, or give the source table another name there (TABLES_FILE: name); then replay",
         )
     new = len(_missing(seen, wanted))
     if new and len(seen.columns) + new > COLUMN_LIMIT:
@@ -326,5 +327,7 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
         if there != column.type.bigquery:
             raise PoisonRecordError(
                 Reason.SCHEMA_CONFLICT,
-                f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}",
+                f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}: "
+                "drop or rename the column in BigQuery, do without it (TABLES_FILE: ignored_columns), or give the "
+                "source table another name there (TABLES_FILE: name); then replay",
             )

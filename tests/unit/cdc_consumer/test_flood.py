@@ -1,11 +1,13 @@
 """A flood of poison: the query stops before anything of it is set aside, in tasks small or large."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from services.cdc_consumer.flood import PoisonFlood
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
-from tests.builders import a_change, a_message
+from tests.builders import a_change, a_header, a_message
 from tests.unit.cdc_consumer.world import World
 
 
@@ -89,3 +91,64 @@ def test_an_operator_lets_so_many_pass(world: World) -> None:
     counts = world.apply(*garbage(500))  # type: ignore[arg-type]
 
     assert counts.letters == {Reason.UNDECODABLE.value: 500}
+
+
+SEATS_AS_TEXT = (("id", "INT64"), ("name", "STRING"), ("seats", "STRING"))
+
+
+def conflicting(world: World, *tables: str) -> None:
+    """Let tables have a column with another type than these come with."""
+    for table in tables:
+        world.apply(a_message(a_change(1, seats="many"), header=a_header(table, SEATS_AS_TEXT)))
+
+
+def many(table: str, count: int, seats: object = 7) -> Mapping[str, object]:
+    return a_message(*[a_change(number, 2, seats=seats) for number in range(count)], header=a_header(table))
+
+
+@pytest.fixture
+def strict(world: World) -> World:
+    """Return a world that lets a hundred changes pass."""
+    world.memory.flood = PoisonFlood(10)
+    return world
+
+
+def test_the_conflict_of_the_busiest_table_stops_nobody(strict: World) -> None:
+    conflicting(strict, "planes")
+    for _ in range(5):
+        counts = strict.apply(many("planes", 90), many("airports", 3))
+        assert counts.letters == {"schema_conflict": 90}
+    assert counts.tables["planes"].refused.startswith("schema_conflict: ")
+    assert set(strict.names("airports")) == {0, 1, 2}
+
+
+def test_nor_do_conflicts_of_all_tables(strict: World) -> None:
+    conflicting(strict, "planes", "airports")
+
+    assert strict.apply(many("planes", 150), many("airports", 150)).letters == {"schema_conflict": 300}
+    announcements = [a_message() for _ in range(15)]
+    assert strict.apply(*announcements).letters == {"schema_conflict": 15}
+
+
+def test_a_conflict_hides_no_flood(strict: World) -> None:
+    conflicting(strict, "planes")
+    strict.apply(many("planes", 500))
+    with pytest.raises(MisconfiguredError, match=r"120 of the last 121 changes .*value_does_not_fit"):
+        strict.apply(many("planes", 500), many("pilots", 60, seats="x"), many("airports", 60, seats="x"))
+
+
+@pytest.mark.parametrize("others", [2, 200])
+def test_one_table_of_several_whose_values_never_fit_is_no_flood(strict: World, others: int) -> None:
+    counts = strict.apply(many("planes", 300, seats="secret"), many("airports", others))
+
+    assert counts.letters == {"value_does_not_fit": 300}
+    assert len(strict.names("airports")) == others
+    for _ in range(5):  # and the other one is no more among the last ones
+        assert strict.apply(many("planes", 900, seats="secret")).letters == {"value_does_not_fit": 900}
+
+
+def test_most_of_several_tables_is_a_flood_however_busy_one_is(strict: World) -> None:
+    with pytest.raises(MisconfiguredError, match=r"215 of the last 220 changes"):
+        strict.apply(many("planes", 200, seats="x"), many("airports", 15, seats="x"), many("pilots", 5))
+
+    assert (strict.letters.kept, strict.leases.acked) == ({}, [])
