@@ -266,9 +266,12 @@ class _Task:
 
     def _letter(self, poison: Poison) -> DeadLetter:
         """Return a message exactly as it came, or one change of it cut out under the same header and attributes."""
-        data = self._messages["data"][poison.message].as_py()
+        if poison.change is None:
+            data = self._messages["data"][poison.message].as_py()
+        else:
+            data = self._decoded.batches[poison.message].cut(poison.change)
         return DeadLetter(
-            data=data if poison.change is None else self._decoded.batches[poison.message].cut(poison.change),
+            data=data,
             attributes=dict(self._messages["attributes"][poison.message].as_py() or ()),
             ordering_key=self._messages["ordering_key"][poison.message].as_py() or "",
             reason=poison.reason,

@@ -63,6 +63,16 @@ def test_a_column_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, 
 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
     assert f"column seats is {shown}" in raised.value.detail
+    assert "drop or rename the column in BigQuery, do without it (TABLES_FILE: ignored_columns)" in raised.value.detail
+
+
+def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
+    client: Any = OneTable()
+    with pytest.raises(PoisonRecordError) as raised:
+        BigQueryTables(client, "p", "d").ensure(table_definition(a_header(key=("name",))))
+
+    assert raised.value.reason is Reason.SCHEMA_CONFLICT
+    assert "drop or rename it in BigQuery" in raised.value.detail
 
 
 @pytest.mark.parametrize(
