@@ -24,7 +24,9 @@ class Settings:
     spark_master: str = setting("where Spark runs", default="local[2]")
     driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
     checkpoint_location: Path | None = setting(
-        "where Spark counts its micro-batches; without one in a temporary place, which loses nothing", default=None
+        "a directory for Spark's count of micro-batches, and for that of the processes that a message has ended, which "
+        "has to outlive its container; without one in a temporary place, which loses nothing",
+        default=None,
     )
     trigger: Literal["always", "available-now"] = setting(
         "whether to run until asked to stop, or to end once nothing is left that could be leased", default="always"
