@@ -32,8 +32,8 @@ class Settings:
         "whether to run until asked to stop, or to end once nothing is left that could be leased", default="always"
     )
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", default=2, least=1)
-    micro_batch_messages: int = setting("messages in a micro-batch, at most", default=2_000, least=1)
-    micro_batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=64 << 20, least=1)
+    micro_batch_messages: int = setting("messages in a micro-batch, at most", default=10_000, least=1)
+    micro_batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=128 << 20, least=1)
     poison_limit: int = setting(
         "how many messages that cannot be read may become dead letters though most are such; ten times for changes",
         default=100,

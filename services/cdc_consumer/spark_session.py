@@ -101,7 +101,8 @@ def open_session(environ: MutableMapping[str, str], master: str, driver_memory: 
         "spark.master": master,
         "spark.app.name": "millrace-cdc-consumer",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        # The second compiler costs more than it wins: code is generated anew in each micro-batch (`make bench`).
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:TieredStopAtLevel=1",
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
