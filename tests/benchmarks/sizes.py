@@ -27,7 +27,7 @@ class Sizes:
     runs: int = setting("runs of each", env="BENCH_RUNS", default=3, least=1)
     changes: int = setting("changes in a backlog", env="BENCH_CHANGES", default=300_000, least=100)
     keys: int = setting("rows that are changed", env="BENCH_KEYS", default=100_000, least=5)
-    rate: int = setting("changes a second as the backlog is packed", env="BENCH_RATE", default=10_000, least=1)
+    rate: int = setting("changes a second as the backlog is packed", env="BENCH_RATE", default=50_000, least=1)
     baseline_changes: int = setting(
         "changes in the baseline's backlog, one a message", env="BENCH_BASELINE_CHANGES", default=20_000, least=10
     )

@@ -12,7 +12,7 @@ query runs no micro-batch and costs one blocked call; no task ever waits for mes
 how much there is decides how many tasks read. The tasks take what is there and leave.
 
 Options: ``subscription`` (or with ``project`` its short name), ``emulatorHost``, ``tasks`` (reading when behind, 2),
-``microBatchMessages`` (10000) and ``microBatchBytes`` (64 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
+``microBatchMessages`` (10000) and ``microBatchBytes`` (128 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
 when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile`` (which ends the
 wait), ``reportSocket`` (where the leases taken are reported), ``logLevel``.
 """
@@ -73,7 +73,7 @@ class SourceOptions:
     emulator_host: str | None = None
     tasks: int = 2
     micro_batch_messages: int = 10_000
-    micro_batch_bytes: int = 64 * 1024 * 1024
+    micro_batch_bytes: int = 128 * 1024 * 1024
     linger: timedelta = timedelta(milliseconds=50)
     longest_linger: timedelta = timedelta(seconds=2)
     idle_wait: timedelta = timedelta(seconds=8)
