@@ -3,17 +3,31 @@
 A machine without the Cloud SDK or Java fails these tests with the message that names the need: nothing is skipped.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from deploy.local import emulators
 from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase, SpannerInstance
 
 PROJECT = "millrace-test"
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Undo what a test's call of a service's `main` does to the logs: the stream they go to ends with the test."""
+    before, root, level = structlog.get_config(), logging.getLogger(), logging.getLogger().level
+    handlers = list(root.handlers)
+    yield
+    structlog.configure(**before)
+    structlog.contextvars.clear_contextvars()
+    root.handlers[:] = [one for one in root.handlers if one in handlers or type(one) is not logging.StreamHandler]
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
