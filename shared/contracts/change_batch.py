@@ -18,6 +18,14 @@ FORMAT: Final = 1
 
 Op = Literal["UPSERT", "DELETE"]
 Origin = Literal["stream", "snapshot", "replay"]
+Content = Literal["changes", "images", "entries"]
+"""What the changes of a batch are.
+
+- changes: every change of a row, each with the whole row as it then was. They make mirrors and histories.
+- images: rows as they were when they were read again after a change; what came in between is skipped, and a reader that
+  begins anew stamps them anew. They make mirrors only.
+- entries: lines of a change log, each a row of its own that never changes. They are appended as they are.
+"""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -36,6 +44,7 @@ class Header(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...]
     value_capture_type: str = ""
     origin: Origin = "stream"
+    content: Content = "changes"
     format: Annotated[int, msgspec.Meta(ge=1)] = FORMAT
 
     def key_types(self) -> Sequence[tuple[str, str]]:

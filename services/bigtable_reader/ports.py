@@ -1,0 +1,163 @@
+"""What the reader needs from outside. The docstrings are promises that the fakes keep too."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from services.bigtable_reader.core.images import RowCells
+from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
+from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import MisconfiguredError
+
+
+class PositionLostError(MisconfiguredError):
+    """The service does not go on from a position any more: it is older than what is kept, or of another life."""
+
+
+class ChangeStream(Protocol):
+    """The change stream of one table; any number of ranges is read at once."""
+
+    async def initial_partitions(self) -> Sequence[KeyRange]:
+        """Return the partitions as they are now: together all keys, none twice. TransientError, MisconfiguredError."""
+
+    def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a range in the order of the stream, values and changes put together again.
+
+        Ends without an error only after a CloseStream, which is the last. TransientError for whatever may work again
+        from the last token that was yielded: broken connections, and a stream that has been silent for three
+        heartbeats. PositionLostError if nothing can be read from the position. Closing the generator ends the call.
+        """
+
+
+class PartitionStore(Protocol):
+    """Which pieces the key space is in, how far each has been read, and who reads it. One owner's view of it.
+
+    Pieces are disjoint and cover the key space, at all times. A claim raises a partition's fence, and a write in the
+    name of an older one changes nothing. TransientError: nothing is known of the outcome, and the call may be made
+    again.
+    """
+
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+        """Remember the first pieces, unless any are known; return whether none were.
+
+        MisconfiguredError if those that are known are of another table.
+        """
+
+    async def survey(self) -> Survey:
+        """Return all pieces, and what their readers have saved; this owner is counted among the readers from now on."""
+
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+        """Take those that are still free; return them with our fence, their position and their sequence's floor.
+
+        Free is what nobody has, and what a survey showed unchanged for as long as a lease lasts.
+        """
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back).
+
+        Return those that are not ours any more. A ceiling never falls.
+        """
+
+    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+        """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours.
+
+        One write on the partition's own row decides; whoever surveys next finishes what a crash leaves behind it.
+        Closing again what we have closed with the same children changes nothing and returns True.
+        """
+
+    async def tend(self) -> "Tended":
+        """Finish what others left behind: roll closed partitions forward, put merged ones together, and reconcile.
+
+        Reconcile: what has waited too long for its merge is read as it is, and what has no token from a time.
+        """
+
+    async def restart_from_time(self, partition: Partition) -> bool:
+        """Give up a partition's position for the time of its low watermark less an allowance, within the retention.
+
+        For what the reconciler made only. False, and nothing changed, if it is not ours any more.
+        """
+
+    async def leave(self) -> None:
+        """Be counted among the readers no more."""
+
+
+class Tended(Protocol):
+    """What tending did to the pieces."""
+
+    @property
+    def merged(self) -> int:
+        """Return how many pieces were put together from several."""
+
+    @property
+    def split(self) -> int:
+        """Return how many pieces were ended with more than one child inside them."""
+
+    @property
+    def reconciled(self) -> int:
+        """Return how many pieces had waited too long."""
+
+
+class Rows(Protocol):
+    """The table's rows, as the cluster that is read from has them now."""
+
+    async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
+        """Return those of the rows that exist. The reading begins after the call. TransientError."""
+
+
+class Publisher(Protocol):
+    """Publishes change records, packed with what others publish."""
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> asyncio.Future[None]:
+        """Take changes, each with its ordering key, once there is room; the future resolves when all are confirmed.
+
+        MisconfiguredError, here or in the future, if nothing can be published until someone acts. No changes at all
+        publish the header, which announces a table or a column list.
+        """
+
+    async def close(self) -> None:
+        """Publish what was taken, and end."""
+
+
+class Subscriptions(Protocol):
+    """Who keeps what is published."""
+
+    async def check(self) -> None:
+        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
+
+
+class Catalog(Protocol):
+    """What the instance says of the table."""
+
+    async def families(self) -> Collection[str]:
+        """Return the table's column families; MisconfiguredError where its stream is not there any more."""
+
+
+class Clock(Protocol):
+    """This machine's clock: for stamps, which only have to rise, and for what is shown."""
+
+    def now(self) -> Microseconds:
+        """Return the time."""
+
+
+class Metrics(Protocol):
+    """What is counted and shown of a reader."""
+
+    def read(self, record: StreamRecord) -> None:
+        """Count a record that was read, a user's or garbage collection's."""
+
+    def read_back(self, rows: int, records: int) -> None:
+        """Count rows that were read back, and the records that asked for it."""
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+
+    def reshaped(self, split: int, merged: int, reconciled: int) -> None:
+        """Count pieces that were split, merged and reconciled."""
+
+    def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
+        """Show how many pieces are in which state, how far all have come, and since when that stands still."""
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
