@@ -64,10 +64,18 @@ class StandIn:
 
 
 class Writing:
-    """One AppendRows connection. The first request names the stream and carries the schema, as a client must."""
+    """One AppendRows connection. The first request names the stream and carries the schema, as a client must.
+
+    ``routing``: the value of the routing header where it is to be another than the stream's; empty for no header.
+    """
 
     def __init__(
-        self, address: str, stream: str, descriptor: descriptor_pb2.DescriptorProto, *, routing: bool = True
+        self,
+        address: str,
+        stream: str,
+        descriptor: descriptor_pb2.DescriptorProto,
+        *,
+        routing: str | None = None,
     ) -> None:
         self._stream = stream
         self._descriptor = descriptor
@@ -80,7 +88,8 @@ class Writing:
             request_serializer=AppendRowsRequest.SerializeToString,
             response_deserializer=AppendRowsResponse.FromString,
         )
-        metadata = (("x-goog-request-params", f"write_stream={stream}"),) if routing else ()
+        parameters = f"write_stream={stream}" if routing is None else routing
+        metadata = (("x-goog-request-params", parameters),) if parameters else ()
         self.answers: Any = call(iter(self.requests.get, None), metadata=metadata, timeout=20)
 
     def __enter__(self) -> Self:
@@ -118,7 +127,8 @@ def get_write_stream(address: str, name: str, view: Any) -> Any:
             request_serializer=types.GetWriteStreamRequest.pb().SerializeToString,
             response_deserializer=types.WriteStream.pb().FromString,
         )
-        return call(types.GetWriteStreamRequest.pb()(name=name, view=view), timeout=10)
+        metadata = (("x-goog-request-params", f"name={name}"),)
+        return call(types.GetWriteStreamRequest.pb()(name=name, view=view), metadata=metadata, timeout=10)
 
 
 def storage_error(details: Sequence[Any]) -> Any:

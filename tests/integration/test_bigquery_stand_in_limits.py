@@ -126,6 +126,34 @@ class TestConnections:
         assert [key for key, _ in rows_of(stand_in)] == [1, 2, 4, 5]
 
 
+class TestThroughput:
+    """BigQuery, "Introduction to the Storage Write API", section "Use case": 429 where a peak exceeds the quota."""
+
+    def test_beyond_the_quota_an_append_is_refused_until_time_has_filled_it_up(self, stand_in: StandIn) -> None:
+        stand_in.control("POST", "limits", bytes_per_second=1)
+        with stand_in.writing("t", KEY_VALUE) as writing, stand_in.writing("u", KEY_VALUE) as other:
+            assert not writing.append([a_row(1)]).HasField("error")
+
+            refused = writing.append([a_row(2)])
+            assert refused.error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+            assert refused.error.message.startswith("Exceeds 'AppendRows throughput' quota")
+            assert other.append([a_row(2)]).HasField("error"), "the quota is the project's, not a connection's"
+
+            stand_in.control("POST", "clock", seconds=3600)
+            assert not writing.append([a_row(3)]).HasField("error")
+        assert [key for key, _ in rows_of(stand_in)] == [1, 3]
+
+    def test_the_documented_quota_is_given_back(self, stand_in: StandIn) -> None:
+        stand_in.control("POST", "limits", bytes_per_second=1)
+        stand_in.append("t", KEY_VALUE, [a_row(1)])
+        assert stand_in.append("t", KEY_VALUE, [a_row(2)]).HasField("error")
+
+        stand_in.control("POST", "limits", bytes_per_second=None)
+
+        with stand_in.writing("t", KEY_VALUE) as writing:
+            assert not any(writing.append([a_row(key)]).HasField("error") for key in range(3, 6))
+
+
 class TestFaults:
     @pytest.mark.parametrize("code", ["SCHEMA_MISMATCH_EXTRA_FIELDS", "TABLE_NOT_FOUND", "KMS_PERMISSION_DENIED"])
     @pytest.mark.parametrize("action", ["answer", "close"])

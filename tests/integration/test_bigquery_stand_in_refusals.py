@@ -9,6 +9,7 @@ from google.cloud.bigquery_storage_v1 import types
 from google.rpc import status_pb2
 
 from tests.integration.stand_in import (
+    PROJECT,
     AppendRowsRequest,
     StandIn,
     StorageError,
@@ -199,11 +200,45 @@ class TestRequests:
         """ "Introduction to the Storage Write API", section "AppendRows"."""
         assert self.closes(stand_in, spoil).code() == grpc.StatusCode.INVALID_ARGUMENT
 
-    def test_the_routing_header_is_needed(self, stand_in: StandIn) -> None:
-        closed = self.closes(stand_in, lambda _request: None, routing=False)
+    @pytest.mark.parametrize("routing", ["", "write_stream=", "write_stream=datasets/d", "name=projects/millrace-test"])
+    def test_the_routing_header_is_needed(self, stand_in: StandIn, routing: str) -> None:
+        """ "Introduction to the Storage Write API", section "Client library support"."""
+        closed = self.closes(stand_in, lambda _request: None, routing=routing)
 
         assert closed.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "Cannot route" in closed.details()
+
+    @pytest.mark.parametrize(
+        "routing",
+        [
+            "write_stream=projects/another/datasets/d/tables/t/streams/_default",
+            f"write_stream=projects/{PROJECT}/datasets/d/tables/t/streams/_default",
+            "write_location=projects/another/locations/us",
+        ],
+    )
+    def test_the_routing_header_leads_to_the_stream(self, stand_in: StandIn, routing: str) -> None:
+        closed = self.closes(stand_in, lambda _request: None, routing=routing)
+
+        assert closed.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "routing header" in closed.details()
+
+    def test_a_connection_for_many_tables_is_routed_by_location(self, stand_in: StandIn) -> None:
+        """java-bigquerystorage, ConnectionWorker: what a connection that multiplexes sends."""
+        with stand_in.writing("t", KEY_VALUE, routing=f"write_location=projects/{PROJECT}/locations/us") as writing:
+            assert not writing.append([change("UPSERT", "1", k=1, v="x")]).HasField("error")
+        assert rows_of(stand_in) == [(1, "x")]
+
+    def test_a_call_of_one_answer_is_routed_too(self, stand_in: StandIn) -> None:
+        """storage.proto, `google.api.routing` by way of each method's HTTP rule."""
+        request = types.GetWriteStreamRequest.pb()(name=stand_in.stream("t"))
+        for metadata in ((), (("x-goog-request-params", f"name={stand_in.stream('u')}"),)):
+            with grpc.insecure_channel(stand_in.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(
+                    "/google.cloud.bigquery.storage.v1.BigQueryWrite/GetWriteStream",
+                    request_serializer=types.GetWriteStreamRequest.pb().SerializeToString,
+                    response_deserializer=types.WriteStream.pb().FromString,
+                )(request, metadata=metadata, timeout=10)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
     @pytest.mark.parametrize(
         ("old", "new", "storage_code"),
@@ -215,10 +250,12 @@ class TestRequests:
     def test_what_does_not_exist_closes_the_stream_with_a_storage_error_in_the_trailers(
         self, stand_in: StandIn, old: str, new: str, storage_code: int
     ) -> None:
-        def rename(request: Any) -> None:
-            request.write_stream = request.write_stream.replace(old, new)
+        stream = stand_in.stream("t").replace(old, new)
 
-        closed = self.closes(stand_in, rename)
+        def rename(request: Any) -> None:
+            request.write_stream = stream
+
+        closed = self.closes(stand_in, rename, routing=f"write_stream={stream}")
 
         assert closed.code() == grpc.StatusCode.NOT_FOUND
         status = status_pb2.Status.FromString(dict(closed.trailing_metadata())["grpc-status-details-bin"])

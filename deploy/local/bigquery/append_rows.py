@@ -5,9 +5,8 @@ table updates with change data capture".
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 from google.protobuf import message
 
@@ -24,6 +23,7 @@ from deploy.local.bigquery.protocol import (
     WriteStream,
     WriteStreamView,
 )
+from deploy.local.bigquery.routing import AppendRouting
 from deploy.local.bigquery.rows import RowReader
 from deploy.local.bigquery.warehouse import Warehouse
 from deploy.local.bigquery.write_streams import Stream, WriteStreams
@@ -35,7 +35,6 @@ REQUEST_BYTES: Final = 10_000_000
 _DEFAULT_STREAM: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)/(?:streams/)?_default")
 _STREAM: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)/streams/[^/]+")
 _PARENT: Final = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)")
-_ROUTING_HEADER: Final = "x-goog-request-params"
 
 
 def table_of(stream: str) -> TableName:
@@ -75,20 +74,13 @@ def find_table(warehouse: Warehouse, stream: str) -> Table:
     return table
 
 
-def check_routing(metadata: Iterable[tuple[str, str | bytes]]) -> None:
-    """Refuse a connection without the header that leads it to its project's region."""
-    sent = [value for name, value in metadata if name == _ROUTING_HEADER and isinstance(value, str)]
-    parameters = dict(part.partition("=")[::2] for value in sent for part in value.split("&"))  # Google's client: twice
-    if not unquote(parameters.get("write_stream", "")).startswith("projects/"):
-        raise closing("Cannot route on empty project id ''")
-
-
 class Connection:
     """One AppendRows connection: which table its next rows go to, by which schema, and whether they are changes."""
 
-    def __init__(self, warehouse: Warehouse, streams: WriteStreams) -> None:
+    def __init__(self, warehouse: Warehouse, streams: WriteStreams, routing: AppendRouting) -> None:
         self._warehouse = warehouse
         self._streams = streams
+        self._routing = routing
         self._stream = ""
         self._named: Stream | None = None
         self._reader: RowReader | None = None
@@ -135,6 +127,7 @@ class Connection:
         if request.write_stream and request.write_stream != self._stream:
             if self._named is not None:
                 raise closing("Only connections to default streams can change their table")
+            self._routing.check(request.write_stream, first=not self._stream)
             find_table(self._warehouse, request.write_stream)
             if not is_default(request.write_stream):
                 self._named = _found(self._streams, request.write_stream)

@@ -4,7 +4,8 @@ GET    /control/stats            counts of connections, appends and refusals, an
 POST   /control/faults           let something go wrong: the fields of `faults.Fault`
 DELETE /control/faults           let everything be right again; with {"fault": n} only that one
 POST   /control/idle             {"seconds": 0.5}: close connections that are idle for so long
-POST   /control/limits           {"connections": 20}: refuse more at once
+POST   /control/limits           {"connections": 20}: refuse more at once; {"bytes_per_second": 1000}: refuse faster
+                                 appends of any one project (null: as BigQuery has it)
 POST   /control/clock            {"seconds": 600}: put the clock forward
 POST   /control/delay            {"new_tables": 5, "alterations": 180}: what the write API notices late
 DELETE /control/delay            it notices at once again
@@ -20,6 +21,7 @@ from typing import Any
 
 from deploy.local.bigquery.errors import invalid
 from deploy.local.bigquery.faults import Counters, Fault, Faults
+from deploy.local.bigquery.throughput import BYTES_PER_SECOND, Throughput
 from deploy.local.bigquery.visibility import Delay
 from deploy.local.bigquery.warehouse import Warehouse
 
@@ -44,8 +46,16 @@ class AdvancingClock:
 class Control:
     """What can be asked of the stand-in that cannot be asked of BigQuery."""
 
-    def __init__(self, warehouse: Warehouse, faults: Faults, counters: Counters, clock: AdvancingClock) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        faults: Faults,
+        counters: Counters,
+        clock: AdvancingClock,
+        throughput: Throughput,
+    ) -> None:
         self._warehouse = warehouse
+        self._throughput = throughput
         self.faults = faults
         self._counters = counters
         self._clock = clock
@@ -69,6 +79,8 @@ class Control:
     def clear_faults(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let everything be right again; or, of ``{"fault": number}``, one thing."""
         self.faults.clear(body.get("fault"))
+        if "fault" not in body:
+            self._throughput.limit(BYTES_PER_SECOND)
         return {}
 
     def hold_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,9 +116,15 @@ class Control:
         return {}
 
     def set_limits(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Set how many connections may be open at once; ``{"connections": null}`` for no limit."""
-        limit = body.get("connections")
-        self.faults.connections = None if limit is None else int(limit)
+        """Set how many connections may be open at once, and how many bytes a second a project may append.
+
+        Only what is named is set; null takes the limit of connections off, and gives back the quota of throughput.
+        """
+        if "connections" in body:
+            self.faults.connections = None if body["connections"] is None else int(body["connections"])
+        if "bytes_per_second" in body:
+            asked = body["bytes_per_second"]
+            self._throughput.limit(BYTES_PER_SECOND if asked is None else int(asked))
         return {}
 
     def set_idle(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ import uvicorn
 from deploy.local.bigquery.control import AdvancingClock, Control
 from deploy.local.bigquery.faults import Counters, Faults
 from deploy.local.bigquery.rest import rest_app
+from deploy.local.bigquery.throughput import Throughput
 from deploy.local.bigquery.warehouse import Warehouse
 from deploy.local.bigquery.write_api import write_server
 from shared.runtime.stop import Stop
@@ -40,10 +41,10 @@ async def serving(rest_port: int, grpc_port: int, directory: Path | None = None)
     """Serve inside the block; a port of 0 means a free one. Without a directory all data is in memory."""
     clock = AdvancingClock()
     warehouse = Warehouse(clock.now, directory)
-    faults, counters = Faults(), Counters()
-    write = write_server(warehouse, faults, counters)
+    faults, counters, throughput = Faults(), Counters(), Throughput(clock.now)
+    write = write_server(warehouse, faults, counters, throughput)
     bound = write.add_insecure_port(f"{HOST}:{grpc_port}")
-    app = rest_app(warehouse, Control(warehouse, faults, counters, clock))
+    app = rest_app(warehouse, Control(warehouse, faults, counters, clock, throughput))
     rest = _RestServer(
         uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     )

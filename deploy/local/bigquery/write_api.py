@@ -14,7 +14,6 @@ import structlog
 from deploy.local.bigquery.append_errors import AppendRefusedError
 from deploy.local.bigquery.append_rows import (
     Connection,
-    check_routing,
     parent_table,
     parse_request,
     stream_resource,
@@ -35,6 +34,8 @@ from deploy.local.bigquery.protocol import (
     GetWriteStreamRequest,
     WriteStream,
 )
+from deploy.local.bigquery.routing import AppendRouting, check_routing
+from deploy.local.bigquery.throughput import Throughput
 from deploy.local.bigquery.warehouse import Warehouse
 from deploy.local.bigquery.write_streams import WriteStreams
 
@@ -45,9 +46,9 @@ _DETAILS: Final = "grpc-status-details-bin"
 log = structlog.get_logger()
 
 
-def write_server(warehouse: Warehouse, faults: Faults, counters: Counters) -> grpc.aio.Server:
+def write_server(warehouse: Warehouse, faults: Faults, counters: Counters, throughput: Throughput) -> grpc.aio.Server:
     """Return the server, without a port and not started."""
-    api = _WriteApi(warehouse, faults, counters)
+    api = _WriteApi(warehouse, faults, counters, throughput)
     server = grpc.aio.server(
         options=[("grpc.max_receive_message_length", _MESSAGE_BYTES), ("grpc.so_reuseport", 0)],
     )
@@ -79,8 +80,9 @@ def write_server(warehouse: Warehouse, faults: Faults, counters: Counters) -> gr
 
 
 class _WriteApi:
-    def __init__(self, warehouse: Warehouse, faults: Faults, counters: Counters) -> None:
+    def __init__(self, warehouse: Warehouse, faults: Faults, counters: Counters, throughput: Throughput) -> None:
         self._warehouse = warehouse
+        self._throughput = throughput
         self._faults = faults
         self._counters = counters
         self._streams = WriteStreams(warehouse)
@@ -96,24 +98,26 @@ class _WriteApi:
             self._counters.count(connections_open=-1)
 
     async def get_write_stream(self, request: Any, context: Any) -> Any:
-        return await _answered(context, lambda: write_stream(self._warehouse, self._streams, request))
+        routed = "name", request.name
+        return await _answered(context, routed, lambda: write_stream(self._warehouse, self._streams, request))
 
     async def create_write_stream(self, request: Any, context: Any) -> Any:
         def create() -> Any:
             return stream_resource(self._streams.create(parent_table(request.parent), request.write_stream.type_))
 
-        return await _answered(context, create)
+        return await _answered(context, ("parent", request.parent), create)
 
     async def finalize(self, request: Any, context: Any) -> Any:
-        return await _answered(
-            context, lambda: FinalizeWriteStreamResponse(row_count=self._streams.finalize(request.name))
-        )
+        def finalize() -> Any:
+            return FinalizeWriteStreamResponse(row_count=self._streams.finalize(request.name))
+
+        return await _answered(context, ("name", request.name), finalize)
 
     async def flush(self, request: Any, context: Any) -> Any:
-        return await _answered(
-            context,
-            lambda: FlushRowsResponse(offset=self._streams.flush(request.write_stream, request.offset.value)),
-        )
+        def flush() -> Any:
+            return FlushRowsResponse(offset=self._streams.flush(request.write_stream, request.offset.value))
+
+        return await _answered(context, ("write_stream", request.write_stream), flush)
 
     async def commit(self, request: Any, context: Any) -> Any:
         def commit() -> Any:
@@ -123,12 +127,11 @@ class _WriteApi:
                 answer.commit_time.FromMicroseconds(self._warehouse.now())
             return answer
 
-        return await _answered(context, commit)
+        return await _answered(context, ("parent", request.parent), commit)
 
     async def _serve(self, context: Any) -> None:
-        connection = Connection(self._warehouse, self._streams)
         try:
-            check_routing(context.invocation_metadata())
+            connection = Connection(self._warehouse, self._streams, AppendRouting(context.invocation_metadata()))
             self._check_quota()
             while True:
                 data = await self._next_request(context)
@@ -166,6 +169,7 @@ class _WriteApi:
         try:
             request = await asyncio.to_thread(parse_request, data)
             table = _dotted(request.write_stream or connection.stream())
+            self._throughput.check(request.write_stream or connection.stream(), len(data))
             await self._faults.meet("before", table, data)
             answer = await asyncio.to_thread(connection.append, request, len(data))
             rows = len(request.proto_rows.rows.serialized_rows)
@@ -180,9 +184,13 @@ class _WriteApi:
         return answer
 
 
-async def _answered(context: Any, call: Callable[[], Any]) -> Any:
-    """Return the answer of a call that may wait for locks; a refusal ends it with its status."""
+async def _answered(context: Any, routed: tuple[str, str], call: Callable[[], Any]) -> Any:
+    """Return the answer of a call that may wait for locks; a refusal ends it with its status.
+
+    ``routed``: the field of the request that its routing header must repeat, and what is in it.
+    """
     try:
+        check_routing(context.invocation_metadata(), *routed)
         return await asyncio.to_thread(call)
     except AppendRefusedError as refused:
         await _close(context, refused)
