@@ -140,9 +140,9 @@ class _Task:
         return decode_messages(self._messages, self._clock.now(), self._memory.plan)
 
     def _say_what_the_tables_file_does(self) -> None:
-        for table in self._decoded.left_out:
-            if self._memory.says_for_the_first_time(table):
-                structlog.get_logger().info("table_left_out", source_table=table)
+        for table, content in self._decoded.left_out:
+            if self._memory.says_for_the_first_time(table, content):
+                structlog.get_logger().info("table_left_out", source_table=table, content=content)
         for table, column in self._decoded.unknown:
             if self._memory.says_for_the_first_time(table, column):
                 fix = "the tables file names a column that the table does not have: misspelt, or dropped"

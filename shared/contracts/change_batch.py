@@ -13,8 +13,14 @@ import msgspec
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
 
-FORMAT: Final = 1
-"""The wire format that this version writes, and the newest that it reads."""
+FORMAT: Final = 2
+"""The newest wire format that this version reads. It writes each batch in the oldest that can say it.
+
+Format 1 knows changes only: whoever reads no further would make mirrors of entries, and histories of images. So what
+is no change says format 2, and a consumer that is older stops at it.
+"""
+
+_CONTENT_FORMAT: Final = 2  # the first that says what a batch holds
 
 Op = Literal["UPSERT", "DELETE"]
 Origin = Literal["stream", "snapshot", "replay"]
@@ -24,7 +30,8 @@ Content = Literal["changes", "images", "entries"]
 - changes: every change of a row, each with the whole row as it then was. They make mirrors and histories.
 - images: rows as they were when they were read again after a change; what came in between is skipped, and a reader that
   begins anew stamps them anew. They make mirrors only.
-- entries: lines of a change log, each a row of its own that never changes. They are appended as they are.
+- entries: lines of a change log, each a row of its own that never changes; the key tells one from another. They are
+  appended as they are. Where they have a column ``row_key``, it says which row they are of; ``commit_timestamp``, when.
 """
 
 
@@ -45,7 +52,11 @@ class Header(msgspec.Struct, frozen=True):
     value_capture_type: str = ""
     origin: Origin = "stream"
     content: Content = "changes"
-    format: Annotated[int, msgspec.Meta(ge=1)] = FORMAT
+    format: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+    def __post_init__(self) -> None:
+        if self.content != "changes" and self.format < _CONTENT_FORMAT:
+            msgspec.structs.force_setattr(self, "format", _CONTENT_FORMAT)
 
     def key_types(self) -> Sequence[tuple[str, str]]:
         """Return name and GoogleSQL type of the key columns, in key order."""

@@ -1,4 +1,4 @@
-"""The views over histories: made with them, and changed when they are widened.
+"""The views over histories and tables of entries: made with them, and changed when they are widened.
 
 Source: BigQuery, "Create logical views": a view has the columns that its query had when it was made or last changed.
 A view that cannot be had holds up no change: it is said in the log, and tried again with the next process.
@@ -12,8 +12,8 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
-from services.cdc_consumer.core.history import view_name, view_query
 from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.core.views import view_description, view_name, view_query
 
 HISTORY_OF: Final = "millrace_history_of"
 """The label by which a history, and the view over it, say of which source table: a digest."""
@@ -52,7 +52,7 @@ class HistoryViews:
         """Make the view, or change it, for a history as it is; Conflict, PreconditionFailed if another was faster."""
         columns = [field.name for field in history.schema]
         changelog = f"{history.project}.{history.dataset_id}.{history.table_id}"
-        query = view_query(changelog, columns, definition.primary_key)
+        query = view_query(changelog, columns, definition)
         log = structlog.get_logger().bind(view=f"{view.path.dataset_id}.{view.path.table_id}")
         try:
             if view.refusal:
@@ -60,7 +60,7 @@ class HistoryViews:
             elif view.found is None:
                 made = bigquery.Table(view.path)
                 made.view_query = query
-                made.description = f"How long each version of a row held: {definition.mirror_of}, kept by Millrace"
+                made.description = f"{view_description(definition)}: {definition.mirror_of}, kept by Millrace"
                 made.labels = {HISTORY_OF: history.labels[HISTORY_OF]}
                 self._client.create_table(made, retry=_NO_RETRY, timeout=_TIMEOUT)
                 log.info("history_view_created")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.cdc_consumer.core.destinations import EVERYTHING, Destinations, Plan, destinations
+from services.cdc_consumer.core.entries import entry_columns
 from services.cdc_consumer.core.history import history_columns
 from services.cdc_consumer.core.json_array import json_arrays
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
@@ -29,7 +30,7 @@ from services.cdc_consumer.core.tables import (
 )
 from services.cdc_consumer.core.types import NUMERIC, TIMESTAMP
 from services.cdc_consumer.core.values import beyond_microseconds, holding_null, limit_of, normal_numerics, wire_values
-from shared.contracts.change_batch import ChangeBatch, Header, decode_batch
+from shared.contracts.change_batch import ChangeBatch, Content, Header, decode_batch
 from shared.contracts.dead_letter import REPLAY_OF
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -72,8 +73,8 @@ class Decoded:
     """The decoded batch of each message that has one, to cut letters out of."""
     unfit: Mapping[str, PoisonRecordError] = field(default_factory=dict)
     """Source tables with a header that BigQuery could not hold, and why."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """How many changes came of source tables that the tables file leaves out."""
+    left_out: Mapping[tuple[str, Content], int] = field(default_factory=dict)
+    """How many changes came of source tables of which the tables file leaves such changes out."""
     unknown: Collection[tuple[str, str]] = frozenset()
     """Source tables, and columns that the tables file names for them and that they do not have."""
 
@@ -152,7 +153,7 @@ class _Grouped:
     groups: Sequence[_Group] = ()
     poison: list[Poison] = field(default_factory=list)
     unfit: dict[str, PoisonRecordError] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, Content]] = field(default_factory=Counter)
 
 
 def _grouped(batches: Mapping[int, ChangeBatch], replayed: frozenset[int], plan: Plan) -> _Grouped:
@@ -165,7 +166,7 @@ def _grouped(batches: Mapping[int, ChangeBatch], replayed: frozenset[int], plan:
             by_header[batch.header_text] = _group_of(batch.header, plan, groups)
         match by_header[batch.header_text]:
             case None:
-                found.left_out[batch.header.table] += len(batch)
+                found.left_out[batch.header.table, batch.header.content] += len(batch)
             case PoisonRecordError() as error:
                 found.unfit[batch.header.table] = error
                 of_all = [poison_change(index, batch, n, error.reason, error.detail) for n in range(len(batch))]
@@ -230,6 +231,8 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[Sequence[TableChange
             Reason.TOO_OLD_TO_BE_SAFE,
             "an upsert of a snapshot or a replay, older than deletes are remembered: it could bring a deleted row back",
         )
+    if wanted.header.content == "entries":
+        refusals.refuse_where(pc.equal(op, "DELETE"), Reason.BAD_CHANGE, "a delete among the entries of a change log")
     _refuse_partial_images(refusals, group, lengths)
     columns = _typed(wanted, parsed, refusals)
     found = []
@@ -243,7 +246,9 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[Sequence[TableChange
         }
         ours |= {CHANGE_TYPE: change_type, CHANGE_SEQUENCE_NUMBER: sequence}
         found.append((wanted.mirror, columns | ours))
-    if wanted.history is not None:
+    if wanted.history is not None and wanted.history.entries:
+        found.append((wanted.history, {**columns, **entry_columns(sequence, commit, now)}))
+    elif wanted.history is not None:
         if last_values is not None:  # in a history they stand beside the delete, as the old values they are
             columns |= {each.name: _null_where(last_values, columns[each.name]) for each in wanted.rest}
         beside = history_columns(wanted.header.table, group.batches, wanted.ignored, op, sequence, commit, now)

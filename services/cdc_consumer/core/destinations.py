@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from services.cdc_consumer.core.entries import entries_definition
 from services.cdc_consumer.core.history import history_definition
 from services.cdc_consumer.core.tables import (
     TableColumn,
@@ -44,6 +45,7 @@ class Destinations:
     """Columns that the tables file names for this very table, which it does not have: misspelt, or gone."""
     mirror: TableDefinition | None
     history: TableDefinition | None
+    """Or the table of entries."""
     soft_delete: bool
 
     @property
@@ -58,14 +60,17 @@ class Destinations:
 
 
 def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None:
-    """Return where the changes under a header go; None if their table is left out.
+    """Return where the changes under a header go; None if their table is left out, or only images of it are.
 
+    Images make a mirror, whatever else is asked for, and nothing where none is; entries are appended in every mode.
     PoisonRecordError where BigQuery could not hold them; MisconfiguredError where the tables file ignores a column
     of the key.
     """
     if not plan.file.included(header.table):
         return None
     options = plan.file.options(header.table)
+    if header.content == "images" and options.mode == "history":
+        return None
     unwanted = {name.lower() for name in options.ignored_columns}
     in_key = [name for name in header.primary_key if name.lower() in unwanted]
     if in_key:
@@ -82,12 +87,16 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     ]
     there = {column.name.lower() for column in header.columns}
     unknown = tuple(sorted(name for name in plan.file.columns_named_for(header.table) if name.lower() not in there))
+    if header.content != "changes" and options.mode == "both":
+        unknown = ()  # one may be a column of the images, or of the entries, which differ
     name = checked_name(options.name, header.table)
     dataset = "" if options.dataset in (None, plan.dataset) else options.dataset or ""
     mirror = history = None
-    if options.mode != "history":
+    if header.content == "entries":
+        history = entries_definition(header, name, kept, dataset)
+    elif options.mode != "history":
         mirror = mirror_definition(header, name, kept, dataset, options.max_staleness, soft_delete=options.soft_delete)
-    if options.mode != "mirror":
+    if header.content == "changes" and options.mode != "mirror":
         history = history_definition(header, name, kept, dataset)
     soft_delete = options.soft_delete and mirror is not None
     return Destinations(header, tuple(parsed), tuple(kept), ignored, unknown, mirror, history, soft_delete)

@@ -83,12 +83,12 @@ def history_definition(header: Header, name: str, columns: Sequence[TableColumn]
     )
 
 
-def view_name(definition: TableDefinition) -> str:
+def history_view_name(definition: TableDefinition) -> str:
     """Return the name of the view over a history."""
     return definition.name.removesuffix(CHANGELOG_SUFFIX) + VIEW_SUFFIX
 
 
-def view_query(changelog: str, columns: Sequence[str], primary_key: Sequence[str]) -> str:
+def history_view_query(changelog: str, columns: Sequence[str], primary_key: Sequence[str]) -> str:
     """Return the view over a history, by the full name of its table (``project.dataset.table``) and all its columns.
 
     A version holds from its commit until that of the next change of its row, a delete among them; after a delete

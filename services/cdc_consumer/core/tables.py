@@ -62,13 +62,20 @@ class TableDefinition:
     name: str
     columns: tuple[TableColumn, ...]
     primary_key: tuple[str, ...]
-    """Of a mirror its key, by which changes are applied; of a history what its rows belong together by."""
+    """Of a mirror its key, by which changes are applied; of a history what its rows belong together by.
+
+    Of a table of entries what tells one entry from another: rows that agree in it are repeats.
+    """
     mirror_of: str
     """The one source table whose rows it holds: two with the same BigQuery name must never be mixed in one."""
     dataset: str = ""
     """Empty: the consumer's own."""
     append_only: bool = False
-    """Whether it is a history: one row for each change, and none is ever replaced."""
+    """Whether it is a history, or holds entries: one row for each change, and none is ever replaced."""
+    entries: bool = False
+    """Whether it holds the entries of a change log as they came."""
+    clustered_by: tuple[str, ...] = ()
+    """Empty: the primary key."""
     commit_timestamp: str = COMMIT_TIMESTAMP_COLUMN
     """Which column says when a row was committed."""
     max_staleness: timedelta | None = None
@@ -81,8 +88,8 @@ class TableDefinition:
 
     @property
     def clustering(self) -> tuple[str, ...]:
-        """Return the columns to cluster by: the key's first four, which is as many as BigQuery takes."""
-        return self.primary_key[:_CLUSTERING_LIMIT]
+        """Return the columns to cluster by: no more than four, which is as many as BigQuery takes."""
+        return (self.clustered_by or self.primary_key)[:_CLUSTERING_LIMIT]
 
     @property
     def pseudo_columns(self) -> tuple[str, ...]:

@@ -197,7 +197,7 @@ def test_garbage_is_poison_as_a_whole_message_and_its_neighbours_are_applied() -
 
 def test_a_newer_format_stops_everything() -> None:
     with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
-        decode(batch_of([upsert(1)]), batch_of([upsert(1)]).replace(b'"format":1', b'"format":2'))
+        decode(batch_of([upsert(1)]), batch_of([upsert(1)]).replace(b'"format":1', b'"format":3'))
 
 
 def test_a_wrong_header_poisons_each_change_alone_so_that_each_can_be_replayed_alone() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.contracts.change_batch import FORMAT, Change, Column, Header, decode_batch, encode_batch
+from shared.contracts.change_batch import FORMAT, Change, Column, Content, Header, decode_batch, encode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
 
@@ -53,8 +53,33 @@ def test_the_document_is_plain_json_for_every_subscriber() -> None:
         "rows",
         "old",
     ]
-    assert document["header"]["format"] == FORMAT
+    assert document["header"]["format"] == 1
     assert document["rows"] == [{"Name": "aé"}, None]
+
+
+@pytest.mark.parametrize(("content", "needed"), [("changes", 1), ("images", 2), ("entries", 2)])
+def test_a_batch_says_the_oldest_format_that_can_say_what_it_holds(content: Content, needed: int) -> None:
+    """One who reads format 1 only knows of no content, and would take it for changes: he has to stop."""
+    header = msgspec.structs.replace(HEADER, content=content)
+    text = encode_batch(header, [UPSERT])
+
+    assert header.format == json.loads(text)["header"]["format"] == needed
+    assert decode_batch(text).header == header
+    assert decode_batch(text).cut(0) == text
+
+
+def test_what_says_nothing_of_its_content_is_changes() -> None:
+    header = {name: value for name, value in json.loads(damaged())["header"].items() if name != "content"}
+
+    assert decode_batch(damaged(header=header)).header == HEADER
+
+
+def test_an_unknown_content_of_a_known_format_is_poison() -> None:
+    header = json.loads(damaged())["header"] | {"content": "rumours"}
+    with pytest.raises(PoisonRecordError) as caught:
+        decode_batch(damaged(header=header))
+
+    assert caught.value.reason is Reason.UNDECODABLE
 
 
 def test_an_empty_batch_announces_a_table() -> None:
@@ -98,7 +123,7 @@ def test_unequal_lists_are_poison_of_their_own(name: str) -> None:
     "document",
     [
         {"header": {"format": 99, "table": "t", "source": "s", "columns": 5}, "op": {}},
-        {"header": {"format": 2, "table": "t", "source": "s"}},
+        {"header": {"format": FORMAT + 1, "table": "t", "source": "s"}},
     ],
 )
 def test_a_newer_format_stops_the_consumer_even_where_nothing_else_is_understood(document: object) -> None:
@@ -113,7 +138,7 @@ def test_a_newer_format_that_looks_like_ours_stops_the_consumer_too() -> None:
         decode_batch(damaged(header=header))
 
 
-@pytest.mark.parametrize("data", [b'{"header":{"format":2}}', b'{"header":{"format":2,"table":"t","source":5}}'])
+@pytest.mark.parametrize("data", [b'{"header":{"format":3}}', b'{"header":{"format":3,"table":"t","source":5}}'])
 def test_junk_that_names_a_format_stops_nobody(data: bytes) -> None:
     with pytest.raises(PoisonRecordError):
         decode_batch(data)
