@@ -228,11 +228,11 @@ def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(
 def test_a_newer_wire_format_ends_it_with_the_way_out_and_nothing_is_acked(world: World) -> None:
     consumer = world.start()
     consumer.process.expected_to_end = True
-    world.publish(a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=2)))
+    world.publish(a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=3)))
 
     assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
     (event,) = events(consumer.process, "service_misconfigured")
-    assert event["error"].startswith("a change batch of wire format 2 arrived")
+    assert event["error"].startswith("a change batch of wire format 3 arrived")
     assert event["error"].endswith("(nothing was acked or set aside)")
     request = PullRequest(subscription=world.topology.subscription, max_messages=10)
     wait_until(

@@ -54,7 +54,7 @@ def rest(bigquery_stand_in: tuple[str, str]) -> str:
 
 def log_of(table: str, row_key: str = "STRING") -> Header:
     columns = [(name, row_key if name == "row_key" else kind) for name, kind in COLUMNS]
-    return structs.replace(a_header(table, columns=columns), content="entries", format=2)
+    return structs.replace(a_header(table, columns=columns), content="entries")
 
 
 def an_entry(identity: str, second: int = 1, index: int = 0, **row: object) -> Change:

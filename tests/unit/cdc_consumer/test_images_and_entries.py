@@ -51,7 +51,7 @@ def images_of(header: Header) -> Header:
 
 
 def entries_header(columns: Mapping[str, str] = COLUMNS) -> Header:
-    return structs.replace(header_of(columns), content="entries", format=2)
+    return structs.replace(header_of(columns), content="entries")
 
 
 def an_entry(identity: str, index: int = 0, **row: object) -> Change:

@@ -17,7 +17,7 @@ from tests.builders import COMMITTED, a_change, a_header, a_message
 from tests.fakes.effects import CrashError, Effects
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, WIDER, World
 
-NEWER = a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=2))
+NEWER = a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=3))
 
 
 @pytest.fixture
