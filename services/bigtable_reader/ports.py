@@ -51,20 +51,23 @@ class PartitionStore(Protocol):
     async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor.
 
-        Free is what nobody has, and what a survey showed unchanged for as long as a lease lasts.
+        Free is what nobody has, what surveys showed unchanged for as long as a lease lasts, and what is in our own
+        name without our knowing (a claim whose answer never arrived): name none that we hold. Those of which nothing
+        is known are left out, TransientError only if that is all of them.
         """
 
     async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back).
 
-        Return those that are not ours any more. A ceiling never falls.
+        Return those that are not ours any more. A ceiling never falls, nor does a low watermark.
         """
 
     async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours.
 
-        One write on the partition's own row decides; whoever surveys next finishes what a crash leaves behind it.
-        Closing again what we have closed with the same children changes nothing and returns True.
+        One write on the partition's own row decides; whoever tends next finishes what a crash leaves behind it.
+        Closing again what we have closed changes nothing and returns True. Keys of the partition that no child names
+        wait for a token that may not come, and are read from a time in the end.
         """
 
     async def tend(self) -> "Tended":
@@ -73,10 +76,11 @@ class PartitionStore(Protocol):
         Reconcile: what has waited too long for its merge is read as it is, and what has no token from a time.
         """
 
-    async def restart_from_time(self, partition: Partition) -> bool:
-        """Give up a partition's position for the time of its low watermark less an allowance, within the retention.
+    async def restart_from_time(self, partition: Partition) -> Partition | None:
+        """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention.
 
-        For what the reconciler made only. False, and nothing changed, if it is not ours any more.
+        Return it with its new position; None, and nothing changed, if it is not ours any more. For what the
+        reconciler made only, and PositionLostError if it has been restarted already: then nothing is left to try.
         """
 
     async def leave(self) -> None:
@@ -84,7 +88,7 @@ class PartitionStore(Protocol):
 
 
 class Tended(Protocol):
-    """What tending did to the pieces."""
+    """What tending, and our own closing, did to the pieces since it was last asked."""
 
     @property
     def merged(self) -> int:
