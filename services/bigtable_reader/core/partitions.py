@@ -3,11 +3,13 @@
 A *piece* is a key range with a position: the shape of the stream. A *partition* is a piece that a reader holds.
 """
 
+from collections.abc import Collection, Iterable
 from typing import Literal, NewType
 
 import msgspec
 
-from services.bigtable_reader.core.records import KeyRange, Microseconds, Position
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds, Position
+from shared.contracts.errors import MisconfiguredError
 
 PieceId = NewType("PieceId", str)
 """Names a piece; never used twice, also where a range comes back after a split and a merge."""
@@ -28,6 +30,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     low_watermark: Microseconds
     target: KeyRange | None = None
     reconciled: bool = False
+
+    @property
+    def is_readable(self) -> bool:
+        """Tell whether it may be read as it is: it has a position, and waits for nothing."""
+        return self.position is not None and self.target is None
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +77,79 @@ class Survey(msgspec.Struct, frozen=True):
     pieces: tuple[Piece, ...]
     saved: dict[PieceId, Saved]
     readers: frozenset[str]
+
+
+Resume = Literal["new", "resume-or-new", "resume-or-fail"]
+"""What a start does about pieces that are known, or not, under the name of the stream."""
+
+
+def begins(resume: Resume, survey: Survey, stream: str) -> bool:
+    """Tell whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
+    known = bool(survey.pieces)
+    if known and resume == "new":
+        raise MisconfiguredError(
+            f"change stream {stream} is known already, and RESUME=new begins one: choose another CHANGE_STREAM_NAME, "
+            "or go on where it was left with RESUME=resume-or-new"
+        )
+    if not known and resume == "resume-or-fail":
+        raise MisconfiguredError(
+            f"nothing is known of change stream {stream}, and RESUME=resume-or-fail goes on where it was left: "
+            "mend CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new"
+        )
+    return not known
+
+
+def claimable(survey: Survey, holding: Collection[PieceId]) -> list[Piece]:
+    """Return the pieces that may be read, are free and not held already; those that are behind most first."""
+    found = [p for p in survey.pieces if p.is_readable and p.id not in holding and _is_free(p, survey)]
+    return sorted(found, key=lambda piece: (_watermark(piece, survey), piece.range))
+
+
+def fair_share(survey: Survey) -> int:
+    """Return how many partitions a reader may hold, so that every piece that may be read finds one."""
+    readable = sum(piece.is_readable for piece in survey.pieces)
+    return -(-readable // max(1, len(survey.readers)))
+
+
+def low_watermark(survey: Survey, otherwise: Microseconds) -> Microseconds:
+    """Return the time up to which everything in every piece is confirmed; ``otherwise`` where there is none."""
+    return min((_watermark(piece, survey) for piece in survey.pieces), default=otherwise)
+
+
+def uncovered(ranges: Iterable[KeyRange], whole: KeyRange = ALL_KEYS) -> list[KeyRange]:
+    """Return the parts of a key range that none of the ranges covers, in the order of keys."""
+    holes = []
+    at = whole.start
+    for one in sorted(ranges):
+        if whole.end and one.start >= whole.end:
+            break
+        if one.start > at:
+            holes.append(KeyRange(at, one.start))
+        if not one.end:
+            return holes
+        at = max(at, one.end)
+    if not whole.end or at < whole.end:
+        holes.append(KeyRange(at, whole.end))
+    return holes
+
+
+def overlapping(ranges: Iterable[KeyRange]) -> list[tuple[KeyRange, KeyRange]]:
+    """Return the ranges that share keys with one that begins before them, each with such a one."""
+    found = []
+    furthest: KeyRange | None = None
+    for one in sorted(ranges):
+        if furthest is not None and (not furthest.end or one.start < furthest.end):
+            found.append((furthest, one))
+        if furthest is None or (furthest.end and (not one.end or one.end > furthest.end)):
+            furthest = one
+    return found
+
+
+def _is_free(piece: Piece, survey: Survey) -> bool:
+    saved = survey.saved.get(piece.id)
+    return saved is None or saved.free
+
+
+def _watermark(piece: Piece, survey: Survey) -> Microseconds:
+    saved = survey.saved.get(piece.id)
+    return piece.low_watermark if saved is None else saved.low_watermark
