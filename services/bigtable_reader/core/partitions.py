@@ -3,7 +3,7 @@
 A *piece* is a key range with a position: the shape of the stream. A *partition* is a piece that a reader holds.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Literal, NewType
 
 import msgspec
@@ -99,23 +99,6 @@ def begins(resume: Resume, survey: Survey, stream: str) -> bool:
     return not known
 
 
-def claimable(survey: Survey, holding: Collection[PieceId]) -> list[Piece]:
-    """Return the pieces that may be read, are free and not held already; those that are behind most first."""
-    found = [p for p in survey.pieces if p.is_readable and p.id not in holding and _is_free(p, survey)]
-    return sorted(found, key=lambda piece: (_watermark(piece, survey), piece.range))
-
-
-def fair_share(survey: Survey) -> int:
-    """Return how many partitions a reader may hold, so that every piece that may be read finds one."""
-    readable = sum(piece.is_readable for piece in survey.pieces)
-    return -(-readable // max(1, len(survey.readers)))
-
-
-def low_watermark(survey: Survey, otherwise: Microseconds) -> Microseconds:
-    """Return the time up to which everything in every piece is confirmed; ``otherwise`` where there is none."""
-    return min((_watermark(piece, survey) for piece in survey.pieces), default=otherwise)
-
-
 def uncovered(ranges: Iterable[KeyRange], whole: KeyRange = ALL_KEYS) -> list[KeyRange]:
     """Return the parts of a key range that none of the ranges covers, in the order of keys."""
     holes = []
@@ -143,13 +126,3 @@ def overlapping(ranges: Iterable[KeyRange]) -> list[tuple[KeyRange, KeyRange]]:
         if furthest is None or (furthest.end and (not one.end or one.end > furthest.end)):
             furthest = one
     return found
-
-
-def _is_free(piece: Piece, survey: Survey) -> bool:
-    saved = survey.saved.get(piece.id)
-    return saved is None or saved.free
-
-
-def _watermark(piece: Piece, survey: Survey) -> Microseconds:
-    saved = survey.saved.get(piece.id)
-    return piece.low_watermark if saved is None else saved.low_watermark

@@ -1,0 +1,47 @@
+"""The stamps that put the images of rows in order: numbers that only rise, whoever makes them for a piece.
+
+A stamp is the time in microseconds where that rises, and one more than the last where it does not: so nothing depends
+on clocks that agree. Two numbers keep the order when a piece changes hands. Its *floor* is below every stamp that is
+still to be made. Its *ceiling* is saved, under the owner's fence, before any stamp up to it is made; the next owner,
+and every piece that comes from this one, begins above it. So what a former owner still publishes loses.
+"""
+
+from services.bigtable_reader.core.records import Microseconds
+
+
+class Stamps:
+    """The stamps of one piece in the hands of one owner."""
+
+    __slots__ = ("_ceiling", "_last")
+
+    def __init__(self, floor: int, ceiling: int) -> None:
+        self._last = floor
+        self._ceiling = max(floor, ceiling)
+
+    @property
+    def last(self) -> int:
+        """Return the last stamp that was made; the floor, before the first."""
+        return self._last
+
+    @property
+    def ceiling(self) -> int:
+        """Return the number above which no stamp is made."""
+        return self._ceiling
+
+    def next(self, now: Microseconds) -> int | None:
+        """Make a stamp above all before it; None if there is no room below the ceiling.
+
+        A clock that has run past the ceiling stops nothing: the numbers between are as good.
+        """
+        if self._last >= self._ceiling:
+            return None
+        self._last = max(self._last + 1, now) if now <= self._ceiling else self._last + 1
+        return self._last
+
+    def wanted(self, now: Microseconds, ahead: int) -> int:
+        """Return the ceiling to ask for: room for so many microseconds, and for as many stamps."""
+        return max(now, self._last) + ahead
+
+    def raised(self, ceiling: int) -> None:
+        """Take a ceiling that has been saved; a lower one than before changes nothing."""
+        self._ceiling = max(self._ceiling, ceiling)

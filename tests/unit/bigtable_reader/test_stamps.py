@@ -1,0 +1,142 @@
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.stamps import Stamps
+
+NOON = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+
+def us(time: int) -> Microseconds:
+    return Microseconds(time)
+
+
+def test_a_stamp_is_the_time_where_that_rises_and_one_more_than_the_last_where_not() -> None:
+    stamps = Stamps(NOON, NOON + 100)
+    made = [stamps.next(us(now)) for now in (NOON + 10, NOON + 10, NOON - 50 * SECOND, NOON + 11, NOON + 20)]
+    assert made == [NOON + 10, NOON + 11, NOON + 12, NOON + 13, NOON + 20]
+
+
+def test_before_a_ceiling_is_saved_nothing_is_stamped() -> None:
+    stamps = Stamps(NOON, NOON)
+    assert stamps.next(us(NOON + SECOND)) is None
+    assert stamps.last == NOON
+    stamps.raised(NOON + 2)
+    assert [stamps.next(us(NOON)) for _ in range(3)] == [NOON + 1, NOON + 2, None]
+
+
+def test_a_clock_that_has_run_past_the_ceiling_stops_nothing() -> None:
+    stamps = Stamps(NOON, NOON + 3)
+    assert [stamps.next(us(NOON + SECOND)) for _ in range(4)] == [NOON + 1, NOON + 2, NOON + 3, None]
+
+
+def test_a_ceiling_does_not_fall() -> None:
+    stamps = Stamps(NOON, NOON + 3)
+    stamps.raised(NOON + 1)
+    assert stamps.ceiling == NOON + 3
+
+
+@pytest.mark.parametrize(("now", "wanted"), [(NOON - SECOND, NOON + 20), (NOON + SECOND, NOON + SECOND + 20)])
+def test_what_is_asked_for_is_ahead_of_the_clock_and_of_the_last_stamp(now: int, wanted: int) -> None:
+    assert Stamps(NOON, NOON).wanted(us(now), 20) == wanted
+
+
+@given(
+    floor=st.integers(0, 2 * NOON),
+    steps=st.lists(st.tuples(st.integers(0, 2 * NOON), st.none() | st.integers(0, 2 * NOON)), max_size=50),
+)
+def test_stamps_rise_and_stay_between_floor_and_ceiling_whatever_the_clock_does(
+    floor: int, steps: list[tuple[int, int | None]]
+) -> None:
+    stamps = Stamps(floor, floor)
+    last = floor
+    for now, ceiling in steps:
+        if ceiling is not None:
+            stamps.raised(ceiling)
+        room = last < stamps.ceiling
+        stamp = stamps.next(us(now))
+        assert (stamp is not None) == room
+        if stamp is not None:
+            assert last < stamp <= stamps.ceiling
+            last = stamp
+
+
+@dataclass
+class Owner:
+    """An owner, with a clock of its own, and what it has published for the row that is followed."""
+
+    number: int
+    fence: int
+    clock: int
+    stamps: Stamps
+
+
+class OwnersComeAndGo(RuleBasedStateMachine):
+    """One piece, its saved ceiling, and owners who do not know that they are not owners any more.
+
+    Whoever claims raises the fence; a ceiling is saved on the newest fence only; a stamp is made and published by
+    anybody who has room for it, at any later time. Now and then the piece is closed, and its child begins at the
+    ceiling.
+    """
+
+    owners = Bundle("owners")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fence = 0
+        self.ceiling = NOON
+        self.count = 0
+        self.stamped: list[tuple[int, int]] = []
+
+    @rule(target=owners, skew=st.integers(-3600, 3600))
+    def claim(self, skew: int) -> Owner:
+        """A new owner: of the piece, or of the child of a piece that was closed, with a new row that begins alike."""
+        self.fence += 1
+        self.count += 1
+        return Owner(self.count, self.fence, NOON + skew * SECOND, Stamps(self.ceiling, self.ceiling))
+
+    @rule(owner=owners, jump=st.integers(-100, 100), ahead=st.integers(1, 30), reply_lost=st.booleans())
+    def renew(self, owner: Owner, jump: int, ahead: int, reply_lost: bool) -> None:
+        owner.clock += jump * SECOND
+        asked = owner.stamps.wanted(us(owner.clock), ahead * SECOND)
+        if owner.fence == self.fence:
+            self.ceiling = max(self.ceiling, asked)
+            if not reply_lost:
+                owner.stamps.raised(asked)
+
+    @rule(owner=owners, jump=st.integers(-10_000_000, 10_000_000), times=st.integers(1, 3))
+    def stamp(self, owner: Owner, jump: int, times: int) -> None:
+        owner.clock += jump
+        for _time in range(times):
+            stamp = owner.stamps.next(us(owner.clock))
+            if stamp is not None:
+                self.stamped.append((owner.number, stamp))
+
+    @rule(owner=consumes(owners))
+    def dies(self, owner: Owner) -> None:
+        """It publishes nothing more."""
+
+    @rule(target=owners, owner=owners)
+    def keeps_on(self, owner: Owner) -> object:
+        return multiple() if owner.fence == self.fence else multiple(owner)  # zombies are asked more often
+
+    @invariant()
+    def a_later_owner_stamps_above_all_that_an_earlier_one_did_or_ever_will(self) -> None:
+        highest: dict[int, int] = {}
+        lowest: dict[int, int] = {}
+        for number, stamp in self.stamped:
+            highest[number] = max(stamp, highest.get(number, stamp))
+            lowest[number] = min(stamp, lowest.get(number, stamp))
+        numbers = sorted(highest)
+        for earlier, later in itertools.pairwise(numbers):
+            assert highest[earlier] < lowest[later]
+
+
+TestOwnersComeAndGo = OwnersComeAndGo.TestCase
+TestOwnersComeAndGo.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
