@@ -12,6 +12,7 @@
     max_staleness = "15m"             # unset: as it is; a new table is fresh at every query
     buckets = 16                      # ordering keys of the table; unset: the reader's BUCKETS
     json_arrays = []                  # columns written as JSON, so that arrays with NULL elements fit
+                                      # (and for Bigtable tables those of bigtable_options.py)
 
     [tables."Orders"]                 # the same keys for one table, or for those that a pattern names
     mode = "both"
@@ -28,14 +29,27 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, get_args
 
-from shared.contracts.durations import parse_duration
+from shared.contracts.bigtable_options import BIGTABLE_OPTIONS, BigtableOptions, BigtableSection, bigtable_options
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.option_values import (
+    NestedMistakesError,
+    boolean,
+    column_names,
+    duration,
+    kind_of,
+    matches_any,
+    one_of,
+    pattern,
+    patterns,
+    patterns_if_any,
+    shown,
+    template,
+    whole_number,
+)
 from shared.contracts.toml_lines import Document, Mistake, Path, read_document
 
 Mode = Literal["mirror", "history", "both"]
 
-_PLACEHOLDERS: Final = ("schema", "table")
-_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _NO_SCHEMA: Final = re.compile(r"[_-]*\{schema\}$|\{schema\}[_-]*")
 _NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _DATASET_LETTERS: Final = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
@@ -59,10 +73,12 @@ class TableOptions:
     buckets: int | None = None
     """How many ordering keys the table has; None: the reader's own number."""
     json_arrays: tuple[str, ...] = ()
+    bigtable: BigtableOptions = field(default_factory=BigtableOptions)
+    """For its reader alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(BigtableSection):
     """Options as they are written; None is what a section does not say."""
 
     dataset: str | None = None
@@ -87,7 +103,7 @@ class TablesFile:
 
     def included(self, source_table: str) -> bool:
         """Tell whether a source table is mirrored at all."""
-        return _any(self.include, source_table) and not _any(self.exclude, source_table)
+        return matches_any(self.include, source_table) and not matches_any(self.exclude, source_table)
 
     @property
     def datasets(self) -> frozenset[str]:
@@ -106,9 +122,9 @@ class TablesFile:
         """Yield each name or pattern that names none of these tables, with the list or section that it is in."""
         named = [("include", self.include), ("exclude", self.exclude)]
         named += [(_heading(name), (name,)) for name, _section in self.tables]
-        for section, patterns in named:
+        for section, listed in named:
             yield from (
-                (section, each) for each in patterns if not any(fnmatchcase(name, each) for name in source_tables)
+                (section, each) for each in listed if not any(fnmatchcase(name, each) for name in source_tables)
             )
 
     def section_of(self, source_table: str, option: str) -> str:
@@ -136,6 +152,7 @@ class TablesFile:
             max_staleness=merged.max_staleness,
             buckets=merged.buckets,
             json_arrays=merged.json_arrays or (),
+            bigtable=bigtable_options(merged),
         )
 
 
@@ -170,8 +187,8 @@ class _Reading:
         self._refuse_unknown((), content, _TOP)
         tables = self._table((), content, "tables")
         return TablesFile(
-            include=self._value((), content, "include", _patterns) or ("*",),
-            exclude=self._value((), content, "exclude", _exclusions) or (),
+            include=self._value((), content, "include", patterns) or ("*",),
+            exclude=self._value((), content, "exclude", patterns_if_any) or (),
             defaults=self._section(("defaults",), self._table((), content, "defaults"), shared=True),
             tables=tuple((name, self._named_section(name, tables)) for name in tables),
         )
@@ -185,7 +202,7 @@ class _Reading:
             options = file.options(source_table)
             owner = owners.setdefault((options.dataset, options.name), source_table)
             if owner != source_table:
-                what = f"{_shown(source_table)} would be table {options.name}, and so would {_shown(owner)}"
+                what = f"{shown(source_table)} would be table {options.name}, and so would {shown(owner)}"
                 self._mistake(("tables", source_table), what)
 
     def _named_section(self, name: str, tables: Mapping[str, Any]) -> Section:
@@ -193,7 +210,7 @@ class _Reading:
             self._mistake(("tables", name), "a section for a table without a name")
         if _is_pattern(name):
             try:
-                _pattern(name)
+                pattern(name)
             except ValueError as error:
                 self._mistake(("tables", name), str(error))
         section = self._table(("tables",), tables, name)
@@ -204,9 +221,7 @@ class _Reading:
         self._refuse_unknown(path, content, tuple(_OPTIONS))
         section = Section(**{name: self._value(path, content, name, read) for name, read in _OPTIONS.items()})
         if shared and section.name is not None and "{table}" not in section.name:
-            self._mistake(
-                (*path, "name"), f"name = {_shown(section.name)} for more than one table: put {{table}} in it"
-            )
+            self._mistake((*path, "name"), f"name = {shown(section.name)} for more than one table: put {{table}} in it")
         twice = {each.lower() for each in section.ignored_columns or ()} & {
             each.lower() for each in section.json_arrays or ()
         }
@@ -219,15 +234,18 @@ class _Reading:
             return None
         try:
             return read(content[name])
+        except NestedMistakesError as error:
+            for inside, what in error.mistakes:
+                self._mistake((*path, name, *inside), what)
         except ValueError as error:
             self._mistake((*path, name), f"{name}: {error}")
-            return None
+        return None
 
     def _table(self, path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         found = content.get(name, {})
         if isinstance(found, dict):
             return found
-        self._mistake((*path, name), f"{name}: not a table, but {_kind(found)}; write [{'.'.join((*path, name))}]")
+        self._mistake((*path, name), f"{name}: not a table, but {kind_of(found)}; write [{'.'.join((*path, name))}]")
         return {}
 
     def _refuse_unknown(self, path: Path, content: Iterable[str], known: Sequence[str]) -> None:
@@ -241,114 +259,22 @@ class _Reading:
                 hint = "it stands in [defaults], or in the section of a table"
             else:
                 hint = f"the nearest known one is {difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]}"
-            self._mistake((*path, key), f"unknown key {_shown(key)}{where}; {hint}")
+            self._mistake((*path, key), f"unknown key {shown(key)}{where}; {hint}")
 
     def _mistake(self, path: Path, what: str) -> None:
         self.mistakes.append(Mistake(self._document.line_of(path), what))
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"not a text in quotes, but {_kind(value)}")  # noqa: TRY004  a mistake of the file's
-    if not value:
-        raise ValueError("an empty text")
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f'not a list of texts (["a", "b"]), but {_kind(value)}')  # noqa: TRY004  the same
-    return tuple(_text(each) for each in value)
-
-
-def _columns(value: object) -> tuple[str, ...]:
-    names = _texts(value)
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:  # BigQuery does not tell upper from lower case
-            raise ValueError(f"{_shown(name)} is there twice")
-        seen.add(name.lower())
-    return names
-
-
-def _patterns(value: object) -> tuple[str, ...]:
-    patterns = _texts(value)
-    if not patterns:
-        raise ValueError('an empty list; leave it out, or write ["*"]')
-    return tuple(_pattern(each) for each in patterns)
-
-
-def _exclusions(value: object) -> tuple[str, ...]:
-    return tuple(_pattern(each) for each in _texts(value))
-
-
-def _pattern(value: str) -> str:
-    rest = value
-    while "[" in rest:
-        rest = rest.partition("[")[2]
-        if "]" not in rest[1:]:
-            raise ValueError(
-                f"pattern {_shown(value)}: a '[' without its ']' stands for itself; write [[] if it should"
-            )
-        rest = rest[1:].partition("]")[2]
-    return value
-
-
-def _template(letters: re.Pattern[str], what: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        text = _text(value)
-        for placeholder in _PLACEHOLDER.findall(text):
-            if placeholder not in _PLACEHOLDERS:
-                nearest = difflib.get_close_matches(placeholder, _PLACEHOLDERS, n=1, cutoff=0.0)[0]
-                raise ValueError(f"unknown placeholder {{{placeholder}}}; the nearest known one is {{{nearest}}}")
-        if letters.fullmatch(_PLACEHOLDER.sub("", text)) is None:
-            raise ValueError(f"{_shown(text)}: only {what} and {{schema}}, {{table}}")
-        return text
-
-    return read
-
-
-def _mode(value: object) -> Mode:
-    modes: tuple[Mode, ...] = get_args(Mode)
-    for mode in modes:
-        if value == mode:
-            return mode
-    if isinstance(value, str):
-        nearest = difflib.get_close_matches(value, modes, n=1, cutoff=0.0)[0]
-        raise ValueError(f"{_shown(value)} is not one of {', '.join(modes)}; the nearest is {nearest}")  # noqa: TRY004  the same
-    raise ValueError(f"not one of {', '.join(modes)}, but {_kind(value)}")
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"not true or false, but {_kind(value)}")  # noqa: TRY004  a mistake of the file's
-    return value
-
-
-def _duration(value: object) -> timedelta:
-    duration = parse_duration(_text(value))
-    if duration <= timedelta(0) or duration % timedelta(seconds=1):
-        raise ValueError("not a whole number of seconds above zero; leave it out for tables that are always fresh")
-    return duration
-
-
-def _buckets(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"not a whole number, but {_kind(value)}")  # noqa: TRY004  the same
-    if not 1 <= value <= _MOST_BUCKETS:
-        raise ValueError(f"{value} is not between 1 and {_MOST_BUCKETS}")
-    return value
-
-
 _OPTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "dataset": _template(_DATASET_LETTERS, "letters, digits, '_'"),
-    "name": _template(_NAME_LETTERS, "letters, digits, '_', '-'"),
-    "mode": _mode,
-    "ignored_columns": _columns,
-    "soft_delete": _boolean,
-    "max_staleness": _duration,
-    "buckets": _buckets,
-    "json_arrays": _columns,
+    "dataset": template(_DATASET_LETTERS, "letters, digits, '_'"),
+    "name": template(_NAME_LETTERS, "letters, digits, '_', '-'"),
+    "mode": one_of(get_args(Mode)),
+    "ignored_columns": column_names,
+    "soft_delete": boolean,
+    "max_staleness": duration,
+    "buckets": whole_number(1, _MOST_BUCKETS),
+    "json_arrays": column_names,
+    **BIGTABLE_OPTIONS,
 }
 
 
@@ -360,30 +286,9 @@ def _filled_in(template: str, source_table: str) -> str:
     return template.replace("{schema}", schema).replace("{table}", table).replace(".", "_")
 
 
-def _any(patterns: Iterable[str], name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _heading(name: str) -> str:
     return f'[tables."{name}"]'
 
 
 def _is_pattern(name: str) -> bool:
     return any(letter in name for letter in "*?[")
-
-
-def _shown(text: str) -> str:
-    """Quote what the file says, cut: a mistake could be of any length."""
-    return repr(text if len(text) <= 80 else text[:80] + "...")
-
-
-def _kind(value: object) -> str:
-    kinds: tuple[tuple[type, str], ...] = (
-        (bool, "true or false"),
-        (int, "a number"),
-        (float, "a number"),
-        (str, "a text"),
-        (list, "a list"),
-        (dict, "a section"),
-    )
-    return next((name for kind, name in kinds if isinstance(value, kind)), "a date or time")

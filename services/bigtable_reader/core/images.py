@@ -1,6 +1,38 @@
-"""A row as it was read back."""
+"""A row as it was read back, as a change record of the mirror: its families as JSON, or declared columns of cells.
+
+The mirror's columns: ``row_key``; the declared columns in the file's order, the time of a cell behind its cell; then
+one JSON column for each other watched family, an object of its qualifiers. What is a column of its own is not in its
+family's JSON too. A row without a cell in any watched family is not there.
+
+A member of a family's JSON is the newest value of its column; with ``cell_timestamps`` it is
+``{"value": .., "timestamp_micros": ..}``, and with more ``versions`` than one a list of these, newest first. Times are
+whole microseconds there, for a cell's timestamp may be any number.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
+
+from services.bigtable_reader.core.cell_values import CELL_VALUES
+from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.names import family_column
+from services.bigtable_reader.core.records import ChangeKind, DataChange, Microseconds
+from services.bigtable_reader.core.refused import NO_ROW, Made, Refused, key_text, raw
+from services.bigtable_reader.core.times import instant
+from shared.contracts.bigtable_options import (
+    ROW_KEY,
+    BigtableOptions,
+    CellColumn,
+    QualifierEncoding,
+    ValueEncoding,
+)
+from shared.contracts.change_batch import Change, Column, Header
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.reasons import Reason
+from shared.contracts.row_id import bucket_of, ordering_key
 
 
 class CellVersion(msgspec.Struct, frozen=True, gc=False):
@@ -12,3 +44,260 @@ class CellVersion(msgspec.Struct, frozen=True, gc=False):
 
 RowCells = dict[str, dict[bytes, list[CellVersion]]]
 """Family, qualifier, and the versions that were asked for, newest first."""
+
+_json: Final = msgspec.json.Encoder().encode
+_document: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Trigger(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a record while its row is read back."""
+
+    kind: ChangeKind
+    source_cluster: str
+    commit: Microseconds
+    tiebreaker: int
+    entry_count: int
+    low_watermark: Microseconds
+
+    @classmethod
+    def of(cls, record: DataChange) -> "Trigger":
+        """Return what is kept of a record."""
+        return cls(
+            record.kind,
+            record.source_cluster,
+            record.commit,
+            record.tiebreaker,
+            len(record.entries),
+            record.low_watermark,
+        )
+
+
+class ImageMaker:
+    """Makes the images of one table. A family that it meets for the first time is one more column from then on."""
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        table: str,
+        options: BigtableOptions,
+        families: Collection[str],
+        buckets: int,
+        watched: Watched,
+    ) -> None:
+        """Take the table's families as they are now. MisconfiguredError where two columns would have one name."""
+        self._source = source
+        self._table = table
+        self._options = options
+        self._buckets = buckets
+        self._watched = watched
+        self._declared = options.cell_columns
+        self._apart = frozenset((column.family, column.qualifier) for column in self._declared) | frozenset(
+            options.excluded_columns
+        )
+        self._families: dict[str, _Family] = {}
+        self._known: frozenset[str] = frozenset()
+        self.header = self._header()
+        self.learn(families)
+
+    def learn(self, families: Collection[str]) -> bool:
+        """Take families, those that are known too; return whether that changed the columns."""
+        self._known |= frozenset(families)
+        new = [name for name in sorted(families) if name not in self._families and self._watched.as_json(name)]
+        if not new:
+            return False
+        for name in new:
+            self._families[name] = self._family(name)
+        self._families = dict(sorted(self._families.items()))
+        self.header = self._header()
+        return True
+
+    def image(self, row_key: bytes, cells: RowCells | None, trigger: Trigger, stamp: int) -> Made | Refused:
+        """Return a row as it is now, or its absence (None), under the stamp of the record that asked for it."""
+        watched = {name: family for name, family in (cells or {}).items() if family and self._watched.family(name)}
+        if not watched.keys() <= self._known:
+            self.learn(watched.keys())
+        sequence, commit, place = str(four_sections(stamp)), instant(trigger.commit), _place(trigger)
+        is_text = self._options.row_key == "STRING"
+        try:
+            key = _json(key_text(row_key)).decode() if is_text else _base64(row_key)
+        except PoisonRecordError as error:
+            return self._refused("null", _base64(row_key), row_key, cells, sequence, commit, place, trigger, error)
+        if not watched:
+            change = Change("DELETE", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', None)
+            return Made(self.header, self._ordering_key(key), change)
+        try:
+            row = self._row(watched)
+        except PoisonRecordError as error:
+            return self._refused(key, key, row_key, cells, sequence, commit, place, trigger, error)
+        change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
+        return Made(self.header, self._ordering_key(key), change)
+
+    def _row(self, cells: Mapping[str, Mapping[bytes, Sequence[CellVersion]]]) -> str:
+        members = []
+        for column in self._declared:
+            versions = cells.get(column.family, {}).get(column.qualifier)
+            members.append(f'"{column.name}":{"null" if not versions else _cell_value(column, versions[0])}')
+            if column.timestamp is not None:
+                members.append(f'"{column.timestamp}":{"null" if not versions else _cell_time(column, versions[0])}')
+        for name, family in self._families.items():
+            found = cells.get(name)
+            members.append(f'"{family.column}":{family.text(found, self._apart) if found else "null"}')
+        return f"{{{','.join(members)}}}"
+
+    def _family(self, name: str) -> "_Family":
+        options = self._options
+        own = options.family_columns.get(name)
+        return _Family(
+            name=name,
+            column=own.name if own is not None else family_column(name, ROW_KEY),
+            values=(own.values if own is not None else None) or options.values,
+            qualifiers=(own.qualifiers if own is not None else None) or options.qualifiers,
+            timestamps=options.cell_timestamps or options.versions > 1,
+            versions=options.versions,
+        )
+
+    def _header(self) -> Header:
+        columns = [Column(ROW_KEY, self._options.row_key)]
+        for declared in self._declared:
+            columns.append(Column(declared.name, declared.type))
+            if declared.timestamp is not None:
+                columns.append(Column(declared.timestamp, "TIMESTAMP"))
+        columns += [Column(family.column, "JSON") for family in self._families.values()]
+        owners: dict[str, str] = {}
+        for column in columns:  # BigQuery does not tell upper from lower case
+            if owners.setdefault(column.name.lower(), column.name) is not column.name:
+                raise MisconfiguredError(
+                    f"table {self._table}: two columns would be called {column.name}; name one of them otherwise: "
+                    f'[tables."{self._table}".columns.NAME] with family = "the family\'s name"'
+                )
+        return Header(
+            source=self._source,
+            table=self._table,
+            primary_key=(ROW_KEY,),
+            columns=tuple(columns),
+            content="images",
+        )
+
+    def _ordering_key(self, key: str) -> str:
+        return ordering_key(self._table, bucket_of(f"{self._table}\0[{key}]".encode(), self._buckets))
+
+    def _refused(
+        self,
+        key: str,
+        bucket_key: str,
+        row_key: bytes,
+        cells: RowCells | None,
+        sequence: str,
+        commit: str,
+        place: str,
+        trigger: Trigger,
+        error: PoisonRecordError,
+    ) -> Refused:
+        content = {
+            family: [
+                {"qualifier": qualifier, "timestamp_micros": version.timestamp, "value": version.value}
+                for qualifier, versions in columns.items()
+                for version in versions
+            ]
+            for family, columns in (cells or {}).items()
+        }
+        old = raw({"row_key": row_key, "cells": content})
+        change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', NO_ROW, old)
+        return Refused(self.header, self._ordering_key(bucket_key), change, error.reason, error.detail)
+
+
+class _Family(msgspec.Struct, frozen=True):
+    """How a family becomes the text of its JSON column."""
+
+    name: str
+    column: str
+    values: ValueEncoding
+    qualifiers: QualifierEncoding
+    timestamps: bool
+    versions: int
+
+    def text(self, cells: Mapping[bytes, Sequence[CellVersion]], apart: Collection[tuple[str, bytes]]) -> str:
+        """Return the family as the wire has JSON: a text in quotes; `null` where nothing of it is left."""
+        members = [
+            f"{self._qualifier(qualifier)}:{self._member(qualifier, versions)}"
+            for qualifier, versions in sorted(cells.items())
+            if versions and (self.name, qualifier) not in apart
+        ]
+        return _json(f"{{{','.join(members)}}}").decode() if members else "null"
+
+    def _qualifier(self, qualifier: bytes) -> str:
+        if self.qualifiers == "base64":
+            return _base64(qualifier)
+        try:
+            return _json(qualifier.decode()).decode()
+        except UnicodeDecodeError:
+            raise PoisonRecordError(
+                Reason.VALUE_DOES_NOT_FIT,
+                f"column {self.column} of type JSON: a qualifier of family {self.name} is not UTF-8; "
+                'qualifiers = "base64" takes every one',
+            ) from None
+
+    def _member(self, qualifier: bytes, versions: Sequence[CellVersion]) -> str:
+        if not self.timestamps:
+            return self._value(qualifier, versions[0].value)
+        stamped = [
+            f'{{"value":{self._value(qualifier, version.value)},"timestamp_micros":{version.timestamp}}}'
+            for version in versions[: self.versions]
+        ]
+        return f"[{','.join(stamped)}]" if self.versions > 1 else stamped[0]
+
+    def _value(self, qualifier: bytes, value: bytes) -> str:
+        if self.values == "base64":
+            return _base64(value)
+        try:
+            if self.values == "json":
+                _document(value)
+                return value.decode()
+            return _json(value.decode()).decode()
+        except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
+            shown = qualifier.decode("utf-8", "backslashreplace")
+            kind = "a JSON text" if self.values == "json" else "UTF-8"
+            raise PoisonRecordError(
+                Reason.VALUE_DOES_NOT_FIT,
+                f"column {self.column} of type JSON: the value of {self.name}:{shown} is not {kind}; "
+                'values = "base64" takes every one',
+            ) from None
+
+
+def _cell_value(column: CellColumn, version: CellVersion) -> str:
+    try:
+        return CELL_VALUES[column.type, column.encoding](version.value)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise PoisonRecordError(
+            Reason.VALUE_DOES_NOT_FIT,
+            f"column {column.name} of type {column.type}, encoded as {column.encoding}: {what} "
+            f"({len(version.value)} bytes)",
+        ) from None
+
+
+def _cell_time(column: CellColumn, version: CellVersion) -> str:
+    try:
+        return f'"{instant(version.timestamp)}"'
+    except (ValueError, OverflowError):
+        raise PoisonRecordError(
+            Reason.VALUE_DOES_NOT_FIT,
+            f"column {column.timestamp} of type TIMESTAMP: {version.timestamp} microseconds are outside the years "
+            "0001 to 9999",
+        ) from None
+
+
+def _place(trigger: Trigger) -> str:
+    return _json(
+        {
+            "entry_count": trigger.entry_count,
+            "source_cluster": trigger.source_cluster,
+            "tiebreaker": trigger.tiebreaker,
+            "low_watermark": instant(trigger.low_watermark),
+        }
+    ).decode()
+
+
+def _base64(value: bytes) -> str:
+    return f'"{b2a_base64(value, newline=False).decode()}"'

@@ -1,0 +1,215 @@
+"""A data change as lines of a change log: one for each entry, under the column names of Google's template.
+
+A line's id is made of what the record says, so that a record that is read twice makes the same lines; its sequence
+orders the lines of a row across clusters by Bigtable's own rule: commit timestamp, tiebreaker, and place in the call.
+"""
+
+import hashlib
+from binascii import b2a_base64
+from functools import lru_cache
+from typing import Final, assert_never
+
+import msgspec
+
+from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.records import (
+    Aggregated,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    SetCell,
+    UnknownEntry,
+)
+from services.bigtable_reader.core.refused import NO_ROW, Refused, key_text, raw
+from services.bigtable_reader.core.times import instant
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.change_batch import Change, Column, Header
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.reasons import Reason
+from shared.contracts.row_id import bucket_of, ordering_key
+
+_json: Final = msgspec.json.Encoder().encode
+_content: Final = msgspec.msgpack.Encoder().encode
+_TIEBREAKER_OFFSET: Final = 1 << 31
+_NO_REVISION: Final = "/0000000000000000"
+_REMEMBERED: Final = 10_000
+
+
+class EntryMaker:
+    """Makes the lines of one table."""
+
+    def __init__(
+        self, *, source: str, table: str, instance: str, options: BigtableOptions, buckets: int, watched: Watched
+    ) -> None:
+        """Take what the lines say of their source: ``instance`` is its id."""
+        self._options = options
+        self._buckets = buckets
+        self._watched = watched
+        self._table = table
+        self._about_source = f',"source_instance":{_text(instance)},"source_table":{_text(table)}'
+        self._columns: dict[tuple[str, bytes], str] = {}
+        self._keys_are_text = options.row_key == "STRING"
+        self._times_are_numbers = options.timestamps == "INT64"
+        time = options.timestamps
+        self.header = Header(
+            source=source,
+            table=table,
+            primary_key=("id",),
+            columns=(
+                Column("id", "STRING"),
+                Column("row_key", options.row_key),
+                Column("mod_type", "STRING"),
+                Column("commit_timestamp", "TIMESTAMP"),
+                Column("column_family", "STRING"),
+                Column("column", "STRING" if options.qualifiers == "text" else "BYTES"),
+                Column("timestamp", time),
+                Column("value", "BYTES"),
+                Column("timestamp_from", time),
+                Column("timestamp_to", time),
+                Column("is_gc", "BOOL"),
+                Column("source_instance", "STRING"),
+                Column("source_cluster", "STRING"),
+                Column("source_table", "STRING"),
+                Column("tiebreaker", "INT64"),
+                Column("entry_index", "INT64"),
+                Column("entry_count", "INT64"),
+            ),
+            content="entries",
+        )
+
+    def changes(self, record: DataChange) -> tuple[list[tuple[str, Change]], list[Refused]]:
+        """Return a record's lines, each with its ordering key, and what cannot be one of them."""
+        wanted = self._watched.entries(record)
+        if not wanted:
+            return [], []
+        try:
+            row_key, no_key = self._row_key(record.row_key), None
+        except PoisonRecordError as error:
+            row_key, no_key = _bytes(record.row_key), error
+        # As of the row's image, if there is one: what is of one row comes in order, whichever of the two it is.
+        canonical = f"{self._table}\0[{row_key}]".encode()
+        key = ordering_key(self._table, bucket_of(canonical, self._buckets))
+        count = len(record.entries)
+        name = _record_id(record)
+        commit = instant(record.commit)
+        tiebreaker = record.tiebreaker
+        sequence = f"{record.commit:016X}/{tiebreaker + _TIEBREAKER_OFFSET:016X}/"
+        cluster = _text(record.source_cluster)
+        low = instant(record.low_watermark)
+        place = f'"entry_count":{count},"source_cluster":{cluster},"tiebreaker":{tiebreaker},"low_watermark":"{low}"}}'
+        is_gc = "true" if record.kind == "GARBAGE_COLLECTION" else "false"
+        rest = (
+            f',"entry_count":{count},"commit_timestamp":"{commit}","is_gc":{is_gc},"tiebreaker":{tiebreaker}'
+            f',"source_cluster":{cluster}{self._about_source}}}'
+        )
+        made: list[tuple[str, Change]] = []
+        refused: list[Refused] = []
+        for index, entry in wanted:
+            number = f"{sequence}{index:016X}{_NO_REVISION}"
+            id_text = f'{{"id":"{name}-{index:05d}"}}'
+            at = f'{{"entry_index":{index},{place}'
+            try:
+                if no_key is not None:
+                    raise no_key
+                kind, fields = self._fields(entry)
+                row = f'{{"row_key":{row_key},"mod_type":"{kind}"{fields},"entry_index":{index}{rest}'
+                made.append((key, Change("UPSERT", kind, number, commit, at, id_text, row)))
+            except PoisonRecordError as error:
+                old = raw({"row_key": record.row_key, "entry": msgspec.to_builtins(entry, builtin_types=(bytes,))})
+                change = Change("UPSERT", _kind(entry), number, commit, at, id_text, NO_ROW, old)
+                refused.append(Refused(self.header, key, change, error.reason, error.detail))
+        return made, refused
+
+    def _row_key(self, row_key: bytes) -> str:
+        return _text(key_text(row_key)) if self._keys_are_text else _bytes(row_key)
+
+    def _fields(self, entry: Entry) -> tuple[str, str]:
+        """Return an entry's kind, and its own columns as members of a JSON object, each behind its comma."""
+        match entry:
+            case SetCell():
+                return "SET_CELL", self._cell(entry)
+            case DeleteCells():
+                start = self._time("timestamp_from", entry.start) if entry.start else "null"
+                end = self._time("timestamp_to", entry.end) if entry.end else "null"
+                column = self._column(entry.family, entry.qualifier)
+                return "DELETE_CELLS", f'{column},"timestamp_from":{start},"timestamp_to":{end}'
+            case DeleteFamily():
+                return "DELETE_FAMILY", f',"column_family":{_text(entry.family)}'
+            case Aggregated():
+                return entry.kind, self._cell(entry)
+            case UnknownEntry():
+                family = f',"column_family":{_text(entry.family)}' if entry.family else ""
+                return entry.kind, f"{family}{self._value(entry.value)}"
+        assert_never(entry)
+
+    def _cell(self, entry: SetCell | Aggregated) -> str:
+        column = self._columns.get((entry.family, entry.qualifier)) or self._column(entry.family, entry.qualifier)
+        return f'{column},"timestamp":{self._time("timestamp", entry.timestamp)}{self._value(entry.value)}'
+
+    def _value(self, value: bytes) -> str:
+        return "" if self._options.strip_values else f',"value":{_bytes(value)}'
+
+    def _column(self, family: str, qualifier: bytes) -> str:
+        if self._options.qualifiers == "base64":
+            column = _bytes(qualifier)
+        else:
+            try:
+                column = _text(qualifier.decode())
+            except UnicodeDecodeError:
+                raise PoisonRecordError(
+                    Reason.VALUE_DOES_NOT_FIT,
+                    f'column "column" of type STRING: a qualifier of family {family} is not UTF-8; '
+                    'qualifiers = "base64" takes every one, in a column of type BYTES',
+                ) from None
+        text = f',"column_family":{_text(family)},"column":{column}'
+        if len(self._columns) < _REMEMBERED:
+            self._columns[family, qualifier] = text
+        return text
+
+    def _time(self, column: str, micros: int) -> str:
+        if self._times_are_numbers:
+            return f'"{micros}"'
+        try:
+            return f'"{instant(micros)}"'
+        except (ValueError, OverflowError):
+            raise PoisonRecordError(
+                Reason.VALUE_DOES_NOT_FIT,
+                f"column {column} of type TIMESTAMP: {micros} microseconds are outside the years 0001 to 9999; "
+                'timestamps = "INT64" takes every number',
+            ) from None
+
+
+def _record_id(record: DataChange) -> str:
+    """Name a record by all that it says; token and watermark are not its own, but the reading's."""
+    said = (
+        record.row_key,
+        record.kind,
+        record.source_cluster,
+        record.commit,
+        record.tiebreaker,
+        [(type(entry).__name__, entry) for entry in record.entries],
+    )
+    return hashlib.blake2b(_content(said), digest_size=16).hexdigest()
+
+
+def _kind(entry: Entry) -> str:
+    match entry:
+        case SetCell():
+            return "SET_CELL"
+        case DeleteCells():
+            return "DELETE_CELLS"
+        case DeleteFamily():
+            return "DELETE_FAMILY"
+        case Aggregated() | UnknownEntry():
+            return entry.kind
+    assert_never(entry)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _text(text: str) -> str:
+    return _json(text).decode()
+
+
+def _bytes(value: bytes) -> str:
+    return f'"{b2a_base64(value, newline=False).decode()}"'
