@@ -64,6 +64,13 @@ def bigquery_stand_in(platform_processes: Processes) -> Iterator[tuple[str, str]
         yield addresses
 
 
+@pytest.fixture(scope="session")
+def bigtable_front(platform_processes: Processes) -> Iterator[str]:
+    """Return ``host:port`` of a Bigtable emulator with the front that adds change streams to it."""
+    with emulators.bigtable_front(platform_processes) as address:
+        yield address
+
+
 @pytest.fixture
 def new_processes(tmp_path: Path) -> Iterator[Processes]:
     """Return processes of one test: what it starts is ended after it."""

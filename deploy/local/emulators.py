@@ -25,6 +25,7 @@ JAVA_NEEDED: Final = 17
 PATIENCE: Final = timedelta(seconds=60)
 
 _SPANNER_BINARY: Final = Path("bin/cloud_spanner_emulator/emulator_main")
+_BIGTABLE_BINARY: Final = Path("platform/bigtable-emulator/cbtemulator")
 _PUBSUB_JARS: Final = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 _HOW_TO_GET: Final = (
     "gcloud components install cloud-spanner-emulator pubsub-emulator, or with Google's apt repository: "
@@ -106,6 +107,43 @@ def pubsub_emulator(processes: Processes, heap: str = "512m") -> Iterator[str]:
         yield f"{HOST}:{port}"
     finally:
         process.end()
+
+
+@contextmanager
+def bigtable_emulator(processes: Processes) -> Iterator[str]:
+    """Run the Bigtable emulator and yield ``host:port``. The change-stream calls end it: use `bigtable_front`."""
+    sdk = find_sdk(processes.environment)
+    if not (sdk / _BIGTABLE_BINARY).is_file():
+        raise MisconfiguredError(
+            f"the Cloud SDK in {sdk} lacks the Bigtable emulator. To get it: gcloud components install bigtable, or "
+            "with Google's apt repository: apt-get install google-cloud-cli-bigtable-emulator"
+        )
+    port = free_port()
+    process = processes.start("bigtable_emulator", [str(sdk / _BIGTABLE_BINARY), f"-host={HOST}", f"-port={port}"])
+    try:
+        processes.wait_until(lambda: listens(port), "the Bigtable emulator", PATIENCE)
+        yield f"{HOST}:{port}"
+    finally:
+        process.end()
+
+
+@contextmanager
+def bigtable_front(processes: Processes, port: int = 0) -> Iterator[str]:
+    """Run the Bigtable emulator and the front that adds change streams to it; yield the front's ``host:port``."""
+    with bigtable_emulator(processes) as emulator:
+        arguments = ["-m", "deploy.local.bigtable_change_streams", "--port", str(port), "--emulator", emulator]
+        process = processes.start("bigtable_front", [sys.executable, *arguments], {"PYTHONPATH": str(ROOT)})
+
+        def address() -> str | None:
+            for line in process.output().splitlines():
+                if line.startswith("{") and '"port"' in line:
+                    return f"{HOST}:{int(json.loads(line)['port'])}"
+            return None
+
+        try:
+            yield processes.wait_until(address, "the Bigtable front", PATIENCE)
+        finally:
+            process.end()
 
 
 @contextmanager

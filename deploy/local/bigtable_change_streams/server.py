@@ -1,0 +1,95 @@
+"""The gRPC server: Bigtable's data and admin API and the control calls on one port, the real emulator behind it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from deploy.local.bigtable_change_streams.clock import AdvancingClock
+from deploy.local.bigtable_change_streams.control import Control
+from deploy.local.bigtable_change_streams.emulator import Emulator
+from deploy.local.bigtable_change_streams.faults import Faults
+from deploy.local.bigtable_change_streams.handlers import Handlers
+from deploy.local.bigtable_change_streams.instance_admin import InstanceAdmin
+from deploy.local.bigtable_change_streams.profiles import Profiles
+from deploy.local.bigtable_change_streams.protocol import DATA, INSTANCES, TABLES
+from deploy.local.bigtable_change_streams.reading import Reading
+from deploy.local.bigtable_change_streams.serving import Streams
+from deploy.local.bigtable_change_streams.table_admin import TableAdmin
+from deploy.local.bigtable_change_streams.tables import Tables
+from deploy.local.bigtable_change_streams.writes import Writes
+
+HOST: Final = "127.0.0.1"
+_GRACE_SECONDS: Final = 0.5
+_OPTIONS: Final = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.so_reuseport", 0),
+]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the server listens."""
+
+    port: int
+
+
+@asynccontextmanager
+async def serving(port: int, emulator_address: str) -> AsyncIterator[Ports]:
+    """Serve inside the block; a port of 0 means a free one."""
+    emulator = Emulator(emulator_address)
+    handlers = _handlers(emulator)
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers((handlers,))
+    bound = server.add_insecure_port(f"{HOST}:{port}")
+    await server.start()
+    try:
+        yield Ports(bound)
+    finally:
+        await server.stop(_GRACE_SECONDS)
+        await handlers.settle()
+        await emulator.close()
+
+
+def _handlers(emulator: Emulator) -> Handlers:
+    clock, profiles, streams, faults = AdvancingClock(), Profiles(), Streams(), Faults()
+    tables = Tables(emulator, clock.now)
+    reading = Reading(tables, profiles, streams, clock.now)
+    writes = Writes(emulator, tables, profiles, clock.now)
+    admin = TableAdmin(emulator, tables, profiles, clock.now)
+    instances = InstanceAdmin(profiles)
+    control = Control(tables, profiles, streams, faults, clock)
+    return Handlers(
+        emulator,
+        faults,
+        profiles,
+        unary={
+            f"{DATA}MutateRow": writes.mutate_row,
+            f"{DATA}CheckAndMutateRow": writes.check_and_mutate_row,
+            f"{DATA}ReadModifyWriteRow": writes.read_modify_write_row,
+            f"{TABLES}CreateTable": admin.create_table,
+            f"{TABLES}GetTable": admin.get_table,
+            f"{TABLES}ListTables": admin.list_tables,
+            f"{TABLES}UpdateTable": admin.update_table,
+            f"{TABLES}DeleteTable": admin.delete_table,
+            f"{TABLES}ModifyColumnFamilies": admin.modify_column_families,
+            f"{TABLES}DropRowRange": admin.drop_row_range,
+            f"{INSTANCES}CreateAppProfile": instances.create_app_profile,
+            f"{INSTANCES}GetAppProfile": instances.get_app_profile,
+            f"{INSTANCES}ListAppProfiles": instances.list_app_profiles,
+            f"{INSTANCES}UpdateAppProfile": instances.update_app_profile,
+            f"{INSTANCES}DeleteAppProfile": instances.delete_app_profile,
+            f"{INSTANCES}GetInstance": instances.get_instance,
+            f"{INSTANCES}ListClusters": instances.list_clusters,
+            f"{INSTANCES}GetCluster": instances.get_cluster,
+            **control.methods(),
+        },
+        streaming={
+            f"{DATA}GenerateInitialChangeStreamPartitions": reading.initial_partitions,
+            f"{DATA}ReadChangeStream": reading.read,
+        },
+        streaming_once={f"{DATA}MutateRows": writes.mutate_rows},
+    )
