@@ -10,10 +10,11 @@ table that has most of it, too; unless no other is known.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from services.cdc_consumer.core.columns import Decoded
 from services.cdc_consumer.core.poison import Poison
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -31,9 +32,23 @@ _BY_ITS_TABLE: Final = frozenset({Reason.SCHEMA_CONFLICT, Reason.TOO_MANY_COLUMN
 class Seen:
     """What a task has seen: so many messages, with so many changes of each source table, and the poison among them."""
 
-    messages: int
-    changes: Mapping[str, int]
-    poison: Sequence[Poison]
+    messages: int = 0
+    changes: Mapping[str, int] = field(default_factory=dict)
+    poison: Sequence[Poison] = ()
+
+    @classmethod
+    def of(cls, messages: Collection[int], decoded: Decoded, poison: Sequence[Poison]) -> "Seen":
+        """Return some of the messages of what was decoded, and which of it is poison."""
+        changes: Counter[str] = Counter()
+        for message in decoded.batches.keys() & messages:
+            batch = decoded.batches[message]
+            changes[batch.header.table] += len(batch)
+        return cls(len(messages), changes, poison)
+
+    def __add__(self, other: "Seen") -> "Seen":
+        """Return both together."""
+        changes = Counter(self.changes) + Counter(other.changes)
+        return Seen(self.messages + other.messages, changes, [*self.poison, *other.poison])
 
     def of_messages(self) -> tuple[Counter[str], Sequence[Poison]]:
         """Return how many messages there were, of no table in particular, and which of them could not be read."""

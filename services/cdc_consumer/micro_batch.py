@@ -22,6 +22,7 @@ from services.cdc_consumer.core.counts import Applied, Counts, TableNote
 from services.cdc_consumer.core.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.tables import shown_name
+from services.cdc_consumer.decoding import decoded_groups
 from services.cdc_consumer.flood import PoisonFlood, Seen
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.suspects import NotCounted, Watch, in_groups
@@ -84,14 +85,18 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
         watch.waits()
         tell(table, why)
 
+    def decode(some: pa.Table) -> Decoded:
+        return decode_messages(some, clock.now(), memory.plan)
+
     ports = replace(ports, waiting=waiting)
     writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, memory.patience, ports.waiting)
     counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
     with ports.leases.keeping(list(unsettled)):
         try:
-            for group in in_groups(messages, clock.now(), memory.patience, ports.deaths):
+            groups = in_groups(messages, clock.now(), memory.patience, ports.deaths)
+            for group, decoded in decoded_groups(groups, decode, watch, memory.flood):
                 with watch.handling(group):
-                    counts = counts.plus(_Task(group.messages, unsettled, ports, memory, writing).run(group.fatal))
+                    counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())
         except BaseException as error:
             _leave(messages, unsettled, ports.leases, memory.patience, stop, isinstance(error, MisconfiguredError))
             raise
@@ -99,8 +104,17 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
 
 
 class _Task:
-    def __init__(self, messages: pa.Table, unsettled: set[str], ports: Ports, memory: Memory, writing: Writing) -> None:
+    def __init__(
+        self,
+        messages: pa.Table,
+        decoded: Decoded,
+        unsettled: set[str],
+        ports: Ports,
+        memory: Memory,
+        writing: Writing,
+    ) -> None:
         self._messages = messages
+        self._decoded = decoded
         self._ack_ids: Sequence[str] = messages["ack_id"].to_pylist()
         self._unsettled = unsettled  # leases of all of the task's messages that are neither acked nor put off
         self._open = set(range(len(messages)))  # messages of ours of which the same is true
@@ -115,14 +129,11 @@ class _Task:
         self._letters: Counter[str] = Counter()
         self._refused: Mapping[str, str] = {}
         self._put_off = 0
-        self._decoded: Decoded
-        self._lists: list[ListWrites]
+        self._lists = [ListWrites(changes) for changes in decoded.tables]
 
-    def run(self, fatal: bool) -> Counts:
+    def run(self) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
-        self._decoded = self._undecoded() if fatal else self._decode()
-        self._flood.judge(self._seen(self._open, self._decoded.poison))
-        self._lists = [ListWrites(changes) for changes in self._decoded.tables]
+        self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
         self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
         self._say_what_the_tables_file_does()
         known = []
@@ -136,9 +147,6 @@ class _Task:
         self._put_off_the_rest()
         return self._counts()
 
-    def _decode(self) -> Decoded:
-        return decode_messages(self._messages, self._clock.now(), self._memory.plan)
-
     def _say_what_the_tables_file_does(self) -> None:
         for table, content in self._decoded.left_out:
             if self._memory.says_for_the_first_time(table, content):
@@ -147,15 +155,6 @@ class _Task:
             if self._memory.says_for_the_first_time(table, column):
                 fix = "the tables file names a column that the table does not have: misspelt, or dropped"
                 structlog.get_logger().warning("column_unknown", source_table=table, column=column, fix=fix)
-
-    def _undecoded(self) -> Decoded:
-        """Return messages as poison without looking into them."""
-        told = "delivered {} times and never settled, and not because it was put off: it may end the process"
-        poison = [
-            Poison(message, None, Reason.RETRIES_EXHAUSTED, told.format(self._deliveries(message)))
-            for message in sorted(self._open)
-        ]
-        return Decoded((), poison, {})
 
     def _write(self, again: Sequence[ListWrites] | None = None) -> None:
         """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""
@@ -205,7 +204,7 @@ class _Task:
             if each.message in done:  # a change that goes to two tables and is refused by both is one letter
                 told.setdefault((each.message, each.change), each)
         poison = list(told.values())
-        seen = self._seen(done, poison)
+        seen = Seen.of(done, self._decoded, poison)
         self._flood.judge(seen)
         self._keep_letters(poison)
         self._flood.remember(seen)
@@ -213,13 +212,6 @@ class _Task:
         self._until_back(lambda: self._ports.leases.ack(ack_ids))
         self._unsettled.difference_update(ack_ids)
         self._open -= done
-
-    def _seen(self, messages: set[int], poison: Sequence[Poison]) -> Seen:
-        changes: Counter[str] = Counter()
-        for message in messages & self._decoded.batches.keys():
-            batch = self._decoded.batches[message]
-            changes[batch.header.table] += len(batch)
-        return Seen(len(messages), changes, poison)
 
     def _stuck_messages(self, one: ListWrites) -> set[int]:
         """Return the messages that wait for a row that fails, and refuse those rows that have failed long enough."""

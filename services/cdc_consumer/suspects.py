@@ -58,10 +58,7 @@ class Watch:
         An error that nobody knows ends the process as surely as a signal does, so after one the death stays counted.
         """
         names = _names(group.messages) if group.alone or group.fatal else ()
-        if group.alone:
-            (self._alone,) = names
-            self._before = self._deaths.counted(self._alone) or 0
-            self._deaths.count(self._alone, self._before + 1)
+        self._begin(group)
         try:
             yield
         except (MisconfiguredError, TransientError):  # it is not the message that ends the process
@@ -70,6 +67,26 @@ class Watch:
         for name in names:
             self._deaths.count(name, 0)
         self._alone = None
+
+    @contextmanager
+    def looking_into(self, group: Group) -> Iterator[None]:
+        """Count a death over a message that is looked into alone; what was counted before is left as it was after it.
+
+        It has still to be handled. MisconfiguredError is none of its doing, as above.
+        """
+        self._begin(group)
+        try:
+            yield
+        except MisconfiguredError:
+            self.waits()
+            raise
+        self.waits()
+
+    def _begin(self, group: Group) -> None:
+        if group.alone:
+            (self._alone,) = _names(group.messages)
+            self._before = self._deaths.counted(self._alone) or 0
+            self._deaths.count(self._alone, self._before + 1)
 
     def waits(self) -> None:
         """Take back what was counted: a service is waited for, and if the process ends now, it is not the message."""

@@ -152,3 +152,17 @@ def test_most_of_several_tables_is_a_flood_however_busy_one_is(strict: World) ->
         strict.apply(many("planes", 200, seats="x"), many("airports", 15, seats="x"), many("pilots", 5))
 
     assert (strict.letters.kept, strict.leases.acked) == ({}, [])
+
+
+@pytest.mark.parametrize("deliveries", [4, 5])
+def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_same(
+    world: World, deliveries: int
+) -> None:
+    flood = [dict(one) | {"delivery_attempt": deliveries} for one in (*garbage(101), *good(20))]  # type: ignore[call-overload]
+    with pytest.raises(MisconfiguredError, match=r"101 of the last 1(01|21) messages cannot be applied"):
+        world.apply(*flood)
+
+    assert world.letters.kept == {}
+    assert set(world.names()) == set(range(20))
+    assert (len(world.leases.acked), len(world.leases.put_off_for)) == (20, 101)
+    assert world.deaths.over == {}

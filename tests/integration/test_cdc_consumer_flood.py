@@ -1,0 +1,77 @@
+"""A flood of poison against a whole consumer: it ends before anything is set aside, and lets it pass only when told."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from deploy.local.services import start_consumer
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
+from tests.builders import a_change, a_message
+from tests.integration.test_cdc_consumer import World, acks, ends, events
+from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+PATIENCE = timedelta(seconds=240)
+GARBAGE = {b"{ %d" % number for number in range(120)}
+PLANES = range(30)
+
+
+def everything_there_is(world: World) -> Sequence[bytes]:
+    """Return all messages of the subscription once each; they are given back."""
+    pull, modify = pull_stub(world.channel), modify_ack_deadline_stub(world.channel)
+    subscription = world.topology.subscription
+    held: dict[str, tuple[str, bytes]] = {}
+
+    def pulled() -> bool:
+        request = PullRequest(subscription=subscription, max_messages=1_000, return_immediately=True)
+        received = pull(request, timeout=30).received_messages
+        held.update({one.message.message_id: (one.ack_id, one.message.data) for one in received})
+        return len(held) >= len(GARBAGE) + len(PLANES)
+
+    world.processes.wait_until(lambda: pulled() or None, "all messages, which were put off for half a minute", PATIENCE)
+    ids = [ack_id for ack_id, _data in held.values()]
+    modify(ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=30)
+    return [data for _ack_id, data in held.values()]
+
+
+def letters(world: World, enough: int) -> Sequence[DeadLetter]:
+    found: list[DeadLetter] = []
+
+    def kept() -> bool:
+        found.extend(world.letters())
+        return len(found) >= enough
+
+    world.processes.wait_until(lambda: kept() or None, "the letters", PATIENCE)
+    return found
+
+
+def test_a_flood_of_poison_ends_the_consumer_and_drains_nothing_until_an_operator_lets_it_pass(world: World) -> None:
+    good = [a_message(a_change(number)) for number in PLANES]
+    world.publish(*[a_message(data=data) for data in sorted(GARBAGE)], *good)
+
+    first = start_consumer(world.processes, world.pipeline, "first", LINGER="3s")  # all in one micro-batch
+    first.process.expected_to_end = True
+    assert first.process.wait(PATIENCE) == 2, first.process.obituary()
+    (event,) = events(first.process, "service_misconfigured")
+    assert event["error"].startswith("120 of the last 150 messages cannot be applied (undecodable: 120")
+    assert "POISON_LIMIT" in event["error"]
+    (counted,) = events(first.process, "leases_counted")
+    assert (counted["acked"], counted["left"]) == (0, 0), "each lease was let go"
+    assert world.letters() == []
+    assert world.names() is None
+
+    left = everything_there_is(world)
+    assert sorted(left) == sorted([*GARBAGE, *(bytes(one["data"]) for one in good)])  # type: ignore[call-overload]
+
+    second = start_consumer(world.processes, world.pipeline, "first", LINGER="3s", POISON_LIMIT="500")
+    world.processes.wait_until(lambda: acks(second, 150)() or None, "all to be acked", PATIENCE)
+    passed = letters(world, len(GARBAGE))
+    assert {letter.reason for letter in passed} == {Reason.UNDECODABLE}
+    assert {letter.data for letter in passed} == GARBAGE
+    world.wait_for_rows(dict.fromkeys(PLANES, "name 1"))
+    assert ends(second) == 0, second.process.obituary()
+    assert world.letters() == []
