@@ -38,6 +38,7 @@ from services.spanner_reader.doctor import doctor
 from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
 from services.spanner_reader.reader import Reader
+from services.spanner_reader.schema_watch import remember_start
 from services.spanner_reader.settings import Settings, owner_name
 from services.spanner_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -132,7 +133,8 @@ async def read(
                 stream = SpannerChangeStream(database, settings.change_stream)
                 catalog = SpannerCatalog(database, settings.change_stream)
                 store = partition_store(settings, partitions, owner)
-                changes = await prepare(settings, file, stream, catalog, store)
+                shapes = SpannerShapeStore(partitions, settings.partition_table)
+                changes = await prepare(settings, file, stream, catalog, store, shapes)
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
             reader = Reader(
@@ -149,7 +151,7 @@ async def read(
                 ),
                 subscriptions=subscriptions,
                 catalog=catalog,
-                shapes=SpannerShapeStore(partitions, settings.partition_table),
+                shapes=shapes,
                 changes=changes,
                 included=file.included,
                 metrics=metrics,
@@ -234,6 +236,7 @@ async def prepare(
     stream: SpannerChangeStream,
     catalog: SpannerCatalog,
     store: SpannerPartitionStore,
+    shapes: SpannerShapeStore,
 ) -> ChangeMaker:
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
@@ -262,6 +265,7 @@ async def prepare(
         check_times(definition, start=start, end=end, now=now)
         heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
         await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
+        await remember_start(catalog, shapes, file.included, start, look)
         if await store.add_root(start, end):
             log.info("first_start", start=format_timestamp(start))
     else:

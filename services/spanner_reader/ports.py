@@ -108,6 +108,9 @@ class Catalog(Protocol):
     async def look(self) -> CatalogLook:
         """Return the tables as they are now; MisconfiguredError where the stream is not there any more."""
 
+    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+        """Return the tables as they were; None where Spanner does not remember that any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -117,6 +120,8 @@ class Compared:
     left: tuple[str, ...] = ()
     """Tables that are not mirrored any more."""
     marks: tuple[Mark, ...] = ()
+    compared_since: Nanoseconds | None = None
+    """As `Look.compared_since`: column lists of records from before are worth comparing."""
 
 
 class ShapeStore(Protocol):

@@ -11,10 +11,10 @@ from datetime import timedelta
 
 import structlog
 
-from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker
+from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker, googlesql_type
 from services.spanner_reader.core.records import DataChangeRecord
 from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import Sighting, excluding
+from services.spanner_reader.core.shapes import ColumnShape, Sighting, excluding
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import TransientError
@@ -45,7 +45,9 @@ class SchemaWatch:
         self._every = every
         self._fail = fail
         self._known: set[Header] = set()
-        self._newest: dict[str, Header] = {}
+        self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
+        self._early: set[tuple[Header | None, Header]] = set()
+        self._compared_since: Nanoseconds | None = None
         self._sightings: list[Sighting] = []
         self._unsure: frozenset[Nanoseconds] = frozenset()
         self._something_new = asyncio.Event()
@@ -53,16 +55,26 @@ class SchemaWatch:
         self._log = structlog.get_logger()
 
     def saw(self, header: Header, record: DataChangeRecord) -> None:
-        """Notice a column list that nobody has seen yet: somebody has changed the schema."""
-        if self._newest.get(header.table) is header:
+        """Notice a column list that nobody has seen yet: somebody has changed the schema.
+
+        In records from before the first looks, which the stream was started at, any change of the list is noticed.
+        """
+        whole = record.mod_type != "DELETE" and record.value_capture_type in WHOLE_ROW
+        before, sighted = self._newest.get((header.table, whole), (None, None))
+        if before is header:
             return
-        self._newest[header.table] = header
+        seen = _sighting(record) if whole else None
+        self._newest[header.table, whole] = header, seen
+        early = seen is not None and (self._compared_since is None or seen.at < self._compared_since)
+        if early and (before, header) not in self._early:  # two partitions may take turns
+            self._early.add((before, header))
+            self._sightings += [one for one in (sighted, seen) if one is not None]
+            self._something_new.set()
         if header in self._known:
             return
         self._known.add(header)
-        if record.mod_type != "DELETE" and record.value_capture_type in WHOLE_ROW:
-            columns = frozenset(column.name for column in record.column_types)
-            self._sightings.append(Sighting(record.table, columns, record.commit_timestamp))
+        if seen is not None and not early:
+            self._sightings.append(seen)
         self._something_new.set()
 
     async def learn(self, table: str) -> None:
@@ -97,6 +109,7 @@ class SchemaWatch:
             await self._announce(look)
             unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
             compared = await self._shapes.compare(excluding(look.shapes, self._included), sightings)
+            self._compared_since = compared.compared_since
             self._show(compared, unsure, look.quote)
             self._unsure = frozenset()
         except TransientError:
@@ -140,3 +153,23 @@ class SchemaWatch:
     def _on_announced(self, done: "asyncio.Future[None]") -> None:
         if not done.cancelled():
             self._fail(done.exception())
+
+
+def _sighting(record: DataChangeRecord) -> Sighting:
+    columns = [
+        ColumnShape(column.name, googlesql_type(column.type), is_key=column.is_primary_key)
+        for column in sorted(record.column_types, key=lambda one: one.ordinal_position)
+    ]
+    return Sighting(record.table, tuple(columns), record.commit_timestamp)
+
+
+async def remember_start(
+    catalog: Catalog, shapes: ShapeStore, included: Callable[[str], bool], start: Nanoseconds, now: CatalogLook
+) -> None:
+    """Remember what the tables looked like where a first start begins, so that what came after is compared with it.
+
+    Where that is too long ago for Spanner to know, the records from then on are what there is to compare.
+    """
+    look = now if start >= now.shapes.at else await catalog.look_back(start)
+    if look is not None:
+        await shapes.compare(excluding(look.shapes, included), ())

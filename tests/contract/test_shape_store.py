@@ -76,7 +76,7 @@ class ShapeStoreContract:
         async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
             await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
             await ours.compare(a_look(1, Singers=BARE, Albums=SINGERS), [])
-            seen = Sighting("Albums", frozenset({"Id"}), Nanoseconds(at(1) + 1))
+            seen = Sighting("Albums", (ColumnShape("Id", "INT64", is_key=True),), Nanoseconds(at(1) + 1))
             found = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [seen])
             assert {(one.table, one.kind, one.columns) for one in found.findings} == {
                 ("Singers", Kind.COLUMN_AGAIN, ("Náme",)),

@@ -1,7 +1,7 @@
 """In-memory ports of a Spanner database's schema, and of what is remembered of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.spanner_reader.core.changes import googlesql_type
 from services.spanner_reader.core.shapes import (
@@ -30,6 +30,7 @@ class FakeCatalog:
         self.time = 0
         self.asked = 0
         self.away = False
+        self.remembers = True
 
     async def look(self) -> CatalogLook:
         """Return the tables as they are now."""
@@ -39,6 +40,11 @@ class FakeCatalog:
         self.time += 1_000
         shapes = {table.name: _shape(table) for table in self.tables}
         return CatalogLook(Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched), tuple(self.tables))
+
+    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+        """Return the tables as they were; None where Spanner does not remember that any more."""
+        found = await self.look()
+        return CatalogLook(replace(found.shapes, at=at), found.watched) if self.remembers else None
 
 
 def _shape(table: WatchedTable) -> TableShape:
@@ -67,12 +73,13 @@ class FakeShapeStore:
         self._life.step()
         old, marks = self.shapes.look, self.shapes.marks
         if old is not None and old.at >= look.at:
-            return Compared(marks=tuple(marks.values()))
+            return Compared(marks=tuple(marks.values()), compared_since=old.compared_since)
         comparison = compare(old, look, sightings)
         self.shapes.look = comparison.remembered
         self.shapes.marks = marked(marks, comparison.findings)
         self._life.step()
-        return Compared(comparison.findings, comparison.left, tuple(self.shapes.marks.values()))
+        since = comparison.remembered.compared_since
+        return Compared(comparison.findings, comparison.left, tuple(self.shapes.marks.values()), since)
 
     async def read(self) -> tuple[Look | None, Sequence[Mark]]:
         """Return what is remembered, and the tables that need re-sync."""
@@ -87,7 +94,7 @@ class FakeShapeStore:
             return False
         kept = synced(look.tables[table])
         others = {name: shape for name, shape in look.tables.items() if name != table}
-        self.shapes.look = Look(look.at, look.watches_everything, others if kept is None else others | {table: kept})
+        self.shapes.look = replace(look, tables=others if kept is None else others | {table: kept})
         had = table in self.shapes.marks
         self.shapes.marks = {name: mark for name, mark in self.shapes.marks.items() if name != table}
         return had

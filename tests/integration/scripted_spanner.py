@@ -202,6 +202,8 @@ class ScriptedSpanner:
         self.stream = stream
         self.with_deadline = 0
         """How many queries had one."""
+        self.remembers_since = Nanoseconds(0)
+        """From when on old versions can be read: what is older is refused, which the emulator does for no schema."""
         self._name = change_stream
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
@@ -228,6 +230,8 @@ class ScriptedSpanner:
         def pass_on(request: bytes, context: grpc.ServicerContext) -> bytes:
             if self._emulator is None:
                 context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method}: there is no emulator behind this server")
+            if method == _SPANNER + "ExecuteSql":
+                self._check_age(request, context)
             metadata = tuple((key, value) for key, value in context.invocation_metadata() if "grpc-" not in key)
             try:
                 call: Any = self._emulator.unary_unary(method, None, None)
@@ -239,6 +243,13 @@ class ScriptedSpanner:
             return answer
 
         return grpc.unary_unary_rpc_method_handler(pass_on)
+
+    def _check_age(self, data: bytes, context: grpc.ServicerContext) -> None:
+        request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
+        read_only = request.transaction.single_use.read_only
+        if read_only.HasField("read_timestamp") and read_only.read_timestamp.ToNanoseconds() < self.remembers_since:
+            exceeded = "Read-only transaction timestamp has exceeded the maximum timestamp staleness"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, exceeded)
 
     def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))

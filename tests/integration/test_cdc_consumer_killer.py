@@ -1,7 +1,9 @@
 """A message whose content kills whoever decodes it: a real worker of a real Spark dies, and the rest is applied.
 
 What kills is planted from outside, in the interpreter that Spark's workers run on: decoding a message that holds a
-certain word ends the process with SIGKILL, as exhausted memory or a fault in a native library would.
+certain word ends the process with SIGKILL, as a kernel short of memory or a fault in a native library would. Where the
+workers have a limit of memory (`spark.executor.pyspark.memory`), nothing has to be planted: a message of few bytes
+that is a table of many columns and changes needs more than that.
 """
 
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from deploy.local.processes import wait_until
 from deploy.local.services import start_consumer
+from shared.contracts.change_batch import Change
 from shared.contracts.reasons import Reason
 from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
 from tests.builders import a_change, a_header, a_message
@@ -23,6 +26,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PATIENCE = timedelta(seconds=240)
 SUSPECT, DEATHS = 4, 3
 """At which delivery a message is handled alone and last, and after how many deaths it is set aside undecoded."""
+MEMORY, WIDE, MANY = "3072", 1_000, 100_000
+"""Megabytes that a worker may address (it starts with two thirds of that), and a table of 2 GB in columns."""
 
 _DEADLY = """
 import os, signal
@@ -93,4 +98,47 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
     (letter,) = world.letters()
     assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, killer["data"])
     assert "may end the process" in letter.detail
+    assert ends(second) == 0
+
+
+def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_becomes_a_letter(
+    world: World,
+) -> None:
+    wide = a_header("wide", [("id", "INT64"), *((f"number{n}", "FLOAT64") for n in range(WIDE))])
+    sparse = [
+        Change(
+            op="UPSERT",
+            mod_type="INSERT",
+            sequence="1",
+            commit_timestamp="2026-11-21T12:00:00Z",
+            place="null",
+            key=f'{{"id":"{n}"}}',
+            row="{}",
+        )
+        for n in range(MANY)
+    ]
+    huge = a_message(*sparse, header=wide)
+    world.publish(huge)
+    deliver(world, until=SUSPECT - 1)
+    world.publish(*[a_message(a_change(n % 10, n + 1)) for n in range(50)])
+    newest = {n % 10: f"name {n + 1}" for n in range(50)}
+
+    settings = {"PYSPARK_EXECUTOR_MEMORY_MB": MEMORY, "TASKS": "1", "LINGER": "3s"}
+    for _death in range(DEATHS):  # by a MemoryError, or by a signal, where a library's own thread finds no memory first
+        one = start_consumer(world.processes, world.pipeline, "first", **settings)
+        one.process.expected_to_end = True
+        assert one.process.wait(PATIENCE) == 1, one.process.obituary()
+        assert len(events(one.process, "service_failed")) == 1
+        assert world.names() == newest
+        assert world.letters() == []
+
+    world.publish(a_message(a_change(1, 100)))
+    second = start_consumer(world.processes, world.pipeline, "first", **settings)
+    world.processes.wait_until(
+        lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", PATIENCE
+    )
+    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", PATIENCE)
+    (letter,) = world.letters()
+    assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, huge["data"])
+    assert world.names("wide") is None
     assert ends(second) == 0

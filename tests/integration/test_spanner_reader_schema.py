@@ -22,6 +22,7 @@ from services.spanner_reader.core.resync import cure
 from services.spanner_reader.core.shapes import Mark
 from services.spanner_reader.held import Options
 from services.spanner_reader.reader import Reader
+from services.spanner_reader.schema_watch import remember_start
 from shared.contracts.change_batch import Header
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
@@ -55,7 +56,9 @@ class Watched:
         self.database.commit([Write("insert_or_update", table, row)])
 
     @asynccontextmanager
-    async def reading(self, *, look: timedelta = timedelta(milliseconds=200)) -> AsyncIterator[None]:
+    async def reading(
+        self, *, look: timedelta = timedelta(milliseconds=200), remembering_start: bool = False
+    ) -> AsyncIterator[None]:
         """Run a reader of the real adapters with a fake topic."""
         channels, stop = Channels(self.database.instance.address), Stop()
         database, partitions = Database(self.database.path, channels), Database(self.partitions.path, channels)
@@ -63,14 +66,17 @@ class Watched:
             await each.learn_dialect()
         store = SpannerPartitionStore(partitions, "p", change_stream="s", owner="test", lease=LEASE)
         await store.create_table()
+        catalog, shapes = SpannerCatalog(database, "s"), SpannerShapeStore(partitions, "p")
+        if remembering_start:
+            await remember_start(catalog, shapes, lambda _table: True, self.started, await catalog.look())
         await store.add_root(self.started, None)
         reader = Reader(
             stream=SpannerChangeStream(database, "s"),
             store=store,
             publisher=FakePublisher(self.topic),
             subscriptions=FakeSubscriptions(),
-            catalog=SpannerCatalog(database, "s"),
-            shapes=SpannerShapeStore(partitions, "p"),
+            catalog=catalog,
+            shapes=shapes,
             changes=ChangeMaker("//spanner/s", 16, {}),
             metrics=self.metrics,
             health=Health(),

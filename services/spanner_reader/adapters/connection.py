@@ -28,6 +28,7 @@ from google.cloud.spanner_v1 import (
 )
 from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.spanner_reader.adapters.dialects import DIALECT, Dialect
 from services.spanner_reader.adapters.errors import spanner_errors
@@ -168,21 +169,25 @@ class Database:
             result = await self.client.execute_sql(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
         return _rows(result)
 
-    async def snapshot(self, *statements: Statement) -> tuple[Nanoseconds, list[list[Row]]]:
-        """Return the rows of several statements, all of them as they were at one time, and that time."""
+    async def snapshot(
+        self, *statements: Statement, at: Nanoseconds | None = None
+    ) -> tuple[Nanoseconds, list[list[Row]]]:
+        """Return the rows of several statements, all of them as they were at one time, and that time: now, or ``at``.
+
+        MisconfiguredError for a time that is too long ago for the database's version retention.
+        """
         with self.errors("query"):
             # Not one transaction: the emulator ends it when another begins in the session, which all calls share.
-            session, transaction = await self.session(), _STRONG_AND_WHEN
+            session, transaction = await self.session(), _STRONG_AND_WHEN if at is None else _as_of(_proto(at))
             results: list[list[Row]] = []
             for statement in statements:
                 request = statement.request(session, transaction)
                 result = await self.client.execute_sql(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
-                if not results:
-                    read = type(result.metadata).pb(result.metadata).transaction
-                    at = Nanoseconds(read.read_timestamp.ToNanoseconds())
-                    as_then = TransactionOptions.ReadOnly(read_timestamp=read.read_timestamp)
-                    transaction = TransactionSelector(single_use=TransactionOptions(read_only=as_then))
+                if at is None:
+                    read = type(result.metadata).pb(result.metadata).transaction.read_timestamp
+                    at, transaction = Nanoseconds(read.ToNanoseconds()), _as_of(read)
                 results.append(_rows(result))
+        assert at is not None, "there is a statement at least"
         return at, results
 
     async def read_then_write(self, statement: Statement, decide: Callable[[list[Row]], tuple[T, list[Mutation]]]) -> T:
@@ -266,6 +271,17 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # seen: the one who asked is not there any more
         raise
+
+
+def _proto(at: Nanoseconds) -> Timestamp:
+    when = Timestamp()
+    when.FromNanoseconds(at)
+    return when
+
+
+def _as_of(when: Timestamp) -> TransactionSelector:
+    as_then = TransactionOptions.ReadOnly(read_timestamp=when)
+    return TransactionSelector(single_use=TransactionOptions(read_only=as_then))
 
 
 def _rows(result: Any) -> list[Row]:

@@ -116,7 +116,7 @@ WHERE table_schema = '{default_schema}' AND {named}"""
 _SURVEY: Final = """SELECT {now}, (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
   ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
 _STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
-_SHAPES: Final = "SELECT source_table, shape, needs_resync, looked_at FROM {shapes}"
+_SHAPES: Final = "SELECT source_table, shape, needs_resync, since, looked_at FROM {shapes}"
 _GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
 
 

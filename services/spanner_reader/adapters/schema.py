@@ -89,11 +89,26 @@ class SpannerCatalog:
         return self._definition(stream, options)
 
     async def look(self) -> CatalogLook:
-        """Return all tables as they are at one time, and those that the stream watches as their records name them."""
+        """Return all tables as they are now, and those that the stream watches as their records name them."""
+        return await self._look(None)
+
+    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+        """Return the same as it was at a time, if the database's version retention (an hour by default) allows it.
+
+        Source: Spanner, "Information schema": its queries can use exact staleness.
+        """
+        try:
+            return await self._look(at)
+        except MisconfiguredError as error:
+            structlog.get_logger().warning("schema_not_read_at_start", at=format_timestamp(at), error=str(error))
+            return None
+
+    async def _look(self, when: Nanoseconds | None) -> CatalogLook:
         sql, dialect = self._sql, self._database.dialect
         at, (stream, options, tables, some_columns, all_tables, all_keys, all_columns) = await self._database.snapshot(
             *map(self._about, (sql.stream, sql.options, sql.tables, sql.columns)),
             *map(Statement, (sql.all_tables, sql.all_keys, sql.all_columns)),
+            at=when,
         )
         definition = self._definition(stream, options)
         listed = {(schema, table): bool(whole) for schema, table, whole in tables}

@@ -3,7 +3,8 @@
 ``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
 NULL where nothing is wrong; ``looked_at``, the time of the look that last changed the row. The row without a name
-stands for the last look as a whole: when it was, and whether the stream watched everything.
+stands for the last look as a whole: when it was, and whether the stream watched everything; its ``since`` is the time
+of the first look that was compared with one before, NULL until there is one.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class SpannerShapeStore:
         def decide(rows: list[Row]) -> tuple[Compared, list[Mutation]]:
             old, marks = _remembered(rows)
             if old is not None and old.at >= look.at:
-                return Compared(marks=tuple(marks.values())), []
+                return Compared(marks=tuple(marks.values()), compared_since=old.compared_since), []
             comparison = compare(old, look, sightings)
             now = comparison.remembered
             kept = marked(marks, comparison.findings)
@@ -55,12 +56,13 @@ class SpannerShapeStore:
                 for name, shape in now.tables.items()
                 if old is None or old.tables.get(name) != shape or kept.get(name) != marks.get(name)
             ]
+            since = None if now.compared_since is None else format_timestamp(now.compared_since)
             changed.append(
-                row([_LOOK, _encode(look.watches_everything).decode(), None, None, format_timestamp(look.at)])
+                row([_LOOK, _encode(look.watches_everything).decode(), None, since, format_timestamp(look.at)])
             )
             gone = [] if old is None else [name for name in old.tables if name not in now.tables]
             written = Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_COLUMNS, values=changed))
-            found = Compared(comparison.findings, comparison.left, tuple(kept.values()))
+            found = Compared(comparison.findings, comparison.left, tuple(kept.values()), now.compared_since)
             return found, [written, *([self._deletion(gone)] if gone else [])]
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide)
@@ -76,7 +78,7 @@ class SpannerShapeStore:
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             if not rows or table == _LOOK:
                 return False, []
-            ((_name, shape, findings, looked_at),) = rows
+            ((_name, shape, findings, _since, looked_at),) = rows
             kept = synced(_shape.decode(shape))
             if kept is None:
                 return findings is not None, [self._deletion([table])]
@@ -94,9 +96,10 @@ def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark]]:
     look = None
     tables: dict[str, TableShape] = {}
     marks: dict[str, Mark] = {}
-    for name, shape, findings, looked_at in rows:
+    for name, shape, findings, since, looked_at in rows:
         if name == _LOOK:
-            look = Look(parse_timestamp(looked_at), _everything.decode(shape), tables)
+            compared_since = None if since is None else parse_timestamp(since)
+            look = Look(parse_timestamp(looked_at), _everything.decode(shape), tables, compared_since)
             continue
         tables[name] = _shape.decode(shape)
         if findings is not None:

@@ -6,7 +6,7 @@ is the order: a column can only ever be added last. What was dropped and made ag
 included, cannot be seen; a change record that was committed in between and lacks the column shows it all the same.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -70,6 +70,9 @@ class Look:
     at: Nanoseconds
     watches_everything: bool
     tables: Mapping[str, TableShape] = field(default_factory=dict)
+    compared_since: Nanoseconds | None = None
+    """The time of the first look of this kind that was compared with one before. Records that were committed earlier
+    show what no look has seen: the stream may be read from long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,14 @@ class Sighting:
     """The columns that a change record had, of an insert or an update: with whole rows, all that are watched."""
 
     table: str
-    columns: frozenset[str]
+    columns: tuple[ColumnShape, ...]
+    """In the table's order."""
     at: Nanoseconds
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return what the columns are called."""
+        return frozenset(column.name for column in self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +137,18 @@ class Comparison:
     """Tables that were mirrored until now: dropped, or taken out of the stream."""
 
 
-def compare(old: Look | None, new: Look, sightings: Iterable[Sighting] = ()) -> Comparison:
-    """Return what the second look says about the time since the first; without a first, there is nothing to say."""
+def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -> Comparison:
+    """Return what the second look says about the time since the first, and sightings about the time before.
+
+    Without a first look, what there is to say is what sightings from before the second one say.
+    """
     if old is None:
-        return Comparison(replace(new, tables={name: _mirrored(table) for name, table in new.tables.items()}))
+        first = replace(new, tables={name: _mirrored(table) for name, table in new.tables.items()})
+        return Comparison(first, tuple(_before(first, sightings)))
     past = _as_sighted(old, sightings)
     vanished = [table for name, table in past.tables.items() if not table.gone and name not in new.tables]
     remembered: dict[str, TableShape] = {}
-    findings: list[Finding] = []
+    findings = _before(old, sightings)
     left: list[str] = []
     for name in sorted(past.tables.keys() | new.tables.keys()):
         before, now = past.tables.get(name), new.tables.get(name)
@@ -148,7 +161,8 @@ def compare(old: Look | None, new: Look, sightings: Iterable[Sighting] = ()) -> 
             remembered[name] = _mirrored(now, before)
         elif before is not None and before.mirrored:  # another under its name would be a mirror of two tables
             remembered[name] = replace(before, gone=True, watched=False)
-    return Comparison(replace(new, tables=remembered), tuple(findings), tuple(left))
+    since = new.at if old.compared_since is None else old.compared_since
+    return Comparison(replace(new, tables=remembered, compared_since=since), tuple(findings), tuple(left))
 
 
 def excluding(look: Look, included: Callable[[str], bool]) -> Look:
@@ -245,7 +259,46 @@ def _as_sighted(old: Look, sightings: Iterable[Sighting]) -> Look:
         table = tables.get(seen.table)
         if table is None or not table.watched or seen.at <= old.at:
             continue
-        gone = table.watched_names - seen.columns
+        gone = table.watched_names - seen.names
         kept = tuple(column for column in table.columns if column.name not in gone)
         tables[seen.table] = replace(table, columns=kept, dropped=table.dropped | gone)
     return replace(old, tables=tables)
+
+
+def _before(look: Look, sightings: Iterable[Sighting]) -> list[Finding]:
+    """Return what records from before the first looks say, each table's from one to the next and to this look."""
+    until = look.at if look.compared_since is None else look.compared_since
+    by_table: dict[str, list[Sighting]] = {}
+    for seen in sorted(sightings, key=lambda one: one.at):
+        if seen.at < until:
+            by_table.setdefault(seen.table, []).append(seen)
+    findings = []
+    for name, sighted in by_table.items():
+        now = look.tables.get(name)
+        if now is None or now.gone or not now.watched:
+            continue
+        # Records tell of no column that is not watched, so none is compared.
+        now = replace(now, columns=tuple(column for column in now.columns if column.watched))
+        whole = look.watches_everything or len(now.columns) == len(look.tables[name].columns)
+        before, at = _sighted(sighted[0], now, whole=whole), sighted[0].at
+        for shape, when in [*((_sighted(one, now, whole=whole), one.at) for one in sighted[1:]), (now, look.at)]:
+            kinds = _kinds(before, shape, vanished=(), born_watched=True)
+            findings += [Finding(name, kind, at, when, columns) for kind, columns in kinds.items()]
+            before, at = _mirrored(shape, before), when
+    return findings
+
+
+def _sighted(seen: Sighting, now: TableShape, *, whole: bool) -> TableShape:
+    """Return a table as a record has shown it; what records do not tell of its columns is as it is now.
+
+    ``whole``: the stream watches all columns. Where it names them, one that was not in a record was not watched.
+    """
+    known = {column.name: column for column in now.columns}
+    hidden = [] if whole else [replace(one, watched=False) for one in now.columns if one.name not in seen.names]
+    columns = [
+        replace(column, has_default=known[column.name].has_default, nullable=known[column.name].nullable)
+        if column.name in known
+        else column
+        for column in seen.columns
+    ]
+    return TableShape((*columns, *hidden), mirrored=True)

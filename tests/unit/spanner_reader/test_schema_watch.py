@@ -113,6 +113,21 @@ def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_lo
     run(scenario)
 
 
+def test_records_from_before_the_first_look_are_compared_and_partitions_that_take_turns_cause_few_looks() -> None:
+    async def scenario() -> None:
+        both = [a_record(Nanoseconds(FIRST + n), n) for n in range(40)]
+        world = a_world(*[replace(one, column_types=COLUMNS[: 1 + n % 2]) for n, one in enumerate(both)])
+        world.catalog.time = Nanoseconds(FIRST + 1_000_000_000)  # what is read was committed long ago
+        await world.add_root(START)
+        async with running(world.reader()):
+            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: len(world.topic.changes) == 40)
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
+        assert world.catalog.asked <= 5
+
+    run(scenario)
+
+
 def test_a_delete_whose_record_names_the_key_alone_proves_nothing() -> None:
     async def scenario() -> None:
         world = a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1], mod_type="DELETE"))

@@ -88,12 +88,12 @@ def test_a_column_gone_at_one_look_and_there_at_the_next_was_added_again_whateve
 
 def test_a_record_without_a_column_shows_what_both_looks_hide() -> None:
     old, new = a_look(THEN, Singers=SINGERS), a_look(Singers=SINGERS)
-    without = frozenset({"Id", "Name"})
+    without = (ID, NAME)
     assert found(old, new, Sighting("Singers", without, Nanoseconds(1_500))) == {
         ("Singers", Kind.COLUMN_AGAIN): ("Born",)
     }
     assert found(old, new, Sighting("Singers", without, THEN)) == {}  # a record of an older list: read late
-    assert found(old, new, Sighting("Singers", without | {"Born"}, Nanoseconds(1_500))) == {}
+    assert found(old, new, Sighting("Singers", (*without, BORN), Nanoseconds(1_500))) == {}
 
 
 def test_a_new_table_is_whole_only_where_the_stream_watches_everything_all_along() -> None:
@@ -151,6 +151,59 @@ def test_a_mark_says_since_when_and_from_when_a_copy_mends_it() -> None:
     mark = Mark("T", (one,)).with_more([two, replace(one, after=Nanoseconds(50), before=Nanoseconds(60))])
     assert len(mark.findings) == 2
     assert (mark.since, mark.sync_after) == (10, 60)
+
+
+def before_the_first_look(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:
+    """Return what records from before any look tell, each with the columns of its time, in the order of commits."""
+    sightings = [Sighting("Singers", tuple(each), Nanoseconds(100 + at)) for at, each in enumerate(columns)]
+    first = compare(None, a_look(THEN, everything=everything, Singers=now), sightings)
+    later = compare(compare(None, a_look(THEN, everything=everything, Singers=now)).remembered, a_look(), sightings)
+    assert first.findings == later.findings
+    return {one.kind: one.columns for one in first.findings}
+
+
+AGE, WITH_DEFAULT = ColumnShape("Age", "INT64"), ColumnShape("Age", "INT64", has_default=True)
+
+
+@pytest.mark.parametrize(
+    ("now", "columns", "expected"),
+    [
+        ((ID, NAME, BORN), [(ID, NAME, BORN)], {}),
+        ((ID, NAME, BORN, AGE), [(ID, NAME, BORN)], {}),
+        ((ID, NAME), [(ID, NAME, BORN)], {}),
+        ((ID, NAME, BORN, WITH_DEFAULT), [(ID, NAME, BORN)], {Kind.COLUMN_DEFAULTED: ("Age",)}),
+        ((ID, NAME, BORN, WITH_DEFAULT), [(ID, NAME, BORN, AGE)], {}),
+        ((ID, NAME, WITH_DEFAULT), [(ID, NAME), (ID, NAME, AGE)], {Kind.COLUMN_DEFAULTED: ("Age",)}),
+        ((ID, BORN, NAME), [(ID, NAME, BORN)], {Kind.COLUMN_AGAIN: ("Name",)}),
+        ((ID, NAME, BORN), [(ID, NAME, BORN), (ID, NAME)], {Kind.COLUMN_AGAIN: ("Born",)}),
+        ((ID, NAME, BORN), [(ID, NAME, replace(BORN, type="STRING"))], {Kind.COLUMN_RETYPED: ("Born",)}),
+        ((ID, NAME, BORN), [(ID, NAME, AGE), (ID, NAME)], {}),
+        ((ID, NAME, BORN), [(replace(ID, type="STRING"), NAME)], {Kind.TABLE_AGAIN: ()}),
+    ],
+)
+def test_records_from_before_the_first_look_tell_what_has_changed_until_then(
+    now: Sequence[ColumnShape], columns: Sequence[Sequence[ColumnShape]], expected: Mapping[Kind, Sequence[str]]
+) -> None:
+    assert before_the_first_look(TableShape(tuple(now)), *columns) == expected
+
+
+def test_where_the_stream_names_columns_one_that_was_in_no_record_was_not_watched() -> None:
+    some = TableShape((ID, replace(NAME, watched=False), BORN, AGE))
+    assert before_the_first_look(some, (ID, BORN, AGE), everything=False) == {}
+    assert before_the_first_look(some, (ID, BORN), everything=False) == {Kind.COLUMN_WATCHED: ("Age",)}
+
+
+def test_records_of_later_on_are_not_compared_so_nor_those_of_tables_that_are_gone_or_left_out() -> None:
+    first = compare(None, a_look(THEN, everything=True, Singers=SINGERS)).remembered
+    second = compare(first, a_look(Nanoseconds(1_200), everything=True, Singers=SINGERS)).remembered
+    third = compare(second, a_look(Nanoseconds(1_800), everything=True, Singers=SINGERS)).remembered
+    assert [one.compared_since for one in (first, second, third)] == [None, 1_200, 1_200]
+    retyped = Sighting("Singers", (ID, NAME, replace(BORN, type="STRING")), Nanoseconds(1_300))
+    assert compare(third, a_look(everything=True, Singers=SINGERS), [retyped]).findings == ()
+    early = replace(retyped, at=Nanoseconds(1_100))
+    assert len(compare(third, a_look(everything=True, Singers=SINGERS), [early]).findings) == 1
+    for tables in ({}, {"Singers": replace(SINGERS, watched=False)}):
+        assert compare(None, a_look(THEN, everything=True, **tables), [early]).findings == ()
 
 
 # A model: a database with its rows, the mirror that its change records make, and a look after every statement.
@@ -278,6 +331,34 @@ def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unma
             marked |= {one.table for one in comparison.findings}
     watched = [name for name in model.tables if model.shape(name).watched]
     assert [name for name in watched if model.differs(name) and name not in marked] == []
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add with default", "retype", "drop column"]),
+            st.sampled_from(COLUMN_NAMES),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_differs_from_its_mirror_unmarked(
+    steps: list[tuple[str, str, bool]],
+) -> None:
+    model = Model(everything=True)
+    model.do("create", "T", "", 0)
+    sightings = []
+    for number, (operation, column, other) in enumerate([("write", "", False), *steps]):
+        model.do(operation, "T", column, 0)
+        model.do("write", "T", "", 1 + other)
+        seen = [replace(one, has_default=False) for one in model.tables["T"].columns]
+        sightings.append(Sighting("T", tuple(seen), Nanoseconds(number)))
+    comparison = compare(None, model.look(1_000), sightings[::-1])
+    assert comparison.findings or not model.differs("T")
+    if all(operation in ("add", "drop column") for operation, _column, _other in steps):
+        added = [column for operation, column, _other in steps if operation == "add"]
+        assert not comparison.findings or len(added) > len(set(added))
 
 
 @given(steps=steps)

@@ -1,0 +1,108 @@
+"""DDL between where a first start begins and the first look, on the Spanner emulator and in both dialects."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.schema import SpannerCatalog
+from services.spanner_reader.schema_watch import remember_start
+from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.spanner_schema import FakeShapeStore
+from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
+from tests.integration.test_spanner_reader_schema import Watched
+from tests.integration.test_spanner_reader_schema import make as make  # noqa: PLC0414  a fixture
+
+pytestmark = pytest.mark.integration
+
+LONG = timedelta(minutes=1)
+
+
+def test_it_is_found_by_a_look_at_the_tables_as_they_were_where_spanner_remembers(make: Callable[..., Watched]) -> None:
+    watched = make()
+
+    async def scenario() -> None:
+        watched.write("t", id=1, a="x", b=1)
+        watched.started = watched.database.now()
+        watched.alter("ALTER TABLE t DROP COLUMN a", "ALTER TABLE t DROP COLUMN a")
+        watched.alter("ALTER TABLE t ADD COLUMN a STRING(MAX)", "ALTER TABLE t ADD COLUMN a varchar")
+        watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
+        async with watched.reading(look=LONG, remembering_start=True):  # and there is no record at all
+            await watched.until(lambda: bool(watched.marks()))
+        assert watched.marks() == {
+            "t": {("column_dropped_and_added_again", ("a",)), ("column_added_with_default", ("c",))}
+        }
+        ((found, _other),) = (mark.findings for mark in watched.marked())
+        assert found.after == watched.started
+
+    asyncio.run(scenario())
+
+
+def test_where_it_does_not_the_records_tell(make: Callable[..., Watched]) -> None:
+    watched = make()
+
+    async def scenario() -> None:
+        watched.write("t", id=1, a="x", b=1)
+        watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
+        watched.write("t", id=2, a="x")  # without it, no two looks could tell
+        watched.alter("ALTER TABLE t ADD COLUMN b INT64", "ALTER TABLE t ADD COLUMN b bigint")
+        watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
+        watched.write("t", id=3, a="x")
+        async with watched.reading(look=LONG):
+            await watched.until(lambda: watched.changes("t") == 3)
+            await watched.until(lambda: len(watched.marks().get("t", ())) == 2)
+        assert watched.marks() == {
+            "t": {("column_dropped_and_added_again", ("b",)), ("column_added_with_default", ("c",))}
+        }
+
+    asyncio.run(scenario())
+
+
+def test_a_start_after_which_nothing_was_altered_marks_nothing(make: Callable[..., Watched]) -> None:
+    watched = make()
+
+    async def scenario() -> None:
+        watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
+        watched.started = watched.database.now()
+        watched.write("t", id=1, a="x", b=1)
+        async with watched.reading(remembering_start=True):
+            await watched.until(lambda: watched.changes("t") == 1)
+            watched.alter("ALTER TABLE t ADD COLUMN d INT64", "ALTER TABLE t ADD COLUMN d bigint")
+            await watched.until(lambda: watched.announced("t")[-1][-1] == "d")
+        assert watched.marks() == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_time_that_spanner_does_not_remember_is_no_error(
+    spanner_emulator: str, database: Callable[..., SpannerDatabase]
+) -> None:
+    made = database(
+        "CREATE TABLE t (id INT64 NOT NULL) PRIMARY KEY (id)",
+        "CREATE CHANGE STREAM s FOR t OPTIONS (value_capture_type = 'NEW_ROW')",
+    )
+    server = ScriptedSpanner("s", ScriptedStream(made.now()), spanner_emulator)
+
+    async def scenario() -> None:
+        channels = Channels(server.address)
+        try:
+            catalog, shapes = SpannerCatalog(Database(made.path, channels), "s"), FakeShapeStore()
+            look = await catalog.look()
+            server.remembers_since = look.shapes.at
+            before = Nanoseconds(look.shapes.at - 1)
+            assert await catalog.look_back(before) is None
+            assert await catalog.look_back(look.shapes.at) == look
+            await remember_start(catalog, shapes, lambda _table: True, before, look)
+            assert shapes.shapes.look is None, "a look that was made later says nothing of the start"
+            await remember_start(catalog, shapes, lambda _table: True, look.shapes.at, look)
+            assert shapes.shapes.look is not None
+        finally:
+            await channels.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        server.stop()
