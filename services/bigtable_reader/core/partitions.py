@@ -77,6 +77,8 @@ class Survey(msgspec.Struct, frozen=True):
     pieces: tuple[Piece, ...]
     saved: dict[PieceId, Saved]
     readers: frozenset[str]
+    now: Microseconds = Microseconds(0)
+    """Bigtable's clock, when it was looked."""
 
 
 Resume = Literal["new", "resume-or-new", "resume-or-fail"]

@@ -1,0 +1,425 @@
+"""How pieces are ended, put together and reconciled: case by case, and in any order at all."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import pytest
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.bigtable_reader.core.partitions import Piece, PieceId
+from services.bigtable_reader.core.records import ALL_KEYS, Child, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.topology import (
+    Ending,
+    Patience,
+    Successor,
+    Topology,
+    begin,
+    end,
+    merge,
+    reconcile,
+    restart,
+    successors,
+)
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+NOON = Microseconds(1_700_000_000 * SECOND)
+LONG_AGO = Microseconds(0)
+PATIENCE = Patience()
+KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+"""Where ranges begin and end; each is also the first key of a part of the key space that is never cut."""
+
+
+def us(time: int) -> Microseconds:
+    return Microseconds(time)
+
+
+def span(start: str, until: str) -> KeyRange:
+    return KeyRange(start.encode(), until.encode())
+
+
+def child(part: str, partition: str | None = None, named: str = "t") -> Child:
+    """``part`` and ``partition`` as `a-c`: from a up to c."""
+    return Child(RangeToken(span(*part.split("-")), named), span(*(partition or part).split("-")))
+
+
+def begun(*ranges: str) -> Topology:
+    return begin([span(*one.split("-")) for one in ranges], life="x", start=NOON, floor=5)
+
+
+def at(topology: Topology, key: str) -> Piece:
+    (piece,) = [piece for piece in topology.pieces if key.encode() in piece.range]
+    return piece
+
+
+def closed(topology: Topology, key: str, *children: Child, ceiling: int = 100, read: int = 0) -> Topology:
+    """End the piece that holds a key, and put together what is complete."""
+    piece = at(topology, key)
+    ended = end(topology, piece.id, Ending(successors(piece.range, children), ceiling, us(piece.low_watermark + read)))
+    assert ended is not None
+    merged = merge(ended.topology)
+    return ended.topology if merged is None else merged.topology
+
+
+def shape(topology: Topology) -> list[str]:
+    """Return each piece as `range tokens -> target`."""
+    return [_shown(p.range, () if p.position is None else p.position.tokens, p.target) for p in topology.pieces]
+
+
+def parts(whole: str, *children: Child) -> list[str]:
+    return [_shown(one.range, one.tokens, one.target) for one in successors(span(*whole.split("-")), children)]
+
+
+def _shown(range_: KeyRange, tokens: Sequence[RangeToken], target: KeyRange | None) -> str:
+    named = ",".join(_span(token.range) for token in tokens)
+    return f"{_span(range_)}:{named}" + ("" if target is None else f" -> {_span(target)}")
+
+
+def _span(range_: KeyRange) -> str:
+    return f"{range_.start.decode()}-{range_.end.decode()}"
+
+
+# What a piece is cut into
+
+
+def test_a_split_is_read_at_once_in_its_parts() -> None:
+    assert parts("a-d", child("a-b"), child("b-d")) == ["a-b:a-b", "b-d:b-d"]
+
+
+def test_a_move_is_the_same_range_with_another_token() -> None:
+    assert parts("a-d", child("a-d")) == ["a-d:a-d"]
+
+
+def test_a_merge_waits_for_what_it_lacks() -> None:
+    assert parts("a-d", child("a-d", "a-f")) == ["a-d:a-d -> a-f"]
+
+
+def test_merged_and_split_at_once_the_part_that_is_complete_is_read_and_the_other_waits() -> None:
+    assert parts("b-d", child("b-c", "a-c"), child("c-d")) == ["b-c:b-c -> a-c", "c-d:c-d"]
+
+
+def test_several_tokens_of_one_partition_are_read_as_one() -> None:
+    assert parts("a-d", child("a-b", "a-d"), child("b-d", "a-d")) == ["a-d:a-b,b-d"]
+
+
+def test_keys_that_no_child_names_are_a_part_without_a_token() -> None:
+    assert parts("a-g", child("b-c"), child("d-e")) == ["a-b:", "b-c:b-c", "c-d:", "d-e:d-e", "e-g:"]
+    assert parts("-", child("b-c")) == ["-b:", "b-c:b-c", "c-:"]
+
+
+def test_a_partition_inside_that_its_tokens_do_not_cover_waits() -> None:
+    assert parts("a-d", child("a-b", "a-d")) == ["a-b:a-b -> a-d", "b-d:"]
+
+
+@pytest.mark.parametrize(
+    ("children", "cut"),
+    [
+        ([child("a-e")], ["b-d:"]),  # reaches beyond the piece: a token is for its range as it is
+        ([child("e-g")], ["b-d:"]),
+        ([child("b-d"), child("c-d")], ["b-d:b-d"]),  # twice the same keys
+        ([child("b-c"), child("b-d")], ["b-c:b-c", "c-d:"]),
+        ([child("b-d", "e-g")], ["b-d:b-d"]),  # a partition that the token is no part of
+        ([], ["b-d:"]),
+    ],
+)
+def test_what_contradicts_itself_is_still_cut_into_the_whole(children: list[Child], cut: list[str]) -> None:
+    assert parts("b-d", *children) == cut
+
+
+# Ends
+
+
+def test_children_begin_above_the_ceiling_and_at_the_watermark_of_their_parent() -> None:
+    before = begun("-c", "c-")
+    after = closed(before, "a", child("-b"), child("b-c"), ceiling=70, read=MINUTE)
+    assert [(p.floor, p.low_watermark) for p in after.pieces] == [(70, NOON + MINUTE), (70, NOON + MINUTE), (5, NOON)]
+
+
+def test_a_floor_does_not_fall_with_a_lower_ceiling() -> None:
+    assert at(closed(begun("-"), "a", child("-"), ceiling=1), "a").floor == 5
+
+
+def test_an_end_that_was_rolled_forward_already_changes_nothing() -> None:
+    before = begun("-c", "c-")
+    name = at(before, "a").id
+    after = closed(before, "a", child("-b"), child("b-c"))
+    assert end(after, name, Ending((Successor(span("", "c")),), 1, NOON)) is None
+
+
+def test_names_are_never_used_twice_though_a_range_comes_back() -> None:
+    topology = begun("-c", "c-")
+    names = {piece.id for piece in topology.pieces}
+    for children in [[child("-b"), child("b-c")], [child("-b", "-c")]]:
+        topology = closed(topology, "a", *children)
+    topology = closed(topology, "b", child("b-c", "-c"))
+    assert shape(topology) == ["-c:-b,b-c", "c-:"]
+    assert at(topology, "a").id not in names
+    assert at(topology, "c").id in names
+
+
+def test_splits_are_counted_once_and_a_merge_is_none() -> None:
+    topology = begun("-")
+    piece = topology.pieces[0]
+
+    def split(*children: Child) -> int:
+        ended = end(topology, piece.id, Ending(successors(piece.range, children), 1, NOON))
+        assert ended is not None
+        return ended.split
+
+    assert split(child("-b"), child("b-")) == 1
+    assert split(child("-")) == 0
+    assert split(child("-b")) == 0
+
+
+# Merges
+
+
+def test_a_merged_partition_begins_when_all_of_it_is_there() -> None:
+    topology = begun("-b", "b-d", "d-")
+    topology = closed(topology, "a", child("-b", "-d", "one"), ceiling=70, read=2 * MINUTE)
+    assert shape(topology)[0] == "-b:-b -> -d"
+    topology = closed(topology, "b", child("b-d", "-d", "two"), ceiling=60, read=MINUTE)
+    merged = at(topology, "c")
+    assert merged.range == span("", "d")
+    assert merged.position == Position((RangeToken(span("", "b"), "one"), RangeToken(span("b", "d"), "two")))
+    assert (merged.floor, merged.low_watermark) == (70, NOON + MINUTE)  # above all stamps, behind all that is read
+    assert merged.is_readable
+
+
+def test_a_merge_whose_other_half_was_split_again_waits_until_it_is_reconciled() -> None:
+    topology = begun("-b", "b-d", "d-")
+    topology = closed(topology, "a", child("-b", "-d"))
+    topology = closed(topology, "b", child("b-c", "-c"), child("c-d"))  # never hears of -d
+    assert shape(topology) == ["-b:-b -> -d", "b-c:b-c -> -c", "c-d:c-d", "d-:"]
+
+    waited = {at(topology, "a").id: PATIENCE.merge, at(topology, "b").id: PATIENCE.merge - timedelta(seconds=1)}
+    reconciled = reconcile(topology, waited, PATIENCE, LONG_AGO)
+    assert reconciled is not None
+    assert reconciled.reconciled == 1
+    topology = reconciled.topology
+    assert at(topology, "a").is_readable
+    assert at(topology, "a").reconciled
+    topology = closed(topology, "a", child("-b", "-c"))  # what is true now
+    assert shape(topology) == ["-c:-b,b-c", "c-d:c-d", "d-:"]
+
+
+def test_what_has_no_token_is_no_part_of_a_merge() -> None:
+    topology = begun("-b", "b-")
+    topology = closed(topology, "a", child("-a", "-"))
+    topology = closed(topology, "b", child("b-", "-"))
+    assert shape(topology) == ["-a:-a -> -", "a-b:", "b-:b- -> -"]
+
+
+# Reconciling
+
+
+def test_what_has_no_token_is_read_from_before_its_watermark_after_longer() -> None:
+    topology = closed(begun("-"), "a", child("-b"), read=90 * MINUTE)
+    lost = at(topology, "b")
+    assert reconcile(topology, {lost.id: PATIENCE.merge}, PATIENCE, LONG_AGO) is None
+    reconciled = reconcile(topology, {lost.id: PATIENCE.token}, PATIENCE, LONG_AGO)
+    assert reconciled is not None
+    assert at(reconciled.topology, "b").position == Position(start=us(NOON + 30 * MINUTE))
+    assert at(reconciled.topology, "b").is_readable
+    assert at(reconciled.topology, "b").floor == lost.floor
+
+
+@pytest.mark.parametrize(
+    ("read", "kept_since", "start"),
+    [
+        (90, -1000, 30),
+        (30, -1000, 0),  # never before the stream began
+        (90, 40, 45),  # never before what is kept; what is just about to go may be gone
+        (90, 88, 90),
+    ],
+)
+def test_a_restart_goes_back_by_the_allowance_as_far_as_there_is_something(
+    read: int, kept_since: int, start: int
+) -> None:
+    topology = begun("-")
+    found = restart(topology, us(NOON + read * MINUTE), PATIENCE, us(NOON + kept_since * MINUTE))
+    assert found == NOON + start * MINUTE
+
+
+def test_a_restart_that_would_lose_changes_is_refused() -> None:
+    with pytest.raises(ValueError, match="kept since"):
+        restart(begun("-"), us(NOON + MINUTE), PATIENCE, us(NOON + 2 * MINUTE))
+
+
+# What is no topology
+
+
+@pytest.mark.parametrize("ranges", [["-b", "c-"], ["-c", "b-"], ["-b"], [], ["a-"], ["-", "-"]])
+def test_ranges_that_are_not_a_whole_are_refused(ranges: list[str]) -> None:
+    with pytest.raises(ValueError, match="piece"):
+        begun(*ranges)
+
+
+@pytest.mark.parametrize(
+    ("position", "target"),
+    [
+        (Position((RangeToken(span("", "b"), "t"),)), None),  # not all of it
+        (Position((RangeToken(span("", "b"), "t"), RangeToken(span("a", ""), "t"))), None),  # twice
+        (Position((RangeToken(ALL_KEYS, "t"),)), span("a", "")),  # waits for what it is no part of
+        (None, span("", "")),
+    ],
+)
+def test_pieces_whose_tokens_or_targets_are_not_theirs_are_refused(
+    position: Position | None, target: KeyRange | None
+) -> None:
+    piece = Piece(id=PieceId("p"), range=ALL_KEYS, position=position, floor=0, low_watermark=NOON, target=target)
+    with pytest.raises(ValueError, match="piece p"):
+        Topology(life="x", version=1, start=NOON, pieces=(piece,))
+
+
+# In any order
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> KeyRange:
+    first, last = sorted(draw(st.lists(st.integers(0, len(KEYS)), min_size=2, max_size=2, unique=True)))
+    return KeyRange(KEYS[first], KEYS[last] if last < len(KEYS) else b"")
+
+
+wild_children = st.lists(st.builds(Child, st.builds(RangeToken, ranges(), st.just("wild")), ranges()), max_size=5)
+
+
+class Pieces(RuleBasedStateMachine):
+    """Splits, merges, chains of both, and children lists that are partial or contradict themselves."""
+
+    topology: Topology
+
+    @initialize(cuts=st.sets(st.sampled_from(KEYS[1:])))
+    def begins(self, cuts: set[bytes]) -> None:
+        bounds = [b"", *sorted(cuts), b""]
+        first = [KeyRange(bounds[n], bounds[n + 1]) for n in range(len(bounds) - 1)]
+        self.topology = begin(first, life="x", start=NOON, floor=1)
+        self.server: list[KeyRange] = list(first)
+        self.floors: Mapping[bytes, int] = {}
+        self.names: dict[str, KeyRange] = {}
+
+    @rule(cut=st.sampled_from(KEYS[1:]))
+    def server_splits(self, cut: bytes) -> None:
+        (found,) = [one for one in self.server if cut in one]
+        assume(found.start != cut)
+        self.server.remove(found)
+        self.server += [KeyRange(found.start, cut), KeyRange(cut, found.end)]
+
+    @rule(cut=st.sampled_from(KEYS[1:]))
+    def server_merges(self, cut: bytes) -> None:
+        right = [one for one in self.server if one.start == cut]
+        assume(right)
+        (left,) = [one for one in self.server if one.end == cut]
+        self.server = [one for one in self.server if one not in (left, right[0])]
+        self.server.append(KeyRange(left.start, right[0].end))
+
+    @rule(data=st.data())
+    def closes_as_the_server_says(self, data: st.DataObject) -> None:
+        """What is read is told what is true now; if it is a partition still, it is only moved."""
+        piece = self.readable(data)
+        children = []
+        for partition in self.server:
+            part = _common(partition, piece.range)
+            if part is not None:
+                children.append(Child(RangeToken(part, "true"), partition))
+        self.close(piece, children, data.draw(st.integers(0, 1_000)))
+
+    @rule(data=st.data(), children=wild_children, left_out=st.booleans())
+    def closes_with_children_that_make_no_sense(
+        self, data: st.DataObject, children: list[Child], left_out: bool
+    ) -> None:
+        piece = self.readable(data)
+        if left_out:
+            children = [one for one in children if _common(one.token.range, piece.range) == one.token.range]
+        self.close(piece, children, data.draw(st.integers(0, 1_000)))
+
+    @rule(data=st.data())
+    def reconciles_some(self, data: st.DataObject) -> None:
+        waiting = [piece.id for piece in self.topology.pieces if not piece.is_readable]
+        some = data.draw(st.sets(st.sampled_from(waiting))) if waiting else set()
+        before = len(waiting)
+        reconciled = reconcile(self.topology, dict.fromkeys(some, PATIENCE.token), PATIENCE, LONG_AGO)
+        assert (reconciled is None) == (not some)
+        if reconciled is not None:
+            self.become(reconciled.topology)
+            assert sum(not piece.is_readable for piece in self.topology.pieces) == before - len(some)
+
+    @precondition(lambda self: any(piece.is_readable for piece in self.topology.pieces))
+    @rule()
+    def all_comes_together_when_the_server_is_quiet(self) -> None:
+        """Nothing waits for ever: whatever happened, reading and reconciling ends at the server's own partitions."""
+        for _round in range(4):
+            for piece in list(self.topology.pieces):
+                if piece.is_readable and piece.range not in self.server:
+                    found = [(one, _common(one, piece.range)) for one in self.server]
+                    named = [Child(RangeToken(part, "true"), one) for one, part in found if part is not None]
+                    self.close(piece, named, 0)
+            waited = {piece.id: PATIENCE.token for piece in self.topology.pieces if not piece.is_readable}
+            reconciled = reconcile(self.topology, waited, PATIENCE, LONG_AGO)
+            if reconciled is not None:
+                self.become(reconciled.topology)
+        assert [piece.range for piece in self.topology.pieces] == sorted(self.server)
+        assert all(piece.is_readable for piece in self.topology.pieces)
+
+    def readable(self, data: st.DataObject) -> Piece:
+        found = [piece for piece in self.topology.pieces if piece.is_readable]
+        assume(found)
+        return data.draw(st.sampled_from(found))
+
+    def close(self, piece: Piece, children: list[Child], ceiling: int) -> None:
+        cut = successors(piece.range, children)
+        ended = end(self.topology, piece.id, Ending(cut, ceiling, us(piece.low_watermark + 1)))
+        if ended is None:
+            return
+        for key in KEYS:
+            if key in piece.range:
+                found = [one for one in ended.topology.pieces if key in one.range]
+                assert [one.floor for one in found] == [max(piece.floor, ceiling)]
+        self.become(ended.topology)
+        merged = merge(self.topology)
+        if merged is not None:
+            self.become(merged.topology)
+            assert merge(merged.topology) is None
+
+    def become(self, topology: Topology) -> None:
+        assert topology.version > self.topology.version
+        self.topology = topology
+
+    @invariant()
+    def every_key_is_in_one_piece_its_floor_never_falls_and_its_token_is_its_own(self) -> None:
+        floors = {}
+        for key in KEYS:
+            (piece,) = [one for one in self.topology.pieces if key in one.range]
+            floors[key] = piece.floor
+            assert piece.floor >= self.floors.get(key, 0)
+            if piece.position is not None and piece.position.tokens:
+                assert sum(key in token.range for token in piece.position.tokens) == 1
+            if piece.target is not None:
+                assert key in piece.target
+        self.floors = floors
+
+    @invariant()
+    def tokens_are_for_keys_of_their_piece_only(self) -> None:
+        for piece in self.topology.pieces:
+            tokens = () if piece.position is None else piece.position.tokens
+            for key in KEYS:
+                if any(key in token.range for token in tokens):
+                    assert key in piece.range
+
+    @invariant()
+    def a_name_is_one_pieces_for_ever(self) -> None:
+        for piece in self.topology.pieces:
+            assert self.names.setdefault(piece.id, piece.range) == piece.range
+
+
+def _common(one: KeyRange, other: KeyRange) -> KeyRange | None:
+    start = max(one.start, other.start)
+    ends = [until for until in (one.end, other.end) if until]
+    until = min(ends, default=b"")
+    return None if until and start >= until else KeyRange(start, until)
+
+
+TestPieces = Pieces.TestCase
+TestPieces.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
