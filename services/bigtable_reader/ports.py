@@ -9,6 +9,7 @@ from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
 from shared.contracts.change_batch import Change, Header
+from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
 
 
@@ -110,6 +111,13 @@ class Rows(Protocol):
         """Return those of the rows that exist. The reading begins after the call. TransientError."""
 
 
+class Letters(Protocol):
+    """Keeps what can never be applied."""
+
+    async def keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Return when every letter is confirmed."""
+
+
 class Publisher(Protocol):
     """Publishes change records, packed with what others publish."""
 
@@ -162,6 +170,9 @@ class Metrics(Protocol):
 
     def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Show how many pieces are in which state, how far all have come, and since when that stands still."""
+
+    def families_changed(self) -> None:
+        """Show that families were added or dropped, which no record tells."""
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""

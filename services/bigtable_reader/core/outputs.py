@@ -1,0 +1,27 @@
+"""What is made of a table's records: images, lines of a change log, or both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.bigtable_reader.core.entries import EntryMaker
+from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.images import ImageMaker
+from shared.contracts.change_batch import Header
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What is watched of a table, and what makes changes of it; None for what is not wanted."""
+
+    watched: Watched
+    images: ImageMaker | None
+    entries: EntryMaker | None
+
+    def __post_init__(self) -> None:
+        if self.images is None and self.entries is None:
+            raise ValueError("nothing would be published")
+
+    @property
+    def headers(self) -> Sequence[Header]:
+        """Return the headers as they are now."""
+        return [maker.header for maker in (self.images, self.entries) if maker is not None]

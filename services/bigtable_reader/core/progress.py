@@ -1,0 +1,76 @@
+"""How far a partition has been read, and how far *confirmed*: the longest prefix of records that are all confirmed."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
+
+
+@dataclass(slots=True)
+class _Place:
+    token: str
+    low_watermark: Microseconds
+    waiting: int
+
+
+class ConfirmedPrefix:
+    """The records of one partition in the order they were read, and the position that follows from it.
+
+    Heartbeats stand in the same line as data, so a heartbeat counts only once all data before it are confirmed. The low
+    watermark, which is an estimate of the service's, never moves back.
+    """
+
+    def __init__(self, range_: KeyRange, position: Position, low_watermark: Microseconds) -> None:
+        self._range = range_
+        self._position = self._read = position
+        self._low_watermark = low_watermark
+        self._line: deque[_Place] = deque()
+        self._first = 0
+
+    @property
+    def position(self) -> Position:
+        """Return where another reader goes on without losing anything."""
+        return self._position
+
+    @property
+    def read(self) -> Position:
+        """Return where this reader goes on, who still has in hand what is not confirmed."""
+        return self._read
+
+    @property
+    def low_watermark(self) -> Microseconds:
+        """Return the time up to which, by the service's estimate, all is confirmed."""
+        return self._low_watermark
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many places in the line are not part of the prefix yet."""
+        return len(self._line)
+
+    def add(self, token: str, low_watermark: Microseconds, confirmations: int = 0) -> int:
+        """Take the next place in the line, for what is confirmed in so many parts (a heartbeat in none); return it."""
+        self._read = Position((RangeToken(self._range, token),))
+        self._line.append(_Place(token, low_watermark, confirmations))
+        place = self._first + len(self._line) - 1
+        self._advance()
+        return place
+
+    def confirm(self, place: int) -> None:
+        """Say that one more part of what stands at a place is confirmed."""
+        self._line[place - self._first].waiting -= 1
+        self._advance()
+
+    def reach(self, low_watermark: Microseconds) -> None:
+        """Say that all up to a time has been read, once everything in the line is confirmed."""
+        if self._line:
+            raise ValueError("the line is not empty")
+        self._low_watermark = max(self._low_watermark, low_watermark)
+
+    def _advance(self) -> None:
+        passed = None
+        while self._line and self._line[0].waiting <= 0:
+            passed = self._line.popleft()
+            self._first += 1
+            self._low_watermark = max(self._low_watermark, passed.low_watermark)
+        if passed is not None:
+            self._position = Position((RangeToken(self._range, passed.token),))

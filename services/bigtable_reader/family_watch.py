@@ -1,0 +1,57 @@
+"""What the stream never carries: families that are added or dropped. Looked for, said, and answered with the cure."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+
+import structlog
+
+from services.bigtable_reader.ports import Catalog, Metrics
+from shared.contracts.errors import TransientError
+
+
+class FamilyWatch:
+    """Compares a table's families with what they were at the last look."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        metrics: Metrics,
+        every: timedelta,
+        learn: Callable[[Collection[str]], Awaitable[None]],
+    ) -> None:
+        """Take whom to tell of families that are new."""
+        self._catalog = catalog
+        self._metrics = metrics
+        self._every = every
+        self._learn = learn
+        self._known: frozenset[str] | None = None
+        self._log = structlog.get_logger()
+
+    async def keep_looking(self) -> None:
+        """Look again and again. MisconfiguredError where the table's stream is not there any more."""
+        while True:
+            try:
+                await self._compare(frozenset(await self._catalog.families()))
+            except TransientError as error:
+                self._log.warning("families_not_looked_at", error=str(error))
+            await asyncio.sleep(self._every.total_seconds())
+
+    async def _compare(self, found: frozenset[str]) -> None:
+        known, self._known = self._known, found
+        if known is None or known == found:
+            return
+        self._metrics.families_changed()
+        if added := found - known:
+            await self._learn(added)
+            self._log.info(
+                "families_added", families=sorted(added), why="their cells arrive as they are written: nothing to do"
+            )
+        if dropped := known - found:
+            self._log.error(
+                "families_dropped",
+                families=sorted(dropped),
+                why="no record tells that their cells are gone: a row that does not change keeps them in its image",
+                fix="write every row of the table once more, each unchanged, and its image is read again; rows that "
+                "had cells in these families only are gone without a delete: drop the mirror first where that may be",
+            )

@@ -1,0 +1,117 @@
+"""The reader's metrics, for Prometheus."""
+
+from collections import Counter as Counting
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, assert_never
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.bigtable_reader.core.partitions import Survey
+from services.bigtable_reader.core.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamRecord
+from services.bigtable_reader.ports import Clock
+from services.bigtable_reader.status import READING, STATES, state
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_SECOND: Final = 1_000_000
+
+
+class ReaderMetrics:
+    """Counts what was read and published, and shows how far all pieces of the key space have come."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        self._rows = Counter("millrace_reader_rows_read_back", "Rows read back after a change", registry=registry)
+        self._asked = Counter(
+            "millrace_reader_read_backs_asked", "Records that asked for their row to be read back", registry=registry
+        )
+        self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
+        self._partitions = Gauge(
+            "millrace_partitions", "Pieces of the key space by state", ["state"], registry=registry
+        )
+        self._split = Counter("millrace_partitions_split", "Partitions whose split this reader made", registry=registry)
+        self._merged = Counter("millrace_partitions_merged", "Merges that this reader completed", registry=registry)
+        self._reconciled = Counter(
+            "millrace_partitions_reconciled", "Pieces that had waited in vain for a merge", registry=registry
+        )
+        self._low_watermark = Gauge(
+            "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
+        )
+        self._lag = Gauge("millrace_reader_lag_seconds", "Now minus the low watermark", registry=registry)
+        self._stalled = Gauge(
+            "millrace_reader_low_watermark_stalled_seconds",
+            "How long the low watermark has not moved; changes are published all the same",
+            registry=registry,
+        )
+        self._last_commit = Gauge(
+            "millrace_reader_last_commit_seconds", "Unix time of the newest change that was read", registry=registry
+        )
+        self._families = Counter(
+            "millrace_reader_family_changes", "Times that families were added or dropped", registry=registry
+        )
+        self._loses = Gauge(
+            "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+        )
+        self._newest = 0
+        self._surveyed: Mapping[str, object] = {}
+
+    def read(self, record: StreamRecord) -> None:
+        """Count a record that was read, a user's or garbage collection's."""
+        match record:
+            case DataChange(kind=of, commit=commit):
+                kind = of.lower()
+                if commit > self._newest:
+                    self._newest = commit
+                    self._last_commit.set(commit / _SECOND)
+            case Heartbeat():
+                kind = "heartbeat"
+            case CloseStream():
+                kind = "close_stream"
+            case _:
+                assert_never(record)
+        self._records.labels(kind).inc()
+
+    def read_back(self, rows: int, records: int) -> None:
+        """Count rows that were read back, and the records that asked for it."""
+        self._rows.inc(rows)
+        self._asked.inc(records)
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+        self._published.inc(changes)
+
+    def reshaped(self, split: int, merged: int, reconciled: int) -> None:
+        """Count pieces that were split, merged and reconciled."""
+        self._split.inc(split)
+        self._merged.inc(merged)
+        self._reconciled.inc(reconciled)
+
+    def families_changed(self) -> None:
+        """Count that families were added or dropped."""
+        self._families.inc()
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
+        self._loses.set(1)
+
+    def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
+        """Show how many pieces are in which state, how far all have come, and since when that stands still."""
+        states = Counting(state(piece, survey) for piece in survey.pieces)
+        for name in STATES:
+            self._partitions.labels(name).set(states[name])
+        lag = max(0, self._clock.now() - low_watermark) / _SECOND
+        self._low_watermark.set(low_watermark / _SECOND)
+        self._lag.set(lag)
+        self._stalled.set(stalled_for.total_seconds())
+        self._surveyed = {
+            "state": READING,
+            "partitions": {name: states[name] for name in STATES},
+            "low_watermark": format_timestamp(Nanoseconds(low_watermark * 1_000)),
+            "lag_seconds": lag,
+            "low_watermark_stalled_seconds": stalled_for.total_seconds(),
+        }
+
+    def document(self) -> Mapping[str, object]:
+        """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
+        return {"service": "bigtable_reader", "state": "starting", **self._surveyed}

@@ -1,0 +1,213 @@
+"""One partition from its position to its end: read, published, confirmed, and only then recorded as closed.
+
+A stream that breaks off starts again behind the last record that was read: what is not confirmed yet is still in hand.
+A partition is over when its children are recorded, or when the end asked for is reached.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import timedelta
+from functools import partial
+from typing import Final, assert_never
+
+import structlog
+
+from services.bigtable_reader.core.images import Trigger
+from services.bigtable_reader.core.outputs import Outputs
+from services.bigtable_reader.core.progress import ConfirmedPrefix
+from services.bigtable_reader.core.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamQuery
+from services.bigtable_reader.held import Held, Options
+from services.bigtable_reader.ports import (
+    ChangeStream,
+    Clock,
+    Metrics,
+    PartitionStore,
+    PositionLostError,
+    Publisher,
+)
+from services.bigtable_reader.read_back import ReadBack
+from services.bigtable_reader.retried import retried
+from services.bigtable_reader.set_aside import SettingAside
+from services.bigtable_reader.stall_watch import shown
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.retries import retrying_async
+from shared.runtime.stop import Stop
+
+_UNCONFIRMED: Final = 20_000
+"""Records of one partition that may wait for Pub/Sub; others bound their bytes, this bounds their number."""
+
+_OUT_OF_RANGE: Final = 11
+"""The code of a CloseStream that names children. Under any other its token is still good."""
+
+
+class PartitionReader:
+    """Reads one partition after the other, each in a task of its caller's."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        publisher: Publisher,
+        read_back: ReadBack | None,
+        set_aside: SettingAside,
+        outputs: Outputs,
+        clock: Clock,
+        metrics: Metrics,
+        options: Options,
+        fail: Callable[[BaseException | None], None],
+        renew: Callable[[], None],
+    ) -> None:
+        """Take what it needs; ``renew`` asks for the leases to be renewed now, and the ceilings raised."""
+        self._stream = stream
+        self._store = store
+        self._publisher = publisher
+        self._read_back = read_back
+        self._set_aside = set_aside
+        self._outputs = outputs
+        self._clock = clock
+        self._metrics = metrics
+        self._options = options
+        self._fail = fail
+        self._renew = renew
+        self._letters: set[asyncio.Task[None]] = set()
+        self._log = structlog.get_logger()
+
+    async def follow(self, held: Held, stop: Stop) -> None:
+        """Read a partition to its end, and go on behind what was read whenever its stream breaks off."""
+        while not held.over:
+            async for attempt in retrying_async(stop):
+                with attempt:
+                    await self._read_once(held, stop)
+
+    async def _read_once(self, held: Held, stop: Stop) -> None:
+        """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
+        position = held.prefix.read
+        query = StreamQuery(
+            held.partition.piece.range,
+            position,
+            self._options.end,
+            int(self._options.heartbeat / timedelta(milliseconds=1)),
+        )
+        try:
+            async with aclosing(self._stream.read(query)) as records:
+                async for record in records:
+                    self._metrics.read(record)
+                    match record:
+                        case DataChange():
+                            await self._take(held, record, stop)
+                        case Heartbeat(token=token, low_watermark=low_watermark):
+                            held.prefix.add(token, low_watermark)
+                        case CloseStream():
+                            await self._closed(held, record, stop)
+                            return
+                        case _:
+                            assert_never(record)
+                    await held.confirmed(all_but=_UNCONFIRMED)
+            raise TransientError("the stream ended without saying why")
+        except PositionLostError as error:
+            await self._give_up_position(held, error, stop)
+        except TransientError as error:
+            if stop.requested or held.prefix.read == position:
+                raise
+            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
+            self._log.warning("partition_restarted", **_named(held), error=str(error))
+
+    async def end(self) -> None:
+        """Return when no letter is under way any more."""
+        for letter in self._letters:
+            letter.cancel()
+        await asyncio.gather(*self._letters, return_exceptions=True)
+
+    # Records
+
+    async def _take(self, held: Held, record: DataChange, stop: Stop) -> None:
+        is_image = self._read_back is not None and self._outputs.watched.calls_for_image(record)
+        lines, refused = self._outputs.entries.changes(record) if self._outputs.entries is not None else ([], [])
+        # The stamp first: it waits for a ceiling, and a place in the line for something that will not come is for ever.
+        stamp = await self._stamp(held) if is_image else 0
+        place = held.prefix.add(record.token, record.low_watermark, is_image + bool(lines) + bool(refused))
+        if is_image and self._read_back is not None:
+            await self._read_back.ask(held, record.row_key, Trigger.of(record), stamp, place, stop)
+        if lines and self._outputs.entries is not None:
+            future = await self._publisher.publish(self._outputs.entries.header, lines)
+            future.add_done_callback(partial(self._on_published, held, place, len(lines)))
+        if refused:
+            task = asyncio.create_task(self._set_aside.keep(refused), name="set aside")
+            self._letters.add(task)
+            task.add_done_callback(self._letters.discard)
+            task.add_done_callback(partial(self._on_published, held, place, 0))
+
+    async def _stamp(self, held: Held) -> int:
+        while True:
+            if not held.ours:
+                held.over = True
+                raise TransientError("the lease is over")
+            if (stamp := held.stamps.next(self._clock.now())) is not None:
+                return stamp
+            held.raised.clear()
+            self._renew()
+            await held.raised.wait()
+
+    def _on_published(self, held: Held, place: int, changes: int, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        self._metrics.published(changes)
+        held.confirm(place)
+
+    # Ends
+
+    async def _closed(self, held: Held, record: CloseStream, stop: Stop) -> None:
+        """Record the end of a partition, after everything before it is confirmed."""
+        end = self._options.end
+        if record.code == _OUT_OF_RANGE and record.children:
+            await held.confirmed()
+            progress = held.progress(held.stamps.last)
+            closed = await retried(stop, lambda: self._store.close(progress, record.children))
+            held.over = True
+            if closed:
+                self._log.info(
+                    "partition_closed", **_named(held), children=[str(c.token.range) for c in record.children]
+                )
+            else:
+                self._log.warning("lease_lost", **_named(held), why="taken by another reader")
+        elif record.code == 0 and not record.children and end is not None:
+            await held.confirmed()
+            held.prefix.reach(Microseconds(end + 1))
+            progress = held.progress(held.stamps.last)
+            await retried(stop, lambda: self._store.advance([progress], release=True))
+            held.over = True
+            self._log.info("partition_reached_the_end", **_named(held))
+        else:
+            self._log.warning("stream_closed", **_named(held), code=record.code, message=record.message)
+            raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
+
+    async def _give_up_position(self, held: Held, error: PositionLostError, stop: Stop) -> None:
+        """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose."""
+        piece = held.partition.piece
+        if piece.reconciled and held.prefix.read.tokens:
+            await held.confirmed()
+            try:
+                restarted = await retried(stop, lambda: self._store.restart_from_time(held.partition))
+            except PositionLostError as again:
+                raise MisconfiguredError(_choices(held, again)) from again
+            if restarted is None:
+                held.over = True
+                return
+            self._log.warning("partition_restarted_from_a_time", **_named(held), error=str(error))
+            held.partition = restarted
+            held.prefix = ConfirmedPrefix(piece.range, restarted.position, held.prefix.low_watermark)
+            return
+        raise MisconfiguredError(_choices(held, error)) from error
+
+
+def _choices(held: Held, error: PositionLostError) -> str:
+    return f"{error}\nOf this partition everything up to {shown(held.prefix.low_watermark)} was published."
+
+
+def _named(held: Held) -> dict[str, str]:
+    return {"piece": held.partition.piece.id, "range": str(held.partition.piece.range)}

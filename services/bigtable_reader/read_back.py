@@ -1,0 +1,186 @@
+"""Rows read back after a change: one image for all records of a row that have come until the reading begins.
+
+The rule that makes mirrors converge: an image's sequence is the newest stamp of those records, each of which was
+received and stamped before the reading begins. So the image with a row's highest stamp holds every change, and none
+that was read earlier can beat it, in whatever order they are published.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from services.bigtable_reader.core.images import ImageMaker, Trigger
+from services.bigtable_reader.core.refused import Made, Refused
+from services.bigtable_reader.held import Held
+from services.bigtable_reader.ports import Metrics, Publisher, Rows
+from services.bigtable_reader.retried import retried
+from services.bigtable_reader.set_aside import SettingAside
+from shared.runtime.stop import Stop
+
+_ROWS: Final = 100
+"""Of one reading."""
+_READINGS: Final = 8
+"""At a time."""
+_WAITING: Final = 20_000
+"""Records whose rows wait to be read, at most."""
+
+
+class _Waiting:
+    """A row to be read back: the newest of the records that ask for it, and the places of all of them."""
+
+    __slots__ = ("held", "places", "row_key", "stamp", "trigger")
+
+    def __init__(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: int) -> None:
+        self.held = held
+        self.row_key = row_key
+        self.trigger = trigger
+        self.stamp = stamp
+        self.places = [place]
+
+
+_Row = tuple[int, bytes]
+"""A held partition (the one object, for the same range may be held again) and a row key."""
+
+
+class ReadBack:
+    """Reads rows back in batches and publishes their images; a row is in one reading at a time."""
+
+    def __init__(
+        self,
+        *,
+        rows: Rows,
+        images: ImageMaker,
+        publisher: Publisher,
+        set_aside: SettingAside,
+        metrics: Metrics,
+        fail: Callable[[BaseException | None], None],
+        rows_at_once: int = _ROWS,
+        readings: int = _READINGS,
+        waiting: int = _WAITING,
+    ) -> None:
+        """Take what it needs, and how many rows are read at once, in how many readings, while how many records wait."""
+        self._rows = rows
+        self._images = images
+        self._publisher = publisher
+        self._set_aside = set_aside
+        self._metrics = metrics
+        self._fail = fail
+        self._rows_at_once = rows_at_once
+        self._most_readings = readings
+        self._most_waiting = waiting
+        self._waiting: OrderedDict[_Row, _Waiting] = OrderedDict()
+        self._records = 0
+        self._being_read: set[_Row] = set()
+        self._readings: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._is_due = False
+
+    async def ask(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: int, stop: Stop) -> None:
+        """Have a record's row read and its image published; confirms the place. Waits while too many wait already."""
+        row = (id(held), row_key)
+        waiting = self._waiting.get(row)
+        if waiting is None:
+            self._waiting[row] = _Waiting(held, row_key, trigger, stamp, place)
+        else:
+            waiting.trigger, waiting.stamp = trigger, stamp
+            waiting.places.append(place)
+        self._records += 1
+        if not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._begin_readings, stop)
+        while self._records >= self._most_waiting:
+            self._room.clear()
+            await self._room.wait()
+
+    async def drain(self, stop: Stop) -> None:
+        """Return when every row that was asked for is read, and its image taken by the publisher."""
+        self._begin_readings(stop)
+        while self._readings:
+            await asyncio.wait(self._readings, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # for what is called back, which begins the next
+
+    async def end(self) -> None:
+        """Forget what waits, and return when nothing is under way any more."""
+        self._waiting.clear()
+        for reading in self._readings:
+            reading.cancel()
+        await asyncio.gather(*self._readings, return_exceptions=True)
+
+    def _begin_readings(self, stop: Stop) -> None:
+        self._is_due = False
+        while self._waiting and len(self._readings) < self._most_readings:
+            batch = self._next()
+            if not batch:  # all that waits is being read, or not ours any more
+                return
+            reading = asyncio.get_running_loop().create_task(self._read(batch, stop), name="read back")
+            self._readings.add(reading)
+            reading.add_done_callback(partial(self._on_read, batch, stop))
+
+    def _next(self) -> Sequence[_Waiting]:
+        """Take the rows of the next reading off the line: those that have waited longest and are not being read.
+
+        From here on their stamps stand: what is asked for later waits for another reading.
+        """
+        batch: list[_Waiting] = []
+        free = (row for row in self._waiting if row not in self._being_read)
+        for row in list(islice(free, self._rows_at_once)):
+            waiting = self._waiting.pop(row)
+            self._records -= len(waiting.places)
+            if waiting.held.ours:
+                self._being_read.add(row)
+                batch.append(waiting)
+        self._room.set()
+        return batch
+
+    async def _read(self, batch: Sequence[_Waiting], stop: Stop) -> None:
+        """Read a batch of rows and hand their images to the publisher."""
+        keys = [waiting.row_key for waiting in batch]
+        found = await retried(stop, lambda: self._rows.read(keys))
+        self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
+        images: dict[int, tuple[list[Made], list[_Waiting]]] = {}
+        refused: list[Refused] = []
+        set_aside: list[_Waiting] = []
+        for waiting in batch:
+            if not waiting.held.ours:  # the lease is over: whoever has it now reads the row again
+                continue
+            cells = found.get(waiting.row_key)
+            image = self._images.image(waiting.row_key, cells, waiting.trigger, waiting.stamp)
+            if isinstance(image, Refused):
+                refused.append(image)
+                set_aside.append(waiting)
+            else:
+                made, of = images.setdefault(id(image.header), ([], []))
+                made.append(image)
+                of.append(waiting)
+        for made, of in images.values():
+            changes = [(one.ordering_key, one.change) for one in made]
+            future = await self._publisher.publish(made[0].header, changes)
+            future.add_done_callback(partial(self._on_published, of))
+        if refused:
+            await self._set_aside.keep(refused)
+            self._confirm(set_aside)
+
+    def _on_read(self, batch: Sequence[_Waiting], stop: Stop, reading: "asyncio.Task[None]") -> None:
+        self._readings.discard(reading)
+        self._being_read.difference_update((id(waiting.held), waiting.row_key) for waiting in batch)
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            self._fail(error)
+            return
+        self._begin_readings(stop)
+
+    def _on_published(self, of: Sequence[_Waiting], done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        self._metrics.published(len(of))
+        self._confirm(of)
+
+    def _confirm(self, of: Sequence[_Waiting]) -> None:
+        for waiting in of:
+            for place in waiting.places:
+                waiting.held.confirm(place)

@@ -1,0 +1,397 @@
+"""The loop: take pieces of the key space, have them read, save how far that is, and share them with other readers.
+
+One task per partition. Progress moves last: changes are published, Pub/Sub confirms them, the position follows; a
+partition's end is one conditional write on its own row after everything of it is confirmed, and whoever surveys next
+finishes what follows from it. What precedes a crash may happen twice, never not at all.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import structlog
+
+from services.bigtable_reader.core.outputs import Outputs
+from services.bigtable_reader.core.partitions import Piece, PieceId, Progress, Survey
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
+from services.bigtable_reader.family_watch import FamilyWatch
+from services.bigtable_reader.held import Held, Options
+from services.bigtable_reader.partition_reader import PartitionReader
+from services.bigtable_reader.ports import (
+    Catalog,
+    ChangeStream,
+    Clock,
+    Letters,
+    Metrics,
+    PartitionStore,
+    Publisher,
+    Rows,
+    Subscriptions,
+)
+from services.bigtable_reader.read_back import ReadBack
+from services.bigtable_reader.retried import retried
+from services.bigtable_reader.set_aside import SettingAside
+from services.bigtable_reader.stall_watch import StallWatch, shown
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+
+_DRAIN: Final = timedelta(seconds=2)
+_FLUSH: Final = timedelta(seconds=4)
+_SAVE: Final = timedelta(seconds=3)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_CROWDED: Final = 3
+"""Surveys in a row that show more than a fair share here, before some of it is given back."""
+
+
+class Reader:
+    """Reads its share of a change stream's partitions until it is told to stop."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        rows: Rows,
+        publisher: Publisher,
+        letters: Letters,
+        subscriptions: Subscriptions,
+        catalog: Catalog,
+        outputs: Outputs,
+        clock: Clock,
+        metrics: Metrics,
+        health: Health,
+        options: Options,
+    ) -> None:
+        """Take what a reader needs."""
+        self._store = store
+        self._publisher = publisher
+        self._subscriptions = subscriptions
+        self._outputs = outputs
+        self._clock = clock
+        self._metrics = metrics
+        self._health = health
+        self._options = options
+        self._families = FamilyWatch(catalog, metrics, options.look, self._learn)
+        set_aside = SettingAside(letters, clock)
+        self._read_back = None
+        if outputs.images is not None:
+            self._read_back = ReadBack(
+                rows=rows,
+                images=outputs.images,
+                publisher=publisher,
+                set_aside=set_aside,
+                metrics=metrics,
+                fail=self._fail,
+            )
+        self._partitions = PartitionReader(
+            stream=stream,
+            store=store,
+            publisher=publisher,
+            read_back=self._read_back,
+            set_aside=set_aside,
+            outputs=outputs,
+            clock=clock,
+            metrics=metrics,
+            options=options,
+            fail=self._fail,
+            renew=self._renew_now,
+        )
+        self._held: dict[PieceId, Held] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._saving = asyncio.Lock()
+        self._renewal = asyncio.Event()
+        self._crowded = 0
+        self._stalls = StallWatch(options.stalls)
+        self._sure_until: Microseconds | None = None
+        self._trusted = True
+        self._failure: BaseException | None = None
+        self._log = structlog.get_logger()
+
+    async def run(self, stop: Stop) -> None:
+        """Read until asked to stop, or until every partition has reached the end asked for.
+
+        Returns only after every task is over. MisconfiguredError, and what nobody knows, end it early; what has been
+        confirmed until then is saved, and the leases are given back.
+        """
+        self._stop = stop
+        self._wake = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._wake.set)
+
+        keepers = [
+            asyncio.create_task(self._keep_leases(), name="leases"),
+            asyncio.create_task(self._keep_checking(), name="subscriptions"),
+            asyncio.create_task(self._families.keep_looking(), name="families"),
+        ]
+        for keeper in keepers:
+            keeper.add_done_callback(self._on_task_over)
+        try:
+            with stop.calling(wake):
+                for header in self._outputs.headers:
+                    await self._announce(header)
+                await self._supervise()
+        except TransientError:
+            if not stop.requested:  # a retry that ended because of the stop, and no failure
+                raise
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+            await self._wind_down()
+
+    async def _announce(self, header: Header) -> None:
+        """Publish a table's header, so that it comes to exist though it may be empty."""
+        future = await self._publisher.publish(header, [])
+        future.add_done_callback(self._on_announced)
+        self._log.info("table_announced", table=header.table, content=header.content, columns=len(header.columns))
+
+    async def _learn(self, families: Collection[str]) -> None:
+        images = self._outputs.images
+        if images is not None and images.learn(families):
+            await self._announce(images.header)
+
+    async def _supervise(self) -> None:
+        while not self._stop.requested:
+            self._wake.clear()
+            self._fail_if_failed()
+            await self._tend()
+            survey = await retried(self._stop, self._store.survey)
+            if not survey.pieces:
+                raise MisconfiguredError(
+                    "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
+                    "were deleted. Start anew under another CHANGE_STREAM_NAME, and write every row once more"
+                )
+            self._show(survey)
+            if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces):
+                self._log.info("end_timestamp_reached")
+                return
+            await self._take_and_give(survey)
+            self._health.progressed()
+            self._health.ready = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.poll.total_seconds()):
+                    await self._wake.wait()
+        self._fail_if_failed()
+
+    async def _tend(self) -> None:
+        tended = await retried(self._stop, self._store.tend)
+        if tended.split or tended.merged or tended.reconciled:
+            self._metrics.reshaped(tended.split, tended.merged, tended.reconciled)
+            self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)
+
+    # Sharing
+
+    async def _take_and_give(self, survey: Survey) -> None:
+        """Claim free pieces up to a fair share; give back what is more, if it stays more."""
+        share = fair_share(survey, self._options.end)
+        reading = [held for held in self._held.values() if not held.over and not held.leaving]
+        due = claimable(survey, self._held.keys(), self._options.end)
+        await self._claim(due[: max(0, share - len(reading))])
+        self._crowded = self._crowded + 1 if len(reading) > share else 0
+        if self._crowded >= _CROWDED:
+            self._crowded = 0
+            # Those with the least under way: the handover waits for it.
+            reading.sort(key=lambda held: (held.prefix.outstanding, held.partition.piece.id))
+            for held in reading[: len(reading) - share]:
+                self._give_back(held)
+
+    async def _claim(self, due: list[Piece]) -> None:
+        if not due:
+            return
+        asked_at = asyncio.get_running_loop().time()
+        for partition in await retried(self._stop, lambda: self._store.claim(due)):
+            held = self._held[partition.piece.id] = Held(partition)
+            self._extend(held, asked_at)
+            held.task = asyncio.create_task(
+                self._partitions.follow(held, self._stop), name=f"partition {partition.piece.id}"
+            )
+            held.task.add_done_callback(partial(self._on_over, held))
+            self._log.info(
+                "partition_claimed",
+                piece=partition.piece.id,
+                range=str(partition.piece.range),
+                low_watermark=shown(partition.low_watermark),
+                fence=partition.fence,
+            )
+        self._renew_now()  # no stamp can be made before a ceiling is saved
+
+    def _give_back(self, held: Held) -> None:
+        held.leaving = True
+        task = asyncio.create_task(self._leave(held), name=f"leave {held.partition.piece.id}")
+        self._leaving.add(task)
+        task.add_done_callback(self._on_left)
+
+    async def _leave(self, held: Held) -> None:
+        """Stop reading a partition, let Pub/Sub confirm what is under way, and let another reader have it."""
+        if held.task is not None:
+            held.task.cancel()
+            await asyncio.gather(held.task, return_exceptions=True)
+        if held.over:  # it came to its end just now
+            return
+        with contextlib.suppress(TimeoutError):  # what is not confirmed by then is published again
+            async with asyncio.timeout(_FLUSH.total_seconds()):
+                await held.confirmed()
+        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
+            held.over = True
+            await retried(self._stop, lambda: self._store.advance([self._progress(held)], release=True))
+        self._held.pop(held.partition.piece.id, None)
+        self._log.info("partition_given_back", piece=held.partition.piece.id, range=str(held.partition.piece.range))
+
+    # Leases, and what else is done every now and then
+
+    async def _keep_leases(self) -> None:
+        """Save all positions, raise the ceilings and renew the leases, again and again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.tick.total_seconds()):
+                    await self._renewal.wait()
+            self._renewal.clear()
+            await self._save()
+
+    async def _save(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._saving:
+            held = [one for one in self._held.values() if not one.over]
+            if not held or not self._trusted:
+                return
+            asked_at = loop.time()
+            now, ahead = self._clock.now(), self._options.reserve // _MICROSECOND
+            progress = [one.progress(one.stamps.wanted(now, ahead)) for one in held]
+            try:
+                lost = await self._store.advance(progress)
+            except TransientError as error:  # again at the next tick; the leases' own timers keep running
+                self._log.warning("positions_not_saved", error=str(error))
+                return
+        for one, saved in zip(held, progress, strict=True):
+            if one.partition.piece.id in lost:
+                self._lose(one, "taken by another reader")
+            else:
+                self._extend(one, asked_at)
+                one.raise_ceiling(saved.ceiling)
+
+    async def _keep_checking(self) -> None:
+        """Look again and again whether the topic still keeps what is published to it; stop publishing if not."""
+        while True:
+            await asyncio.sleep(self._options.recheck.total_seconds())
+            reached = self._stalls.low_watermark
+            try:
+                await self._subscriptions.check()
+            except TransientError as error:
+                self._log.warning("subscriptions_not_checked", error=str(error))
+            except MisconfiguredError as error:
+                # From here on nothing that Pub/Sub confirms counts: it may have been discarded.
+                self._trusted = False
+                self._metrics.topic_loses()
+                self._log.error("topic_loses_messages", error=str(error))
+                sure = "the start" if self._sure_until is None else shown(self._sure_until)
+                raise MisconfiguredError(
+                    f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
+                    "may be lost, and so is what a deleted subscription still held. Mend the topic, and start anew "
+                    "under another CHANGE_STREAM_NAME, with a START_TIMESTAMP before the oldest change that was not "
+                    "applied"
+                ) from error
+            else:
+                self._sure_until = reached
+
+    def _renew_now(self) -> None:
+        self._renewal.set()
+
+    def _extend(self, held: Held, asked_at: float) -> None:
+        """Stop reading when a lease that was asked for then is about to end, unless it is extended again."""
+        if held.lease_ends is not None:
+            held.lease_ends.cancel()
+        if not held.over:
+            held.trusted_until = asked_at + self._options.trust.total_seconds()
+            held.lease_ends = asyncio.get_running_loop().call_at(
+                held.trusted_until, self._lose, held, "not renewed in time"
+            )
+
+    def _lose(self, held: Held, why: str) -> None:
+        if held.over or held.task is None or held.task.done():
+            return
+        held.over = True
+        held.task.cancel()
+        self._log.warning("lease_lost", piece=held.partition.piece.id, range=str(held.partition.piece.range), why=why)
+
+    # What tasks and futures report
+
+    def _on_over(self, held: Held, task: asyncio.Task[None]) -> None:
+        if held.lease_ends is not None:
+            held.lease_ends.cancel()
+        # At a stop, or on its way to another reader, it stays, so that its position is saved and its lease given back.
+        if held.over:
+            self._held.pop(held.partition.piece.id, None)
+        if not task.cancelled():
+            self._fail(task.exception())
+        self._wake.set()
+
+    def _on_left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        self._on_task_over(task)
+
+    def _on_task_over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._fail(task.exception())
+
+    def _on_announced(self, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled():
+            self._fail(done.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if error is None or (isinstance(error, TransientError) and self._stop.requested):
+            return
+        self._failure = self._failure or error
+        self._wake.set()
+
+    def _fail_if_failed(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # The end
+
+    async def _wind_down(self) -> None:
+        """Stop reading, let Pub/Sub confirm what it has, save how far that is, give the leases back."""
+        tasks = [held.task for held in self._held.values() if held.task is not None] + list(self._leaving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for held in self._held.values():
+            if held.lease_ends is not None:
+                held.lease_ends.cancel()
+        if self._read_back is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN.total_seconds()):
+                    await self._read_back.drain(self._stop)
+            await self._read_back.end()
+        await self._partitions.end()
+        flush = asyncio.create_task(self._publisher.close(), name="flush")
+        # What is not confirmed by then is published again by whoever reads on; the leases must not wait for it.
+        await asyncio.wait([flush], timeout=_FLUSH.total_seconds())
+        try:
+            async with asyncio.timeout(_SAVE.total_seconds()):
+                await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
+                await self._store.leave()
+        except (TransientError, TimeoutError) as error:
+            self._log.warning("positions_not_saved", error=str(error))
+        finally:
+            await flush
+        self._log.info("reader_stopped", partitions=len(self._held))
+
+    def _progress(self, held: Held) -> Progress:
+        ceiling = held.stamps.ceiling
+        if self._trusted:
+            return held.progress(ceiling)
+        return Progress(held.partition, held.partition.position, held.partition.low_watermark, ceiling)
+
+    def _show(self, survey: Survey) -> None:
+        """Show how far all have come."""
+        low = low_watermark(survey, {piece: held.prefix.low_watermark for piece, held in self._held.items()})
+        self._metrics.surveyed(survey, low, self._stalls.told(low, asyncio.get_running_loop().time()))

@@ -1,0 +1,147 @@
+"""The settings of this service, read once from the environment."""
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Literal
+
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.settings import LogLevel, setting
+
+_TABLE: Final = re.compile(r"[_a-zA-Z0-9][-_.a-zA-Z0-9]{0,49}", re.ASCII)
+_STREAM: Final = re.compile(r"[-_.a-zA-Z0-9]{1,100}", re.ASCII)
+
+
+def _table(name: str) -> None:
+    if _TABLE.fullmatch(name) is None:
+        raise ValueError("not a table id: letters, digits, '_', '-' and '.', 50 characters at most")
+
+
+def _stream(name: str) -> None:
+    """Refuse what row keys of the partition table cannot begin with: '#' ends the name there."""
+    if _STREAM.fullmatch(name) is None:
+        raise ValueError("only letters, digits, '_', '-' and '.', 100 characters at most")
+
+
+def _whole_milliseconds(duration: timedelta) -> None:
+    if duration.microseconds % 1000:
+        raise ValueError("not a number of whole milliseconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a Bigtable reader is told at its start."""
+
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
+    bigtable_instance: str = setting("the Bigtable instance")
+    bigtable_table: str = setting("the watched table's id", check=_table)
+    app_profile: str = setting("an app profile that routes to one cluster", default="default")
+    topic: str = setting("the topic for change batches")
+    dead_letter_topic: str = setting("the topic for changes that no message can hold")
+    change_stream_name: str | None = setting(
+        "the name under which progress is kept and resumed; the table's id", default=None, check=_stream
+    )
+    resume: Literal["resume-or-new", "resume-or-fail", "new"] = setting(
+        "resume-or-new, resume-or-fail (nothing known of the name is a mistake) or new (something known is)",
+        default="resume-or-new",
+    )
+    partition_instance: str | None = setting("where the partition table lives; the watched instance", default=None)
+    partition_table: str = setting("the partition table's id", default="millrace_partitions", check=_table)
+    partition_app_profile: str | None = setting(
+        "one that routes to one cluster and allows transactions on single rows; APP_PROFILE", default=None
+    )
+    start_timestamp: Nanoseconds | None = setting("where a first start begins; now", default=None)
+    end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
+    heartbeat_interval: timedelta = setting(
+        "how often a quiet partition says so",
+        default=timedelta(seconds=5),
+        least=timedelta(seconds=1),
+        most=timedelta(minutes=5),
+        check=_whole_milliseconds,
+    )
+    lease_duration: timedelta = setting(
+        "how long a reader that died keeps its partitions", default=timedelta(seconds=30), least=timedelta(seconds=1)
+    )
+    wait_for_merge: timedelta = setting(
+        "how long a piece waits for the other parts of a merge before it is read as it is",
+        default=timedelta(minutes=2),
+        least=timedelta(seconds=1),
+    )
+    wait_for_token: timedelta = setting(
+        "how long a piece without a token waits before it is read from a time",
+        default=timedelta(minutes=20),
+        least=timedelta(seconds=1),
+    )
+    buckets: int = setting("ordering keys per table", default=16, least=1)
+    batch_changes: int = setting("changes in a message, at most", default=500, least=1)
+    batch_bytes: int = setting("bytes in a message, about", default=1_000_000, least=1_000, most=9_000_000)
+    outstanding_bytes: int = setting("bytes that wait for Pub/Sub, at most", default=64 << 20, least=1_000_000)
+    keep_messages_for: timedelta = setting(
+        "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
+    )
+    check_subscriptions_every: timedelta = setting(
+        "how often the topic's subscriptions are looked at again",
+        default=timedelta(minutes=2),
+        least=timedelta(seconds=1),
+    )
+    check_families_every: timedelta = setting(
+        "how often the table's families are looked at again",
+        default=timedelta(minutes=1),
+        least=timedelta(seconds=1),
+    )
+    tables_file: Path | None = setting("what is made of the table, and its ordering keys (TOML)", default=None)
+    log_level: LogLevel = setting("the least severity that is logged", default="INFO")
+    host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
+    port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
+    bigtable_emulator_host: str | None = setting("host:port of an emulator", default=None)
+    pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
+
+    def __post_init__(self) -> None:
+        """Check what shows only when the fields are seen together."""
+        start, end = self.start_timestamp, self.end_timestamp
+        mistakes = []
+        if start is not None and end is not None and end < start:
+            mistakes.append("END_TIMESTAMP is before START_TIMESTAMP")
+        if self.partition_instance in (None, self.bigtable_instance) and self.partition_table == self.bigtable_table:
+            mistakes.append("PARTITION_TABLE is the watched table: reading it would change it; name another")
+        if mistakes:
+            raise ValueError(*mistakes)
+
+    @property
+    def instance_path(self) -> str:
+        """Return the watched table's instance by its full name."""
+        return f"projects/{self.project}/instances/{self.bigtable_instance}"
+
+    @property
+    def table_path(self) -> str:
+        """Return the watched table's full name."""
+        return f"{self.instance_path}/tables/{self.bigtable_table}"
+
+    @property
+    def partition_table_path(self) -> str:
+        """Return the full name of the table that progress is kept in."""
+        instance = self.partition_instance or self.bigtable_instance
+        return f"projects/{self.project}/instances/{instance}/tables/{self.partition_table}"
+
+    @property
+    def partition_profile(self) -> str:
+        """Return the app profile by which the partition table is read and written."""
+        return self.partition_app_profile or self.app_profile
+
+    @property
+    def stream_name(self) -> str:
+        """Return the name under which progress is kept."""
+        return self.change_stream_name or self.bigtable_table
+
+    @property
+    def source(self) -> str:
+        """Return the change stream's full name: what change batches name as their source."""
+        return f"//bigtable.googleapis.com/{self.instance_path}/changeStreams/{self.stream_name}"
+
+
+def owner_name(unique: str) -> str:
+    """Return a name for this process as the owner of leases: told apart by ``unique``, found by host and process."""
+    return f"{socket.gethostname()}/{os.getpid()}/{unique}"

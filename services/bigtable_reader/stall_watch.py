@@ -1,0 +1,43 @@
+"""The low watermark: how far all pieces have come, and since when that stands still. A stall is said, no more."""
+
+from datetime import timedelta
+
+import structlog
+
+from services.bigtable_reader.core.records import Microseconds
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+
+class StallWatch:
+    """Follows the low watermark by the monotonic time at which it is told."""
+
+    def __init__(self, patience: timedelta) -> None:
+        self._patience = patience
+        self._stalled = False
+        self._moved_at: float | None = None
+        self._log = structlog.get_logger()
+        self.low_watermark: Microseconds | None = None
+        """As it was told last."""
+
+    def told(self, low_watermark: Microseconds, now: float) -> timedelta:
+        """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still."""
+        if low_watermark != self.low_watermark or self._moved_at is None:
+            if self._stalled:
+                self._log.info("low_watermark_moved_again", low_watermark=shown(low_watermark))
+            self.low_watermark, self._moved_at, self._stalled = low_watermark, now, False
+        stood = timedelta(seconds=now - self._moved_at)
+        if stood > self._patience and not self._stalled:
+            self._stalled = True
+            self._log.warning(
+                "low_watermark_stalled",
+                low_watermark=shown(low_watermark),
+                seconds=round(stood.total_seconds()),
+                causes="an overloaded cluster, the network between clusters, a cluster that is unavailable, a "
+                "partition that nobody reads; changes are published all the same",
+            )
+        return stood
+
+
+def shown(time: Microseconds) -> str:
+    """Return a time as it is shown."""
+    return format_timestamp(Nanoseconds(time * 1_000))

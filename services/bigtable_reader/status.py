@@ -1,0 +1,95 @@
+"""What the partition table says of all readers, whether or not one runs; shown by `status`."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from services.bigtable_reader.core.partitions import Piece, Survey
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.sharing import low_watermark
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+NOT_STARTED: Final = "not started yet"
+NOBODY: Final = "nobody reads"
+READING: Final = "reading"
+
+READY: Final = "READY"
+"""It may be read, and nobody has it."""
+RUNNING: Final = "RUNNING"
+CLOSING: Final = "CLOSING"
+"""Its end is recorded, its children are not pieces yet."""
+WAITING: Final = "WAITING"
+"""For the other parts of a merge."""
+STATES: Final = (READY, RUNNING, CLOSING, WAITING)
+
+_SECOND: Final = 1_000_000
+_LITTLE: Final = 0.5
+"""The part of the retention that should be left."""
+
+
+def state(piece: Piece, survey: Survey) -> str:
+    """Return the state of a piece, as it is shown."""
+    saved = survey.saved.get(piece.id)
+    if piece.target is not None:
+        return WAITING
+    if saved is None or (saved.state == "RUNNING" and not saved.owner):
+        return READY
+    return saved.state
+
+
+def document(source: str, survey: Survey, retention: timedelta | None, now: Microseconds) -> Mapping[str, Any]:
+    """Return everything there is to say, ready for JSON: names, counts and times, no row's values."""
+    states = Counter(state(piece, survey) for piece in survey.pieces)
+    started = bool(survey.pieces)
+    low = low_watermark(survey)
+    lag = max(0, now - low) / _SECOND
+    held = Counter(saved.owner for saved in survey.saved.values() if saved.owner and saved.state == RUNNING)
+    owners = sorted(survey.readers | held.keys())
+    kept = None if retention is None else retention.total_seconds()
+    return {
+        "service": "bigtable_reader",
+        "source": source,
+        "state": (READING if owners else NOBODY) if started else NOT_STARTED,
+        "now": format_timestamp(Nanoseconds(now * 1_000)),
+        "partitions": {name: states[name] for name in STATES},
+        "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
+        "low_watermark": format_timestamp(Nanoseconds(low * 1_000)) if started else None,
+        "lag_seconds": lag if started else None,
+        "retention_seconds": kept,
+        "retention_left_seconds": kept - lag if started and kept is not None else None,
+    }
+
+
+def exit_code(shown: Mapping[str, Any]) -> int:
+    """Return 0 if somebody reads, in time; else 1."""
+    left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
+    late = left is not None and left < retention * _LITTLE
+    return int(shown["state"] != READING or late)
+
+
+def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
+    """Write a document as one JSON object, or as text."""
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
+    else:
+        out.writelines(f"{line}\n" for line in lines(shown))
+
+
+def lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    """Return a document as text."""
+    yield f"{shown['source']}: {shown['state']} at {shown['now']}"
+    yield "partitions: " + ", ".join(f"{count} {name}" for name, count in shown["partitions"].items())
+    for reader in shown["readers"]:
+        yield f"  {reader['owner']} reads {reader['partitions']}"
+    if shown["low_watermark"] is not None:
+        yield f"everything up to {shown['low_watermark']} is published: {_seconds(shown['lag_seconds'])} behind"
+    if shown["retention_left_seconds"] is not None:
+        left, retention = (_seconds(shown[name]) for name in ("retention_left_seconds", "retention_seconds"))
+        yield f"what is behind is kept for {left} more (the stream keeps {retention})"
+
+
+def _seconds(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds))) if seconds >= 0 else f"-{timedelta(seconds=round(-seconds))}"

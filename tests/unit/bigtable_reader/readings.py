@@ -1,0 +1,96 @@
+"""What tests of the reader's loop are made of: outputs, a held partition, records."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from services.bigtable_reader.core.entries import EntryMaker
+from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.images import ImageMaker, RowCells, Trigger
+from services.bigtable_reader.core.outputs import Outputs
+from services.bigtable_reader.core.partitions import Partition, Piece, PieceId
+from services.bigtable_reader.core.records import ALL_KEYS, DataChange, KeyRange, Microseconds, Position, SetCell
+from services.bigtable_reader.core.refused import Made
+from services.bigtable_reader.held import Held
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.change_batch import Change, Header
+from tests.fakes.bigtable_reader import EPOCH
+
+SOURCE = "//bigtable.googleapis.com/projects/p/instances/i/changeStreams/weather"
+FAMILIES = ("f", "g")
+
+
+def outputs(*, images: bool = True, entries: bool = False, options: BigtableOptions | None = None) -> Outputs:
+    """Return what makes changes of a table `weather` with the families f and g."""
+    options = options or BigtableOptions()
+    watched = Watched(options)
+    return Outputs(
+        watched=watched,
+        images=ImageMaker(
+            source=SOURCE, table="weather", options=options, families=FAMILIES, buckets=4, watched=watched
+        )
+        if images
+        else None,
+        entries=EntryMaker(source=SOURCE, table="weather", instance="i", options=options, buckets=4, watched=watched)
+        if entries
+        else None,
+    )
+
+
+def a_partition(range_: KeyRange = ALL_KEYS, *, floor: int = 0, ceiling: int | None = None) -> Partition:
+    """Return a partition that is held, of a piece that is read from a time."""
+    position = Position(start=EPOCH)
+    piece = Piece(id=PieceId("p1"), range=range_, position=position, floor=floor, low_watermark=EPOCH)
+    return Partition(
+        piece=piece,
+        position=position,
+        low_watermark=EPOCH,
+        floor=floor,
+        ceiling=floor if ceiling is None else ceiling,
+        fence=1,
+        owner="reader",
+    )
+
+
+def a_held(partition: Partition | None = None, *, seconds: float = 1_000) -> Held:
+    """Return a held partition whose lease is trusted for so long."""
+    held = Held(partition or a_partition(ceiling=2 * EPOCH))
+    held.trusted_until = asyncio.get_running_loop().time() + seconds
+    return held
+
+
+def a_record(row_key: bytes, number: int = 1) -> DataChange:
+    """Return a record of one cell."""
+    return DataChange(
+        row_key=row_key,
+        kind="USER",
+        source_cluster="c1",
+        commit=Microseconds(EPOCH + number),
+        tiebreaker=0,
+        entries=(SetCell("f", b"q", Microseconds(number * 1_000), b"v"),),
+        token=f"t{number}",
+        low_watermark=EPOCH,
+    )
+
+
+def folded(batches: Sequence[tuple[Header, Sequence[Change]]]) -> Mapping[bytes, Change]:
+    """Return the newest change of each row, as a consumer applies them: by sequence, whatever the order."""
+    newest: dict[bytes, Change] = {}
+    for header, changes in batches:
+        if header.content != "images":
+            continue
+        for change in changes:
+            row_key = msgspec.json.decode(change.key)["row_key"].encode()
+            if row_key not in newest or change.sequence > newest[row_key].sequence:
+                newest[row_key] = change
+    return newest
+
+
+def image_of(cells: RowCells | None) -> str | None:
+    """Return the row that an image of these cells has; None where there is no row."""
+    images = outputs().images
+    assert images is not None
+    made = images.image(b"any", cells, Trigger.of(a_record(b"any")), 1)
+    assert isinstance(made, Made)
+    return made.change.row
