@@ -100,7 +100,7 @@ class EntryMaker:
         place = f'"entry_count":{count},"source_cluster":{cluster},"tiebreaker":{tiebreaker},"low_watermark":"{low}"}}'
         is_gc = "true" if record.kind == "GARBAGE_COLLECTION" else "false"
         rest = (
-            f',"entry_count":{count},"commit_timestamp":"{commit}","is_gc":{is_gc},"tiebreaker":{tiebreaker}'
+            f',"entry_count":"{count}","commit_timestamp":"{commit}","is_gc":{is_gc},"tiebreaker":"{tiebreaker}"'
             f',"source_cluster":{cluster}{self._about_source}}}'
         )
         made: list[tuple[str, Change]] = []
@@ -113,7 +113,7 @@ class EntryMaker:
                 if no_key is not None:
                     raise no_key
                 kind, fields = self._fields(entry)
-                row = f'{{"row_key":{row_key},"mod_type":"{kind}"{fields},"entry_index":{index}{rest}'
+                row = f'{{"row_key":{row_key},"mod_type":"{kind}"{fields},"entry_index":"{index}"{rest}'
                 made.append((key, Change("UPSERT", kind, number, commit, at, id_text, row)))
             except PoisonRecordError as error:
                 old = raw({"row_key": record.row_key, "entry": msgspec.to_builtins(entry, builtin_types=(bytes,))})
