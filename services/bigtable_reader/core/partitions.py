@@ -68,7 +68,7 @@ class Saved(msgspec.Struct, frozen=True):
     state: Literal["RUNNING", "CLOSING"]
     low_watermark: Microseconds
     free: bool
-    """Whether it may be claimed: given back, or unchanged for as long as a lease lasts."""
+    """Whether the one who surveys may claim it: given back, unchanged for a lease, or in its own name already."""
 
 
 class Survey(msgspec.Struct, frozen=True):

@@ -40,6 +40,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         for piece in self.pieces:
             _check(piece)
 
+    @property
+    def names(self) -> frozenset[PieceId]:
+        """Return the names of all pieces."""
+        return frozenset(piece.id for piece in self.pieces)
+
 
 class Successor(msgspec.Struct, frozen=True):
     """A part of an ended piece. Without tokens nothing says where it goes on. ``target``: as a piece's."""
@@ -136,6 +141,19 @@ def merge(topology: Topology) -> Reshaped | None:
             topology = _replaced(topology, parts, [Heir(target, Position(tokens), floor, low_watermark)])
             merged += 1
     return Reshaped(topology=topology, merged=merged) if merged else None
+
+
+def settle(topology: Topology, endings: Mapping[PieceId, Ending]) -> Reshaped | None:
+    """End pieces, and put together what is complete then; None if nothing of that is left to do."""
+    split = 0
+    before = topology
+    for name, ending in endings.items():
+        if (ended := end(topology, name, ending)) is not None:
+            topology, split = ended.topology, split + ended.split
+    merged = merge(topology)
+    if merged is not None:
+        return Reshaped(topology=merged.topology, split=split, merged=merged.merged)
+    return None if topology is before else Reshaped(topology=topology, split=split)
 
 
 def reconcile(

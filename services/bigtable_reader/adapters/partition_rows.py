@@ -1,0 +1,328 @@
+"""The rows of the partition table, as bytes and as values; each written by one conditional request.
+
+The table is in Bigtable, serves any number of change streams, and has three kinds of rows for each:
+
+    <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
+                               shape:about     JSON: the format, the source table, the life, when it began
+                               piece:<id>      JSON: a piece; the cell's time is when it came to be
+    <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
+                               partition:saved JSON: owner, position, low watermark, ceiling; how it ended
+    <stream>#reader#<owner>    reader:present  something new at each survey; the cell's time is Bigtable's clock
+
+A row of Bigtable changes as a whole, several do not. So all pieces are in one row. A cell that is written again has
+the timestamp 0, and so is replaced: of versions, the newest would be told by clocks of servers that may differ.
+Conditions name the whole value that was seen, and every write makes another one: so a request that is late, or sent
+twice, changes nothing.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from google.cloud.bigtable_v2.types import (
+    CheckAndMutateRowRequest,
+    CheckAndMutateRowResponse,
+    MutateRowRequest,
+    MutateRowResponse,
+)
+
+from services.bigtable_reader.adapters.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.row_chunks import READ_ROWS, Cell, read_rows
+from services.bigtable_reader.core.partitions import Piece, PieceId
+from services.bigtable_reader.core.records import Microseconds, Position
+from services.bigtable_reader.core.topology import Ending, Topology
+from shared.contracts.errors import MisconfiguredError
+
+FAMILIES: Final = ("shape", "piece", "partition", "reader")
+FORMAT: Final = 1
+
+_CHECK_AND_MUTATE: Final = Method("CheckAndMutateRow", CheckAndMutateRowRequest.pb(), CheckAndMutateRowResponse.pb())
+_MUTATE: Final = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
+_BIGTABLES_CLOCK: Final = -1
+_REPLACED: Final = 0
+
+Column = tuple[str, bytes]
+_VERSION: Final[Column] = ("shape", b"version")
+_ABOUT: Final[Column] = ("shape", b"about")
+_LEASE: Final[Column] = ("partition", b"lease")
+_SAVED: Final[Column] = ("partition", b"saved")
+_PRESENT: Final[Column] = ("reader", b"present")
+
+LeaseState = Literal["RUNNING", "RELEASED", "CLOSING"]
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Who may write a partition's row: ``claim`` is made up for each claim, ``renewals`` counts its writes."""
+
+    fence: int
+    renewals: int
+    claim: str
+    state: LeaseState
+
+    def encoded(self) -> bytes:
+        """Return the value of its cell."""
+        return f"{self.fence:08d} {self.renewals:08d} {self.claim} {self.state}".encode()
+
+    def renewed(self, state: LeaseState) -> "Lease":
+        """Return what the next write of its holder makes of it."""
+        return Lease(self.fence, self.renewals + 1, self.claim, state)
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What is saved of a partition."""
+
+    owner: str
+    position: Position
+    low_watermark: Microseconds
+    ceiling: int
+    ending: Ending | None = None
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a topology is of. ``table``: the full name of the source table."""
+
+    format: int
+    table: str
+    life: str
+    start: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """What a partition's row says."""
+
+    lease: Lease
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyRow:
+    """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock."""
+
+    version: bytes
+    table: str
+    topology: Topology
+    born: Mapping[PieceId, Microseconds]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a reader's row says: something new at each survey, and when that was, by Bigtable's clock."""
+
+    mark: bytes
+    at: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All rows of a stream. That of the pieces was read after those of the partitions."""
+
+    topology: TopologyRow | None
+    partitions: Mapping[PieceId, PartitionRow]
+    readers: Mapping[str, Presence]
+
+
+class PartitionRows:
+    """The rows of one change stream. TransientError of a write leaves open whether it was done, or will be."""
+
+    def __init__(self, channels: Channels, table: Table, stream: str) -> None:
+        if not stream or "#" in stream:
+            raise MisconfiguredError(f"CHANGE_STREAM_NAME is {stream!r}: name the stream, without #")
+        self.stream = stream
+        self.table = table
+        self._channels = channels
+        self._prefix = f"{stream}#".encode()
+        self._topology = self._prefix + b"topology"
+        self._partition = self._prefix + b"partition#"
+        self._reader = self._prefix + b"reader#"
+
+    async def scan(self) -> Scan:
+        """Read all rows of the stream."""
+        partitions, readers, topology = {}, {}, None
+        request = READ_ROWS.request(table_name=self.table.name, app_profile_id=self.table.app_profile)
+        rows = request.rows.row_ranges.add()
+        rows.start_key_closed = self._prefix
+        rows.end_key_open = self._prefix[:-1] + b"$"  # the letter after #
+        async for key, cells in self._rows(request):
+            if key == self._topology:
+                topology = _topology(key, cells)
+            elif key.startswith(self._partition):
+                partitions[PieceId(key[len(self._partition) :].decode())] = _partition(key, cells)
+            elif key.startswith(self._reader):
+                for cell in cells:
+                    presence = Presence(cell.value, Microseconds(cell.timestamp))
+                    readers[key[len(self._reader) :].decode()] = presence
+        return Scan(topology, partitions, readers)
+
+    async def topology(self) -> TopologyRow | None:
+        """Read the pieces."""
+        cells = await self._row(self._topology)
+        return _topology(self._topology, cells) if cells else None
+
+    async def partition(self, name: PieceId) -> PartitionRow | None:
+        """Read a partition's row."""
+        key = self._partition + name.encode()
+        cells = await self._row(key)
+        return _partition(key, cells) if cells else None
+
+    async def highest_stamp(self) -> int:
+        """Return the highest number that any stream of this partition table may have stamped; 0 where there is none."""
+        highest = 0
+        request = READ_ROWS.request(table_name=self.table.name, app_profile_id=self.table.app_profile)
+        async for key, cells in self._rows(request):
+            for cell in cells:
+                if (cell.family, cell.qualifier) == _SAVED:
+                    highest = max(highest, _decoded(key, cell.value, Content).ceiling)
+                elif cell.family == "piece":
+                    highest = max(highest, _decoded(key, cell.value, Piece).floor)
+        return highest
+
+    async def write_topology(self, before: TopologyRow | None, topology: Topology, table: str, mark: str) -> bool:
+        """Write pieces in the place of others, if those are still what is there; return whether they were."""
+        old = {} if before is None else {piece.id: piece for piece in before.topology.pieces}
+        new = {piece.id: piece for piece in topology.pieces}
+        about = About(FORMAT, table, topology.life, topology.start)
+        mutations = [
+            _set(_VERSION, f"{topology.version:08d} {mark}".encode()),
+            *([] if before else [_set(_ABOUT, msgspec.json.encode(about))]),
+            *(_delete(("piece", name.encode())) for name in old.keys() - new.keys()),
+            *(
+                _set(("piece", name.encode()), msgspec.json.encode(new[name]), _BIGTABLES_CLOCK)
+                for name in new.keys() - old.keys()
+            ),
+        ]
+        return await self._write(self._topology, _VERSION, None if before is None else before.version, mutations)
+
+    async def write_partition(self, name: PieceId, before: Lease | None, row: PartitionRow) -> bool:
+        """Write a partition's row, if its lease is still as it was; return whether it was."""
+        mutations = [_set(_LEASE, row.lease.encoded()), _set(_SAVED, msgspec.json.encode(row.content))]
+        expected = None if before is None else before.encoded()
+        return await self._write(self._partition + name.encode(), _LEASE, expected, mutations)
+
+    async def delete_partition(self, name: PieceId, before: Lease) -> bool:
+        """Delete a partition's row, if its lease is still as it was; return whether it was."""
+        return await self._write(self._partition + name.encode(), _LEASE, before.encoded(), [_delete_row()])
+
+    async def attend(self, owner: str, mark: str) -> None:
+        """Say that a reader is there. Nobody else writes that row; others delete it, on condition."""
+        mutations = [_delete(_PRESENT), _set(_PRESENT, mark.encode(), _BIGTABLES_CLOCK)]
+        await self._mutate(self._reader + owner.encode(), mutations)
+
+    async def leave(self, owner: str) -> None:
+        """Say that it is not there any more."""
+        await self._mutate(self._reader + owner.encode(), [_delete_row()])
+
+    async def forget_reader(self, owner: str, mark: bytes) -> bool:
+        """Delete what another reader left behind, if it has not come back."""
+        return await self._write(self._reader + owner.encode(), _PRESENT, mark, [_delete_row()])
+
+    async def _mutate(self, key: bytes, mutations: Sequence[Any]) -> None:
+        request = _MUTATE.request(table_name=self.table.name, app_profile_id=self.table.app_profile, row_key=key)
+        request.mutations.extend(mutations)
+        await self._channels.call(_MUTATE, self.table, request)
+
+    async def _write(self, key: bytes, column: Column, expected: bytes | None, mutations: Sequence[Any]) -> bool:
+        request = _CHECK_AND_MUTATE.request(
+            table_name=self.table.name, app_profile_id=self.table.app_profile, row_key=key
+        )
+        conditions = request.predicate_filter.chain.filters
+        family, qualifier = column
+        chosen = conditions.add().column_range_filter
+        chosen.family_name, chosen.start_qualifier_closed, chosen.end_qualifier_closed = family, qualifier, qualifier
+        conditions.add().cells_per_column_limit_filter = 1
+        if expected is None:
+            request.false_mutations.extend(mutations)
+        else:
+            value = conditions.add().value_range_filter
+            value.start_value_closed, value.end_value_closed = expected, expected
+            request.true_mutations.extend(mutations)
+        response = await self._channels.call(_CHECK_AND_MUTATE, self.table, request)
+        return bool(response.predicate_matched) == (expected is not None)
+
+    async def _row(self, key: bytes) -> Sequence[Cell]:
+        request = READ_ROWS.request(table_name=self.table.name, app_profile_id=self.table.app_profile)
+        request.rows.row_keys.append(key)
+        found: Sequence[Cell] = ()
+        async for _key, cells in self._rows(request):
+            found = cells
+        return found
+
+    async def _rows(self, request: Any) -> AsyncGenerator[tuple[bytes, list[Cell]], None]:
+        request.filter.cells_per_column_limit_filter = 1
+        async with aclosing(read_rows(self._channels, self.table, request)) as rows:
+            async for row in rows:
+                yield row
+
+
+def _set(column: Column, value: bytes, timestamp: int = _REPLACED) -> Any:
+    mutation = _MUTATE.request().mutations.add()
+    cell = mutation.set_cell
+    cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value = *column, timestamp, value
+    return mutation
+
+
+def _delete(column: Column) -> Any:
+    mutation = _MUTATE.request().mutations.add()
+    mutation.delete_from_column.family_name, mutation.delete_from_column.column_qualifier = column
+    return mutation
+
+
+def _delete_row() -> Any:
+    mutation = _MUTATE.request().mutations.add()
+    mutation.delete_from_row.SetInParent()
+    return mutation
+
+
+def _topology(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
+    found = {(cell.family, cell.qualifier): cell for cell in cells}
+    try:
+        version, about = found[_VERSION].value, found[_ABOUT].value
+        life = msgspec.json.decode(about, type=About)
+        if life.format > FORMAT:
+            raise MisconfiguredError(f"{_shown(key)} is of a newer version of this reader: upgrade this one")
+        pieces = {
+            cell.qualifier: msgspec.json.decode(cell.value, type=Piece) for cell in cells if cell.family == "piece"
+        }
+        topology = Topology(
+            life=life.life,
+            version=int(version.split()[0]),
+            start=life.start,
+            pieces=tuple(sorted(pieces.values(), key=lambda piece: piece.range)),
+        )
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        raise MisconfiguredError(_not_ours(key, error)) from error
+    born = {piece.id: Microseconds(found["piece", name].timestamp) for name, piece in pieces.items()}
+    return TopologyRow(version, life.table, topology, born)
+
+
+def _partition(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
+    found = {(cell.family, cell.qualifier): cell.value for cell in cells}
+    try:
+        fence, renewals, claim, state = found[_LEASE].decode().split()
+        lease = msgspec.convert(
+            {"fence": int(fence), "renewals": int(renewals), "claim": claim, "state": state}, type=Lease
+        )
+        return PartitionRow(lease, msgspec.json.decode(found[_SAVED], type=Content))
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        raise MisconfiguredError(_not_ours(key, error)) from error
+
+
+def _decoded(key: bytes, value: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise MisconfiguredError(_not_ours(key, error)) from error
+
+
+def _not_ours(key: bytes, error: Exception) -> str:
+    return (
+        f"row {_shown(key)} of the partition table is not what a reader wrote ({error}): it was changed from outside, "
+        "or cells of it were deleted by a garbage collection rule. Begin anew under another CHANGE_STREAM_NAME, and "
+        "write every row of the source once more"
+    )
+
+
+def _shown(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")

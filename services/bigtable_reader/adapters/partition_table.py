@@ -1,0 +1,329 @@
+"""The partition table: the pieces of the key space, how far each has been read, by whom; in a Bigtable table.
+
+What its rows look like is in `partition_rows.py`. No clock is compared with another machine's: that a lease is over is
+seen by its row staying as it is, on this machine's own clock; ages of pieces are differences of Bigtable's.
+"""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from services.bigtable_reader.adapters.held_row import HeldRow
+from services.bigtable_reader.adapters.partition_rows import (
+    Content,
+    Lease,
+    PartitionRow,
+    PartitionRows,
+    Scan,
+    TopologyRow,
+)
+from services.bigtable_reader.adapters.piece_row import PieceRow, Tended
+from services.bigtable_reader.core import topology as shape
+from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
+from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.topology import Ending, Patience, Reshaped
+from services.bigtable_reader.ports import PositionLostError
+from shared.contracts.errors import TransientError
+
+_AT_ONCE: Final = 50
+"""Calls in flight; a connection carries a hundred."""
+_MICROSECOND: Final = timedelta(microseconds=1)
+_GONE: Final = 10
+"""After how many leases a reader that was not seen is forgotten."""
+_REMEMBERED: Final = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What has not changed since when, by this machine's monotonic clock."""
+
+    what: bytes
+    since: float
+
+
+class BigtablePartitionStore:
+    """The partition table as one owner sees it. ``source``: the full name of the table whose changes are read."""
+
+    def __init__(
+        self,
+        rows: PartitionRows,
+        *,
+        source: str,
+        owner: str,
+        lease: timedelta,
+        retention: timedelta,
+        patience: Patience | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rows = rows
+        self._pieces = PieceRow(rows, source)
+        self._owner = owner
+        self._lease = lease.total_seconds()
+        self._retention = retention // _MICROSECOND
+        self._patience = patience or Patience()
+        self._monotonic = monotonic
+        self._log = structlog.get_logger().bind(change_stream=rows.stream)
+        self._scan: Scan | None = None
+        self._untended: Scan | None = None
+        self._now = Microseconds(0)
+        self._leases: Mapping[str, _Seen] = {}
+        self._present: Mapping[str, _Seen] = {}
+        self._held: dict[PieceId, HeldRow] = {}
+        self._claims: dict[str, None] = {}
+        self._ended: dict[tuple[PieceId, int], None] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+        """Remember the first pieces, unless any are known; return whether none were."""
+        if await self._pieces.find() is not None:
+            return False
+        await self._look()
+        begun = await self._pieces.begin(ranges, start, self._now)
+        await self._pieces.known()  # if another was first, it may be another table's
+        return begun
+
+    async def survey(self) -> Survey:
+        """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
+        scan = self._untended = await self._look()
+        at = self._monotonic()
+        return Survey(
+            () if scan.topology is None else scan.topology.topology.pieces,
+            {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
+            frozenset(owner for owner, seen in self._present.items() if at - seen.since < self._lease),
+            self._now,
+        )
+
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+        """Take those that are still free; return them with our fence, their position and their sequence's floor."""
+        scan = self._scan or await self._look()
+        answers = await self._each([piece for piece in pieces if piece.is_readable], lambda p: self._claim(p, scan))
+        claimed = [answer for answer in answers if isinstance(answer, Partition)]
+        _raise_first(answers, transient=not claimed)
+        if not claimed:
+            return []
+        # A piece may have ended since it was surveyed, and its row be gone. Nothing is read before this second look.
+        there = (await self._pieces.known()).topology.names
+        for partition in claimed:
+            if partition.piece.id not in there:
+                held = self._held.pop(partition.piece.id)
+                with contextlib.suppress(TransientError):  # whoever tends finds it
+                    await self._rows.delete_partition(held.name, held.lease)
+        return [partition for partition in claimed if partition.piece.id in there]
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
+
+        async def save(one: Progress) -> bool:
+            held = self._ours(one.partition)
+            if held is None:
+                return self._has_ended(one.partition)
+            kept = await held.save(one, "RELEASED" if release else "RUNNING")
+            if release or not kept:
+                self._drop(held)
+            return kept
+
+        answers = await self._each(progress, save)
+        _raise_first(answers)
+        return frozenset(one.partition.piece.id for one, kept in zip(progress, answers, strict=True) if not kept)
+
+    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+        """End a partition: children carry on, each above the ceiling; False if it is not ours."""
+        if not children:
+            raise ValueError("a partition ends with children; without them its position is kept")
+        partition = progress.partition
+        held = self._ours(partition)
+        if held is None:
+            return self._has_ended(partition)
+        if not await held.save(progress, "CLOSING", shape.successors(partition.piece.range, children)):
+            self._drop(held)
+            return False
+        _remember(self._ended, (partition.piece.id, partition.fence))
+        self._drop(held)
+        try:
+            await self._pieces.change(lambda row: shape.settle(row.topology, _ending(held)))
+            await self._rows.delete_partition(held.name, held.lease)
+        except TransientError as error:  # it has ended all the same: whoever tends next goes on from here
+            self._log.warning("roll_forward_put_off", piece=held.name, error=str(error))
+        return True
+
+    async def tend(self) -> Tended:
+        """Finish what others left behind, as the last survey showed it; return what was done since the last time."""
+        scan, self._untended = self._untended or await self._look(), None
+        if scan.topology is not None:
+            await self._tend(scan, scan.topology)
+        return self._pieces.done()
+
+    async def restart_from_time(self, partition: Partition) -> Partition | None:
+        """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
+        piece = partition.piece
+        if not piece.reconciled:
+            raise ValueError(f"piece {piece.id} was not reconciled: its position is the only one it may have")
+        if partition.position.start is not None:
+            raise PositionLostError(self._lost(f"{piece.range} was restarted from a time already"))
+        await self._look()
+        topology = (await self._pieces.known()).topology
+        try:
+            start = shape.restart(topology, partition.low_watermark, self._patience, self._kept_since)
+        except ValueError as error:
+            raise PositionLostError(self._lost(f"{piece.range}: {error}")) from error
+        restarted = replace(partition, position=Position(start=start))
+        progress = Progress(partition, restarted.position, partition.low_watermark, partition.ceiling)
+        if await self.advance([progress]):
+            return None
+        self._log.warning("restarted_from_time", piece=piece.id, range=str(piece.range), start=start)
+        return restarted
+
+    async def leave(self) -> None:
+        """Be counted among the readers no more."""
+        await self._rows.leave(self._owner)
+
+    async def _look(self) -> Scan:
+        await self._rows.attend(self._owner, uuid.uuid4().hex[:8])
+        scan = await self._rows.scan()
+        at = self._monotonic()
+        if scan.topology is not None:
+            self._pieces.check(scan.topology)
+        self._leases = _observed(self._leases, {name: row.lease.encoded() for name, row in scan.partitions.items()}, at)
+        self._present = _observed(self._present, {owner: one.mark for owner, one in scan.readers.items()}, at)
+        self._now = max((one.at for one in scan.readers.values()), default=self._now)
+        self._scan = scan
+        return scan
+
+    # Leases
+
+    def _is_free(self, name: PieceId, lease: Lease) -> bool:
+        return lease.state != "CLOSING" and self._is_left(name, lease)
+
+    def _is_left(self, name: PieceId, lease: Lease) -> bool:
+        """Tell whether nobody writes a row any more: closed, given back, not renewed, or ours without our knowing."""
+        if lease.state != "RUNNING" or lease.claim in self._claims:
+            return True
+        seen = self._leases.get(name)
+        return seen is not None and seen.what == lease.encoded() and self._monotonic() - seen.since >= self._lease
+
+    async def _claim(self, piece: Piece, scan: Scan) -> Partition | None:
+        before = scan.partitions.get(piece.id)
+        if piece.position is None or (before is not None and not self._is_free(piece.id, before.lease)):
+            return None
+        claim = uuid.uuid4().hex
+        _remember(self._claims, claim)
+        lease = Lease(1 if before is None else before.lease.fence + 1, 0, claim, "RUNNING")
+        content = Content(
+            owner=self._owner,
+            position=piece.position if before is None else before.content.position,
+            low_watermark=piece.low_watermark if before is None else before.content.low_watermark,
+            ceiling=max(piece.floor, 0 if before is None else before.content.ceiling),
+        )
+        row = PartitionRow(lease, content)
+        if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
+            return None
+        self._held[piece.id] = HeldRow(self._rows, piece.id, row)
+        return Partition(
+            piece=piece,
+            position=content.position,
+            low_watermark=content.low_watermark,
+            floor=content.ceiling,
+            ceiling=content.ceiling,
+            fence=lease.fence,
+            owner=self._owner,
+        )
+
+    def _ours(self, partition: Partition) -> HeldRow | None:
+        held = self._held.get(partition.piece.id)
+        return None if held is None or held.lease.fence != partition.fence else held
+
+    def _has_ended(self, partition: Partition) -> bool:
+        return (partition.piece.id, partition.fence) in self._ended
+
+    def _drop(self, held: HeldRow) -> None:
+        if self._held.get(held.name) is held:
+            del self._held[held.name]
+
+    async def _each(self, items: Iterable[T], call: Callable[[T], Awaitable[object]]) -> list[object]:
+        async def one(item: T) -> object:
+            async with self._room:
+                return await call(item)
+
+        return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+    # Tending
+
+    async def _tend(self, scan: Scan, found: TopologyRow) -> None:
+        endings = {name: row.content.ending for name, row in scan.partitions.items() if row.content.ending is not None}
+        if shape.settle(found.topology, endings) is not None:
+            found = await self._pieces.change(lambda row: shape.settle(row.topology, endings))
+        if self._reconciled(found) is not None:
+            found = await self._pieces.change(self._reconciled)
+        if scan.partitions.keys() - found.topology.names:
+            there = (await self._pieces.known()).topology.names  # read after the rows: a new piece's is not deleted
+            for name, row in scan.partitions.items():
+                if name not in there and self._is_left(name, row.lease):
+                    await self._rows.delete_partition(name, row.lease)
+        for owner, presence in scan.readers.items():
+            seen = self._present.get(owner)
+            if seen is not None and self._monotonic() - seen.since >= _GONE * self._lease:
+                await self._rows.forget_reader(owner, presence.mark)
+
+    def _reconciled(self, found: TopologyRow) -> Reshaped | None:
+        waited = {name: (self._now - born) * _MICROSECOND for name, born in found.born.items()}
+        try:
+            return shape.reconcile(found.topology, waited, self._patience, self._kept_since)
+        except ValueError as error:
+            raise PositionLostError(self._lost(str(error))) from error
+
+    @property
+    def _kept_since(self) -> Microseconds:
+        return Microseconds(self._now - self._retention)
+
+    def _lost(self, why: str) -> str:
+        return (
+            f"a position in {self._pieces.source} is lost: {why}. Begin anew under another CHANGE_STREAM_NAME (which "
+            "skips the changes in between), and write every row of the source once more"
+        )
+
+
+def saved(row: PartitionRow, *, free: bool) -> Saved:
+    """Return what a partition's row says to everybody."""
+    return Saved(
+        owner="" if row.lease.state == "RELEASED" else row.content.owner,
+        fence=row.lease.fence,
+        state="CLOSING" if row.lease.state == "CLOSING" else "RUNNING",
+        low_watermark=row.content.low_watermark,
+        free=free,
+    )
+
+
+def _ending(held: HeldRow) -> Mapping[PieceId, Ending]:
+    return {} if held.ending is None else {held.name: held.ending}
+
+
+def _observed(before: Mapping[str, _Seen], now: Mapping[str, bytes], at: float) -> Mapping[str, _Seen]:
+    """Return since when each value is what it is, as far as was seen."""
+    seen = {}
+    for name, what in now.items():
+        known = before.get(name)
+        seen[name] = known if known is not None and known.what == what else _Seen(what, at)
+    return seen
+
+
+def _remember(memory: dict[T, None], what: T) -> None:
+    memory[what] = None
+    if len(memory) > _REMEMBERED:
+        del memory[next(iter(memory))]
+
+
+def _raise_first(answers: Sequence[object], *, transient: bool = True) -> None:
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    for error in sorted(errors, key=lambda error: isinstance(error, TransientError)):
+        if transient or not isinstance(error, TransientError):
+            raise error

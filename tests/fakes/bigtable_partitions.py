@@ -1,0 +1,313 @@
+"""The PartitionStore port of the Bigtable reader in memory: one table, and any number of owners' views of it."""
+
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from msgspec.structs import replace
+
+from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
+from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.topology import (
+    Ending,
+    Patience,
+    Reshaped,
+    Topology,
+    begin,
+    reconcile,
+    restart,
+    settle,
+    successors,
+)
+from services.bigtable_reader.ports import PositionLostError
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+
+@dataclass
+class Row:
+    """What is saved of a partition that somebody took."""
+
+    owner: str
+    fence: int
+    claim: int
+    position: Position
+    low_watermark: Microseconds
+    ceiling: int
+    renewals: int = 0
+    state: Literal["RUNNING", "RELEASED", "CLOSING"] = "RUNNING"
+    ending: Ending | None = None
+
+
+@dataclass
+class PartitionTable:
+    """The world: what all owners read and write. ``now``: Bigtable's clock."""
+
+    now: Callable[[], Microseconds]
+    topology: Topology | None = None
+    source: str = ""
+    born: dict[PieceId, Microseconds] = field(default_factory=dict)
+    rows: dict[PieceId, Row] = field(default_factory=dict)
+    readers: dict[str, int] = field(default_factory=dict)
+    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def become(self, topology: Topology) -> None:
+        """Take other pieces."""
+        self.topology = topology
+        self.born = {name: self.born.get(name, self.now()) for name in topology.names}
+
+
+@dataclass
+class Done:
+    """What was done to the pieces."""
+
+    split: int = 0
+    merged: int = 0
+    reconciled: int = 0
+
+
+async def _nothing() -> None:
+    """Neither fail nor take time."""
+
+
+class FakePartitionStore:
+    """One owner's view. ``monotonic``: its machine's clock, in seconds. ``step``: awaited before and after each effect.
+
+    What ``step`` raises after an effect is a reply that was lost; raised for good, the owner is dead.
+    """
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        owner: str,
+        lease: timedelta,
+        monotonic: Callable[[], float],
+        *,
+        source: str = "projects/p/instances/i/tables/t",
+        retention: timedelta = timedelta(days=7),
+        patience: Patience | None = None,
+        step: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self.table = table
+        self._owner = owner
+        self._lease = lease.total_seconds()
+        self._monotonic = monotonic
+        self._source = source
+        self._retention = retention // timedelta(microseconds=1)
+        self._patience = patience or Patience()
+        self._step = step
+        self._claims: set[int] = set()
+        self._seen: dict[PieceId, tuple[object, float]] = {}
+        self._present: dict[str, tuple[int, float]] = {}
+        self._closed: set[tuple[PieceId, int]] = set()
+        self._done = Done()
+
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+        """Remember the first pieces, unless any are known; return whether none were."""
+        await self._step()
+        if self.table.topology is not None:
+            self._check()
+            return False
+        ceilings = [row.ceiling for row in self.table.rows.values()]
+        floor = max(ceilings, default=0)
+        try:
+            first = begin(ranges, life=f"{next(self.table.numbers)}", start=start, floor=max(floor, self.table.now()))
+        except ValueError as error:
+            raise TransientError(str(error)) from error
+        self.table.source = self._source
+        self.table.become(first)
+        return True
+
+    async def survey(self) -> Survey:
+        """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
+        await self._step()
+        self._check()
+        self.table.readers[self._owner] = next(self.table.numbers)
+        at = self._monotonic()
+        rows = self.table.rows.items()
+        self._seen = {
+            name: seen if (seen := self._seen.get(name)) is not None and seen[0] == _lease(row) else (_lease(row), at)
+            for name, row in rows
+        }
+        self._present = {
+            owner: seen if (seen := self._present.get(owner)) is not None and seen[0] == mark else (mark, at)
+            for owner, mark in self.table.readers.items()
+        }
+        survey = Survey(
+            () if self.table.topology is None else self.table.topology.pieces,
+            {name: self._saved(name, row) for name, row in rows},
+            frozenset(owner for owner, (_mark, since) in self._present.items() if at - since < self._lease),
+            self.table.now(),
+        )
+        await self._step()
+        return survey
+
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+        """Take those that are still free; return them with our fence, their position and their sequence's floor."""
+        await self._step()
+        claimed = []
+        for piece in pieces:
+            row = self.table.rows.get(piece.id)
+            there = self.table.topology is not None and piece.id in self.table.topology.names
+            if not there or piece.position is None or not piece.is_readable:
+                continue
+            if row is not None and not self._is_free(piece.id, row):
+                continue
+            claim = next(self.table.numbers)
+            self._claims.add(claim)
+            taken = self.table.rows[piece.id] = Row(
+                owner=self._owner,
+                fence=1 if row is None else row.fence + 1,
+                claim=claim,
+                position=piece.position if row is None else row.position,
+                low_watermark=piece.low_watermark if row is None else row.low_watermark,
+                ceiling=max(piece.floor, 0 if row is None else row.ceiling),
+            )
+            claimed.append(
+                Partition(
+                    piece=piece,
+                    position=taken.position,
+                    low_watermark=taken.low_watermark,
+                    floor=taken.ceiling,
+                    ceiling=taken.ceiling,
+                    fence=taken.fence,
+                    owner=self._owner,
+                )
+            )
+        await self._step()
+        return claimed
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
+        await self._step()
+        lost = set()
+        for one in progress:
+            row = self._ours(one.partition)
+            if row is not None and row.state != "CLOSING":
+                row.position = one.position
+                row.low_watermark = max(row.low_watermark, one.low_watermark)
+                row.ceiling = max(row.ceiling, one.ceiling)
+                row.renewals += 1
+                row.state = "RELEASED" if release else "RUNNING"
+            elif row is None and not self._has_closed(one.partition):
+                lost.add(one.partition.piece.id)
+        await self._step()
+        return frozenset(lost)
+
+    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+        """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours."""
+        if not children:
+            raise ValueError("a partition ends with children; without them its position is kept")
+        await self._step()
+        partition = progress.partition
+        row = self._ours(partition)
+        if row is None:
+            return self._has_closed(partition)
+        if row.state != "CLOSING":
+            row.ceiling = max(row.ceiling, progress.ceiling)
+            row.low_watermark = max(row.low_watermark, progress.low_watermark)
+            row.position = progress.position
+            row.state, row.renewals = "CLOSING", row.renewals + 1
+            row.ending = Ending(successors(partition.piece.range, children), row.ceiling, row.low_watermark)
+            self._closed.add((partition.piece.id, partition.fence))
+            await self._step()
+        self._settle()
+        await self._step()
+        self._forget()
+        await self._step()
+        return True
+
+    async def tend(self) -> Done:
+        """Finish what others left behind: roll closed partitions forward, put merged ones together, and reconcile."""
+        await self._step()
+        if self.table.topology is not None:
+            self._settle()
+            await self._step()
+            self._reconcile(self.table.topology)
+            self._forget()
+        done, self._done = self._done, Done()
+        return done
+
+    async def restart_from_time(self, partition: Partition) -> Partition | None:
+        """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
+        if not partition.piece.reconciled:
+            raise ValueError(f"piece {partition.piece.id} was not reconciled")
+        if partition.position.start is not None:
+            raise PositionLostError("restarted already")
+        await self._step()
+        assert self.table.topology is not None
+        try:
+            start = restart(self.table.topology, partition.low_watermark, self._patience, self._kept_since)
+        except ValueError as error:
+            raise PositionLostError(str(error)) from error
+        restarted = replace(partition, position=Position(start=start))
+        lost = await self.advance([Progress(partition, restarted.position, partition.low_watermark, partition.ceiling)])
+        return None if lost else restarted
+
+    async def leave(self) -> None:
+        """Be counted among the readers no more."""
+        await self._step()
+        self.table.readers.pop(self._owner, None)
+
+    def _check(self) -> None:
+        if self.table.topology is not None and self.table.source != self._source:
+            raise MisconfiguredError(f"the stream is of {self.table.source}: another CHANGE_STREAM_NAME")
+
+    def _saved(self, name: PieceId, row: Row) -> Saved:
+        return Saved(
+            owner="" if row.state == "RELEASED" else row.owner,
+            fence=row.fence,
+            state="CLOSING" if row.state == "CLOSING" else "RUNNING",
+            low_watermark=row.low_watermark,
+            free=self._is_free(name, row),
+        )
+
+    def _is_free(self, name: PieceId, row: Row) -> bool:
+        if row.state != "RUNNING":
+            return row.state == "RELEASED"
+        if row.claim in self._claims:
+            return True
+        seen = self._seen.get(name)
+        return seen is not None and seen[0] == _lease(row) and self._monotonic() - seen[1] >= self._lease
+
+    def _ours(self, partition: Partition) -> Row | None:
+        row = self.table.rows.get(partition.piece.id)
+        return row if row is not None and row.claim in self._claims and row.fence == partition.fence else None
+
+    def _has_closed(self, partition: Partition) -> bool:
+        return (partition.piece.id, partition.fence) in self._closed
+
+    def _settle(self) -> None:
+        endings = {name: row.ending for name, row in self.table.rows.items() if row.ending is not None}
+        if self.table.topology is not None:
+            self._reshape(settle(self.table.topology, endings))
+
+    def _reconcile(self, topology: Topology) -> None:
+        now = self.table.now()
+        waited = {name: timedelta(microseconds=now - born) for name, born in self.table.born.items()}
+        try:
+            self._reshape(reconcile(topology, waited, self._patience, self._kept_since))
+        except ValueError as error:
+            raise PositionLostError(str(error)) from error
+
+    def _reshape(self, reshaped: Reshaped | None) -> None:
+        if reshaped is not None:
+            self.table.become(reshaped.topology)
+            self._done.split += reshaped.split
+            self._done.merged += reshaped.merged
+            self._done.reconciled += reshaped.reconciled
+
+    def _forget(self) -> None:
+        assert self.table.topology is not None
+        gone = self.table.rows.keys() - self.table.topology.names
+        for name in gone:
+            del self.table.rows[name]
+
+    @property
+    def _kept_since(self) -> Microseconds:
+        return Microseconds(self.table.now() - self._retention)
+
+
+def _lease(row: Row) -> tuple[int, int, str]:
+    return row.claim, row.renewals, row.state
