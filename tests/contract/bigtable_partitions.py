@@ -1,0 +1,187 @@
+"""What the tests of the Bigtable reader's PartitionStore are made of, and a connection that breaks when it is told."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal, Protocol
+
+from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Method, Table
+from services.bigtable_reader.core.partitions import Partition, Piece, Progress, Survey, overlapping, uncovered
+from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.topology import Patience
+from services.bigtable_reader.ports import PartitionStore
+from shared.contracts.errors import TransientError
+
+LEASE: Final = timedelta(seconds=10)
+MINUTE: Final = 60_000_000
+LONG: Final = Patience(merge=timedelta(days=1), token=timedelta(days=1))
+NO_PATIENCE: Final = Patience(merge=timedelta(), token=timedelta())
+
+
+class Open(Protocol):
+    """How a test gets an owner's view of the table."""
+
+    def __call__(self, owner: str, *, patience: Patience = LONG, source: str = "t") -> PartitionStore: ...
+
+
+@dataclass
+class Stores:
+    """Owners' views of one partition table, and a way to let their leases end."""
+
+    open: Open
+    monotonic: list[float] = field(default_factory=lambda: [1_000.0])
+
+    async def let_leases_end(self, *watching: PartitionStore) -> None:
+        """Let the time of a lease pass, before the eyes of those who watch."""
+        for store in watching:
+            await store.survey()
+        self.monotonic[0] += LEASE.total_seconds() * 1.5
+        for store in watching:
+            await store.survey()
+
+
+def span(text: str) -> KeyRange:
+    """Return `a-c` as a range; nothing before or behind the dash is the end of all keys."""
+    start, end = text.split("-")
+    return KeyRange(start.encode(), end.encode())
+
+
+def child(part: str, partition: str | None = None, named: str | None = None) -> Child:
+    """Return a child with a token for a range, of a partition: the range itself unless another is named."""
+    return Child(token(part, named), span(partition or part))
+
+
+def token(part: str, named: str | None = None) -> RangeToken:
+    return RangeToken(span(part), named or f"token of {part}")
+
+
+def tokens(*parts: str) -> Position:
+    return Position(tuple(token(part) for part in parts))
+
+
+async def begun(store: PartitionStore, *ranges: str) -> Microseconds:
+    """Begin with these ranges now; return when that is."""
+    start = (await store.survey()).now
+    assert await store.begin([span(one) for one in ranges], start)
+    return start
+
+
+async def whole(store: PartitionStore) -> Survey:
+    """Survey, and check that the key space is covered, and never twice."""
+    survey = await store.survey()
+    ranges = [piece.range for piece in survey.pieces]
+    assert uncovered(ranges) == []
+    assert overlapping(ranges) == []
+    return survey
+
+
+async def pieces(store: PartitionStore) -> list[str]:
+    """Return each piece as `range:tokens -> target`; a time is `@`."""
+    return [shown(piece) for piece in (await whole(store)).pieces]
+
+
+def shown(piece: Piece) -> str:
+    position = piece.position
+    at = "" if position is None else "@" if position.start is not None else ",".join(t.token for t in position.tokens)
+    target = "" if piece.target is None else f" -> {_span(piece.target)}"
+    return f"{_span(piece.range)}:{at.replace('token of ', '')}{target}"
+
+
+def _span(range_: KeyRange) -> str:
+    return f"{range_.start.decode()}-{range_.end.decode()}"
+
+
+async def take(store: PartitionStore, *keys: str) -> list[Partition]:
+    """Claim the pieces that hold these keys, which have to be free; in the order of the keys."""
+    survey = await store.survey()
+    wanted = [piece for key in keys for piece in survey.pieces if key.encode() in piece.range]
+    claimed = {partition.piece.id: partition for partition in await store.claim(wanted)}
+    assert claimed.keys() == {piece.id for piece in wanted}
+    return [claimed[piece.id] for piece in wanted]
+
+
+def reached(partition: Partition, *, minutes: int = 0, ceiling: int = 0, at: str | None = None) -> Progress:
+    """Return progress by so many minutes, up to the token of that name, asking for a ceiling above the floor."""
+    range_ = partition.piece.range
+    position = partition.position if at is None else Position((RangeToken(range_, at),))
+    watermark = Microseconds(partition.low_watermark + minutes * MINUTE)
+    return Progress(partition, position, watermark, partition.floor + ceiling)
+
+
+class KilledError(Exception):
+    """The process is dead."""
+
+
+When = Literal["before", "after", "late"]
+
+
+class BreakingChannels(Channels):
+    """A connection on which the requests that are numbered in ``breaks`` fail, from 1: unsent, unanswered or late.
+
+    A late request is sent by `deliver`, when its sender has long given it up. With ``kills``, everything behind the
+    first that fails does so too: its sender is dead.
+    """
+
+    def __init__(self, emulator_host: str, breaks: dict[int, When] | None = None, *, kills: bool = False) -> None:
+        super().__init__(emulator_host)
+        self.breaks = breaks or {}
+        self.requests: list[str] = []
+        self._kills = kills
+        self._dead = False
+        self._late: list[Coroutine[Any, Any, Any]] = []
+
+    def restart_counting(self, breaks: dict[int, When] | None = None) -> None:
+        """Number the requests from 1 again."""
+        self.requests.clear()
+        self.breaks = breaks or {}
+
+    async def deliver(self) -> None:
+        """Send what is late."""
+        late, self._late = self._late, []
+        for request in late:
+            await request
+
+    async def call(self, method: Method, table: Table, request: Any, *, timeout: float = TIMEOUT) -> Any:  # noqa: ASYNC109
+        when = self._next(method)
+        if when == "late":
+            self._late.append(super().call(method, table, request, timeout=timeout))
+        if when in ("before", "late"):
+            raise self._broken()
+        answer = await super().call(method, table, request, timeout=timeout)
+        if when == "after":
+            raise self._broken()
+        return answer
+
+    async def stream(
+        self,
+        method: Method,
+        table: Table,
+        request: Any,
+        *,
+        timeout: float | None = TIMEOUT,  # noqa: ASYNC109
+    ) -> AsyncGenerator[Any, None]:
+        if self._next(method) is not None:
+            raise self._broken()
+        async for answer in super().stream(method, table, request, timeout=timeout):
+            yield answer
+
+    def _next(self, method: Method) -> When | None:
+        if self._dead:
+            raise self._broken()
+        self.requests.append(method.name)
+        return self.breaks.get(len(self.requests))
+
+    def _broken(self) -> Exception:
+        self._dead |= self._kills
+        return KilledError() if self._kills else TransientError("UNAVAILABLE")
+
+
+async def until_known(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Make a call again for as long as nothing is known of its outcome."""
+    for _attempt in range(20):
+        try:
+            return await call()
+        except TransientError:
+            await asyncio.sleep(0)
+    raise AssertionError("never known")
