@@ -1,4 +1,4 @@
-"""The local platform: ``python -m deploy.local run | up | down | status | query SQL | sql DML``."""
+"""The local platform: ``python -m deploy.local run | up | down | status | query SQL | sql DML | add``."""
 
 import argparse
 import contextlib
@@ -16,10 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.local.background import BackgroundPlatform, UpSettings
+from deploy.local.bigtable import BigtableInstance
+from deploy.local.cells import Increment
+from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
 from deploy.local.emulators import ROOT, find_java, find_sdk
 from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError
 from deploy.local.run import RunSettings, run
-from deploy.local.services import Pipeline, child_environment, show_status
+from deploy.local.services import BigtablePipeline, Flow, Pipeline, child_environment, show_status
 from deploy.local.source import SpannerInstance
 from deploy.local.stack import DATABASES, Say
 from deploy.local.target import BigQueryDataset
@@ -68,8 +71,12 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
             return show_status(environment, state.readers, state.consumer)
         case "query":
             return _query(_up(platform), arguments.statement, console)
+        case "add":
+            _up(platform)
+            return _add(platform, arguments, console)
         case _:
-            return _sql(_up(platform), arguments.database, arguments.statement, console)
+            _up(platform)
+            return _sql(platform, arguments.database, arguments.statement, console)
 
 
 def _run(console: Console, stop: Stop) -> int:
@@ -93,8 +100,8 @@ def _run(console: Console, stop: Stop) -> int:
             raise
 
 
-def _query(pipeline: Pipeline, statement: str, console: Console) -> int:
-    with contextlib.closing(BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)) as dataset:
+def _query(flow: Flow, statement: str, console: Console) -> int:
+    with contextlib.closing(BigQueryDataset(flow.bigquery_rest, flow.project, flow.dataset)) as dataset:
         rows = dataset.query(statement)
     if rows:
         table = Table()
@@ -107,18 +114,34 @@ def _query(pipeline: Pipeline, statement: str, console: Console) -> int:
     return 0
 
 
-def _sql(pipeline: Pipeline, database: str, statement: str, console: Console) -> int:
+def _sql(platform: BackgroundPlatform, database: str, statement: str, console: Console) -> int:
+    pipeline = next((one for one in platform.state().readers if isinstance(one, Pipeline)), None)
+    if pipeline is None:
+        raise MisconfiguredError("Spanner is not up: `make down`, and then `make up SOURCES=both`")
     with contextlib.closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
         rows, committed = instance.database(database).execute(statement)
     console.print(f"{rows} rows changed, committed at {format_timestamp(committed)}")
     return 0
 
 
-def _up(platform: BackgroundPlatform) -> Pipeline:
-    pipeline = platform.pipeline()
+def _add(platform: BackgroundPlatform, arguments: argparse.Namespace, console: Console) -> int:
+    """Add to a counter of a row in Bigtable."""
+    pipeline = next((one for one in platform.state().readers if isinstance(one, BigtablePipeline)), None)
     if pipeline is None:
+        raise MisconfiguredError("Bigtable is not up: `make down`, and then `make up SOURCES=both`")
+    family, _, qualifier = arguments.cell.partition(":")
+    amounts = [(family, qualifier.encode(), arguments.amount)]
+    with contextlib.closing(BigtableInstance(pipeline.bigtable, pipeline.project, pipeline.instance)) as instance:
+        instance.apply(Increment(arguments.table, arguments.row_key.encode(), amounts))
+    console.print("1 row changed")
+    return 0
+
+
+def _up(platform: BackgroundPlatform) -> Flow:
+    flow = platform.flow()
+    if flow is None:
         raise MisconfiguredError("nothing is up: `make up` first")
-    return pipeline
+    return flow
 
 
 def _check_needs() -> None:
@@ -155,7 +178,7 @@ def _say(console: Console) -> Say:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("run", help="the whole pipeline, from start to proof (ROWS, SECONDS, RATE)")
+    commands.add_parser("run", help="the whole pipeline, from start to proof (SOURCES, ROWS, SECONDS, RATE)")
     commands.add_parser("up", help="the same, left running")
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people
@@ -165,6 +188,11 @@ def _arguments() -> argparse.Namespace:
     names = [demo.name for demo in DATABASES]
     sql.add_argument("--database", choices=names, default=names[0], help="which database; %(default)s")
     sql.add_argument("statement")
+    add = commands.add_parser("add", help="add to a counter in Bigtable")
+    add.add_argument("table", help=f"such as {AIRPORT_TRAFFIC.name}")
+    add.add_argument("row_key")
+    add.add_argument("cell", help="family:qualifier")
+    add.add_argument("amount", type=int)
     return parser.parse_args()
 
 

@@ -11,21 +11,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
 from deploy.local import guard
-from deploy.local.demo.workloads import workloads
+from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
 from deploy.local.emulators import ROOT
 from deploy.local.processes import GRACE, ProcessDiedError, Processes, StopRequestedError, wait_until
-from deploy.local.services import Pipeline
-from deploy.local.stack import Say, Stack, load, running_stack
+from deploy.local.run import sides_of, wait_until_loaded
+from deploy.local.services import AnyPipeline, BigtablePipeline, Flow, Pipeline
+from deploy.local.stack import Say, Sources, Stack, running_stack
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
@@ -36,24 +36,41 @@ _APPLY_PATIENCE: Final = timedelta(minutes=2)
 _STOP_PATIENCE: Final = 5 * GRACE
 _COMMAND: Final = ".venv/bin/python -m deploy.local"
 _A_FLIGHT: Final = "carrier = 'UA' AND flight = 1545 AND flight_date = '2013-01-01'"  # the first of the year
+_A_DAY: Final = "JFK#2013-01-01"
+_IN_SPANNER: Final = f"""change a row in Spanner, and see it in BigQuery:
+  {_COMMAND} sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
+  {_COMMAND} query "SELECT * FROM airlines WHERE carrier = 'UA'"
+in the database of the PostgreSQL dialect:
+  {_COMMAND} sql --database weather "UPDATE stations SET name = 'Idlewild' WHERE code = 'JFK'"
+  {_COMMAND} query "SELECT code, name, position FROM stations WHERE code = 'JFK'"
+or a flight, and see every version of it and how long each held:
+  {_COMMAND} sql "UPDATE flights SET tail_number = 'N12345' WHERE {_A_FLIGHT}"
+  {_COMMAND} query "SELECT tail_number, valid_from, valid_to, is_current FROM flights_history WHERE {_A_FLIGHT}"
+"""
+_IN_BIGTABLE: Final = f"""count flights in a row of Bigtable, and see it in BigQuery:
+  {_COMMAND} add {AIRPORT_TRAFFIC.name} "{_A_DAY}" totals:departures 1000
+  {_COMMAND} query "SELECT departures, carriers FROM {AIRPORT_TRAFFIC.name} WHERE row_key = '{_A_DAY}'"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpSettings:
     """How much data the platform that stays holds."""
 
+    sources: Sources = setting("which sources: both, spanner or bigtable", default="spanner")
     rows: int = setting("flights that are loaded at the start", default=1000, least=1, most=336_776)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `down`, `query`, `sql` and `status` need to know of the platform that is up."""
+    """What `down`, `query`, `sql`, `add` and `status` need to know of the platform that is up."""
 
     supervisor: int
     sessions: list[int]
-    pipeline: Pipeline | None
+    flow: Flow | None
+    """None: it is not up yet."""
     text: str
-    readers: Sequence[Pipeline] = ()
+    readers: Sequence[AnyPipeline] = ()
     consumer: str = ""
     """Its ``host:port``."""
 
@@ -88,7 +105,7 @@ class BackgroundPlatform:
 
         def ready() -> bool:
             nonlocal told
-            over = supervisor.poll() is not None or self.pipeline() is not None
+            over = supervisor.poll() is not None or self.flow() is not None
             text = self._log.read_text(errors="replace")
             for line in text[told:].splitlines():
                 say(line)
@@ -135,18 +152,20 @@ class BackgroundPlatform:
                 say("already up")
                 return 1
             self._write(State(os.getpid(), [], None, ""))
-            made = workloads(settings.rows)
-            with Processes(self._directory, environment, stop) as processes, running_stack(processes, say) as stack:
+            with (
+                Processes(self._directory, environment, stop) as processes,
+                running_stack(processes, say, settings.sources) as stack,
+            ):
                 say("loading, and waiting until it is in BigQuery")
-                loads = [load(one.database, workload, stop) for one, workload in zip(stack.sources, made, strict=True)]
-                loaded = sum(loads, Counter[str]())
-                if not stack.wait_until_applied(loaded, _APPLY_PATIENCE, stop) and not stop.requested:
+                sides = sides_of(stack, settings.rows)
+                for side in sides:
+                    side.load(stop)
+                if not wait_until_loaded(stack, sides, _APPLY_PATIENCE, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
                 text = _how_to_use(stack, self._directory)
-                readers = [source.pipeline for source in stack.sources]
                 sessions = processes.sessions()
                 say(text)  # before `up` is told that it is up, and ends
-                self._write(State(os.getpid(), sessions, stack.pipeline, text, readers, stack.consumer.address))
+                self._write(State(os.getpid(), sessions, stack.flow, text, stack.pipelines, stack.consumer.address))
                 while not stop.wait(_CHECK_EVERY):
                     processes.check()
             return 0
@@ -154,13 +173,12 @@ class BackgroundPlatform:
     def state(self) -> State:
         """Return what the supervisor wrote."""
         state = json.loads(self._state.read_text())
-        pipeline = Pipeline(**state["pipeline"]) if state["pipeline"] else None
-        readers = [Pipeline(**each) for each in state.get("readers", ())]
-        return State(**{**state, "pipeline": pipeline, "readers": readers})
+        flow = Flow(**state["flow"]) if state["flow"] else None
+        return State(**{**state, "flow": flow, "readers": [_pipeline(each) for each in state["readers"]]})
 
-    def pipeline(self) -> Pipeline | None:
-        """Return the pipeline that is up, if any; not yet while it starts."""
-        return self.state().pipeline if self._state.exists() and self._is_up() else None
+    def flow(self) -> Flow | None:
+        """Return what is up, if anything; not yet while it starts."""
+        return self.state().flow if self._state.exists() and self._is_up() else None
 
     def _write(self, state: State) -> None:
         new = self._state.with_suffix(".new")
@@ -184,36 +202,50 @@ class BackgroundPlatform:
                 yield True
 
 
+def _pipeline(saved: Mapping[str, Any]) -> AnyPipeline:
+    kind = BigtablePipeline if "bigtable" in saved else Pipeline
+    return kind(**{each.name: saved[each.name] for each in fields(kind)})
+
+
 def _how_to_use(stack: Stack, directory: Path) -> str:
-    pipeline = stack.pipeline
-    services = {
-        **{
-            f"reader of {one.demo.name}": f"http://{one.reader.address}/metrics   ({one.demo.dialect})"
-            for one in stack.sources
-        },
-        "cdc_consumer": f"http://{stack.consumer.address}/metrics",
-    }
-    listed = "\n".join(f"  {name:<20} {address}" for name, address in services.items())
+    flow = stack.flow
+    emulators, services, examples = [], [], []
+    if stack.databases:
+        spanner = stack.databases[0]
+        path = spanner.database.instance.path
+        emulators.append(f"Spanner emulator     {spanner.pipeline.spanner}   (SPANNER_EMULATOR_HOST; {path})")
+        services += [
+            (f"reader of {one.demo.name}", f"{one.reader.address}/metrics   ({one.demo.dialect})")
+            for one in stack.databases
+        ]
+        examples.append(_IN_SPANNER)
+    if stack.wide_tables:
+        bigtable = stack.wide_tables[0]
+        told = f"(BIGTABLE_EMULATOR_HOST; {bigtable.instance.path})"
+        emulators.append(f"Bigtable emulator    {bigtable.pipeline.bigtable}   {told}")
+        services += [
+            (f"reader of {one.demo.name}", f"{one.reader.address}/metrics   (Bigtable)") for one in stack.wide_tables
+        ]
+        examples.append(_IN_BIGTABLE)
+    services.append(("cdc_consumer", f"{stack.consumer.address}/metrics"))
+    width = max(len(name) for name, _ in services)
+    running = "\n".join(
+        [
+            *(f"  {line}" for line in emulators),
+            f"  Pub/Sub emulator     {flow.pubsub}   (PUBSUB_EMULATOR_HOST; {flow.topology.topic})",
+            f"  BigQuery stand-in    http://{flow.bigquery_rest} (REST), {flow.bigquery_grpc} (write API)",
+            *(f"  {name:<{width}} http://{address}" for name, address in services),
+            f"  {'logs':<{width}} {directory}",
+        ]
+    )
+    table = "flights" if stack.databases else AIRPORT_TRAFFIC.name
     return f"""up:
-  Spanner emulator     {pipeline.spanner}   (SPANNER_EMULATOR_HOST; {stack.sources[0].database.instance.path})
-  Pub/Sub emulator     {pipeline.pubsub}   (PUBSUB_EMULATOR_HOST; {pipeline.topology.topic})
-  BigQuery stand-in    http://{pipeline.bigquery_rest} (REST), {pipeline.bigquery_grpc} (write API)
-{listed}
-  logs                 {directory}
-change a row in Spanner, and see it in BigQuery:
-  {_COMMAND} sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
-  {_COMMAND} query "SELECT * FROM airlines WHERE carrier = 'UA'"
-in the database of the PostgreSQL dialect:
-  {_COMMAND} sql --database weather "UPDATE stations SET name = 'Idlewild' WHERE code = 'JFK'"
-  {_COMMAND} query "SELECT code, name, position FROM stations WHERE code = 'JFK'"
-or a flight, and see every version of it and how long each held:
-  {_COMMAND} sql "UPDATE flights SET tail_number = 'N12345' WHERE {_A_FLIGHT}"
-  {_COMMAND} query "SELECT tail_number, valid_from, valid_to, is_current FROM flights_history WHERE {_A_FLIGHT}"
-how the services are:
+{running}
+{"".join(examples)}how the services are:
   {_COMMAND} status
 the same with the Cloud SDK's own tool:
-  bq --api=http://{pipeline.bigquery_rest} --oauth_access_token=any --project_id={pipeline.project} query \\
-    --nouse_legacy_sql "SELECT carrier, COUNT(*) FROM {pipeline.dataset}.flights GROUP BY carrier"
+  bq --api=http://{flow.bigquery_rest} --oauth_access_token=any --project_id={flow.project} query \\
+    --nouse_legacy_sql "SELECT COUNT(*) FROM {flow.dataset}.{table}"
 end it: make down"""
 
 

@@ -1,4 +1,4 @@
-"""Whether BigQuery equals Spanner: every row and every column of every table by value, and exactly what differs.
+"""Whether BigQuery equals its source: every row and every column of every table by value, and exactly what differs.
 
 *Equal* is what the type map says it is: TIMESTAMP to the microsecond, NaN equal to NaN, NUMERIC and JSON by value, an
 array that is NULL equal to an empty one, and a key of BYTES, FLOAT64 or FLOAT32 a text.
@@ -26,6 +26,7 @@ class TableShape:
     name: str
     columns: Mapping[str, str]
     key: Sequence[str]
+    source: str = "Spanner"
 
 
 @dataclass(slots=True)
@@ -95,14 +96,14 @@ def compare(
         if key in seen:
             result.differs(f"{_name(shape, row)}: twice in BigQuery")
         elif key not in wanted:
-            result.differs(f"{_name(shape, row)}: in BigQuery and not in Spanner{_applied(row)}")
+            result.differs(f"{_name(shape, row)}: in BigQuery and not in {shape.source}{_applied(row)}")
         else:
             for what in _differences(shape, wanted[key], row):
                 result.differs(f"{_name(shape, row)}: {what}{_applied(row)}")
         seen.add(key)
     for key, row in wanted.items():
         if key not in seen:
-            result.differs(f"{_name(shape, row)}: in Spanner and not in BigQuery")
+            result.differs(f"{_name(shape, row)}: in {shape.source} and not in BigQuery")
     return result
 
 
@@ -147,9 +148,11 @@ def _differences(shape: TableShape, source: Mapping[str, Any], target: Mapping[s
         if column not in target:
             differences.append(f"column {column} is not in BigQuery")
         elif canonical(_base(googlesql), source[column]) != canonical(_base(googlesql), target[column]):
-            differences.append(f"{column} is {target[column]!r} in BigQuery and {source[column]!r} in Spanner")
+            both = f"{target[column]!r} in BigQuery and {source[column]!r} in {shape.source}"
+            differences.append(f"{column} is {both}")
     ours = {SEQUENCE, COMMIT_TIMESTAMP}
-    differences += [f"column {name} is not in Spanner" for name in target if name not in shape.columns.keys() | ours]
+    others = [name for name in target if name not in shape.columns.keys() | ours]
+    differences += [f"column {name} is not in {shape.source}" for name in others]
     return differences
 
 

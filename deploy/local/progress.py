@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from deploy.local.stack import Stack
+from deploy.local.sides import Side
 
 _REFRESH: Final = timedelta(seconds=1)
 _PLAIN_EVERY: Final = 5
@@ -20,11 +20,11 @@ _PLAIN_EVERY: Final = 5
 class Progress:
     """Refreshed by a thread of its own: one live table on a terminal, a plain line now and then elsewhere."""
 
-    def __init__(self, console: Console, stack: Stack, changes: Mapping[str, int]) -> None:
-        """Show how far the committed ``changes``, counted by table, have come."""
+    def __init__(self, console: Console, sides: Sequence[Side], left: Callable[[], int]) -> None:
+        """Show how far the changes of all sides have come; ``left`` tells how many are to be applied."""
         self._console = console
-        self._stack = stack
-        self._changes = changes
+        self._sides = sides
+        self._left = left
         self._began = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
@@ -54,13 +54,9 @@ class Progress:
     def _figures(self) -> list[tuple[str, str, str, str]]:
         """Return of each database its name, how much is committed and published, and how far its reader is behind."""
         figures = []
-        for source in self._stack.sources:
-            reader = source.reader.metrics()
-            lag = reader.get("millrace_reader_lag_seconds")
-            committed = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
-            published = reader.get("millrace_published_changes_total", 0)
-            behind = "-" if lag is None else f"{lag:.1f} s"
-            figures.append((source.demo.name, f"{committed:,}", f"{published:,.0f}", behind))
+        for one in (each for side in self._sides for each in side.figures()):
+            behind = "-" if one.behind is None else f"{one.behind:.1f} s"
+            figures.append((one.name, f"{one.committed:,}", f"{one.published:,}", behind))
         return figures
 
     def _line(self) -> str:
@@ -71,11 +67,10 @@ class Progress:
         return f"{self._summary()}: {sources}"
 
     def _summary(self) -> str:
-        left = self._stack.to_be_applied(dict(self._changes))
-        return f"after {time.monotonic() - self._began:3.0f} s, {left:,} to be applied"
+        return f"after {time.monotonic() - self._began:3.0f} s, {self._left():,} to be applied"
 
     def _table(self) -> Table:
-        table = Table("database", "committed", "published", "reader behind", caption=self._summary())
+        table = Table("source", "committed", "published", "reader behind", caption=self._summary())
         for row in self._figures():
             table.add_row(*row)
         return table

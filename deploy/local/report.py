@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from rich.console import Console
 from rich.table import Table
@@ -12,23 +13,39 @@ from deploy.local.demo.added_columns import ColumnStory
 from deploy.local.demo.latency import Latencies
 from deploy.local.demo.schema import KEYS
 from deploy.local.history import HistoryComparison, told
+from deploy.local.wide_comparison import ChangeLogComparison
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A database of the demo and its tables, compared."""
+    """A database of the demo and its tables, or a table of its own, compared."""
 
     name: str
-    dialect: str
+    kind: str
+    """Its dialect, or Bigtable."""
     tables: Sequence[TableComparison]
-    histories: Sequence[HistoryComparison]
-    partitions_split: float
-    partitions_merged: float
+    split: float
+    """How many of its partitions were split, merged, and made whole again after a merge that did not come."""
+    merged: float
+    reconciled: float = 0
+    histories: Sequence[HistoryComparison] = ()
+    change_logs: Sequence[ChangeLogComparison] = ()
+
+    @property
+    def all(self) -> Sequence[TableComparison]:
+        """Return every comparison, those of histories and change logs last."""
+        return [*self.tables, *(one.result for one in self.histories), *(one.result for one in self.change_logs)]
 
     @property
     def equal(self) -> bool:
-        """Tell whether BigQuery equals it, histories included."""
-        return all(one.equal for one in self.tables) and all(one.equal for one in self.histories)
+        """Tell whether BigQuery equals it, histories and change logs included."""
+        return all(one.equal for one in self.all)
+
+    @property
+    def reshaped(self) -> str:
+        """Say what became of its partitions."""
+        reconciled = f", {self.reconciled:.0f} reconciled" if self.reconciled else ""
+        return f"{self.name} {self.split:.0f} split, {self.merged:.0f} merged{reconciled}"
 
 
 @dataclass(frozen=True)
@@ -43,51 +60,61 @@ class AddedColumnSeen:
 
 
 @dataclass(frozen=True)
+class SideFound:
+    """What a run has found out about one kind of source."""
+
+    name: str
+    databases: Sequence[Compared]
+    changes: Mapping[str, int]
+    latencies: Latencies
+    columns: Sequence[AddedColumnSeen] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """All that a run has found out."""
 
-    databases: Sequence[Compared]
-    changes: Mapping[str, int]
+    sides: Sequence[SideFound]
     written: Mapping[str, int]
-    latencies: Latencies
-    columns: Sequence[AddedColumnSeen]
 
     @property
     def equal(self) -> bool:
-        """Tell whether BigQuery equals Spanner."""
-        return all(database.equal for database in self.databases)
+        """Tell whether BigQuery equals its sources."""
+        return all(database.equal for side in self.sides for database in side.databases)
 
     def print(self, console: Console) -> None:
         """Print it, what is most wanted last."""
-        table = Table("dialect", "table", "rows", "differences", "changes", "rows written")
+        table = Table("source", "table", "rows", "differences", "changes", "rows written")
         for column in table.columns[2:]:
             column.justify = "right"
-        for database in self.databases:
-            table.add_section()
-            for one in database.tables:
-                differences = f"{one.differing:,}" if one.differing else "none"
-                numbers = (f"{self.changes.get(one.table, 0):,}", f"{self.written.get(one.table, 0):,}")
-                table.add_row(database.dialect, one.table, f"{one.rows:,}", differences, *numbers)
+        for side in self.sides:
+            for database in side.databases:
+                table.add_section()
+                for one in database.tables:
+                    differences = f"{one.differing:,}" if one.differing else "none"
+                    numbers = (f"{side.changes.get(one.table, 0):,}", f"{self.written.get(one.table, 0):,}")
+                    table.add_row(database.kind, one.table, f"{one.rows:,}", differences, *numbers)
         console.print(table)
-        self._line(console, "commit to queryable", str(self.latencies))
-        split = ", ".join(
-            f"{one.name} {one.partitions_split:.0f} split, {one.partitions_merged:.0f} merged" for one in self.databases
-        )
-        self._line(console, "partitions", split)
-        for seen in self.columns:
-            self._line(console, "column added in mid-stream", _added(seen))
-        for database in self.databases:
+        databases = [database for side in self.sides for database in side.databases]
+        for side in self.sides:
+            self._line(console, f"{side.name}, commit to queryable", str(side.latencies))
+        self._line(console, "partitions", "; ".join(database.reshaped for database in databases))
+        for side in self.sides:
+            for seen in side.columns:
+                self._line(console, "column added in mid-stream", _added(seen))
+        for database in databases:
             for history in database.histories:
                 self._history(console, history)
-        for database in self.databases:
-            for one in (*database.tables, *(history.result for history in database.histories)):
-                for named in one.named:
-                    self._line(console, "  differs", named)
-                if one.differing > len(one.named):
-                    console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
-        console.print(
-            "BigQuery equals Spanner, every column of every row" if self.equal else "BigQuery does NOT equal Spanner"
-        )
+            for log in database.change_logs:
+                self._line(console, f"change log of {log.table}", _replayed(log))
+        for one in chain.from_iterable(database.all for database in databases):
+            for named in one.named:
+                self._line(console, "  differs", named)
+            if one.differing > len(one.named):
+                console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
+        names = " and ".join(side.name for side in self.sides)
+        equal, unequal = f"equals {names}, every column of every row", f"does NOT equal {names}"
+        console.print(f"BigQuery {equal if self.equal else unequal}")
 
     def _history(self, console: Console, history: HistoryComparison) -> None:
         repeats = history.rows - history.changes
@@ -109,6 +136,14 @@ class Report:
 
     def _line(self, console: Console, what: str, text: str) -> None:
         console.print(f"{what}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _replayed(log: ChangeLogComparison) -> str:
+    repeats = log.rows - log.entries
+    twice = f" ({repeats:,} of them repeated)" if repeats else ""
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(log.kinds.items()))
+    agree = "replayed, they are Bigtable's cells" if log.equal else "replayed, they are NOT Bigtable's cells"
+    return f"{log.entries:,} entries{twice}: {kinds}; {agree}"
 
 
 def _added(seen: AddedColumnSeen) -> str:

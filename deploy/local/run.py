@@ -1,161 +1,120 @@
 """`make run`: the whole pipeline on this machine, from start to proof."""
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from rich.console import Console
 
-from deploy.local.comparison import compare_tables, table_shapes
-from deploy.local.demo.added_columns import AddedColumns, ColumnStory, rows_with
-from deploy.local.demo.latency import Latencies, LatencyProbe
-from deploy.local.demo.workload import Transaction, Workload
-from deploy.local.demo.workloads import workloads
-from deploy.local.history import compare_history
+from deploy.local.bigtable_side import BigtableSide
+from deploy.local.demo.workloads import wide_workload, workloads
 from deploy.local.processes import Processes, StopRequestedError
 from deploy.local.progress import Progress
-from deploy.local.report import AddedColumnSeen, Compared, Report
-from deploy.local.stack import Say, Source, Stack, load, running_stack
+from deploy.local.report import Compared, Report
+from deploy.local.sides import Pace, Side
+from deploy.local.spanner_side import SpannerSide
+from deploy.local.stack import Say, Sources, Stack, running_stack
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
-_LOOK_AGAIN: Final = timedelta(seconds=1)
-_SAMPLES_A_SECOND: Final = 5
-_CHANGES_A_TRANSACTION: Final = 4
-_SHARES: Final = (3, 1)
-"""Of the changes: flights and weather."""
+_LOOK_AGAIN: Final = timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The size of a run."""
 
+    sources: Sources = setting("which sources: both, spanner or bigtable", default="spanner")
     rows: int = setting("flights that are loaded at the start", default=3000, least=1, most=336_776)
     seconds: int = setting("how long rows are changed after that", default=30, least=1)
-    rate: int = setting("changes a second", default=60, least=1)
+    rate: int = setting("changes a second, in each source", default=60, least=1)
     patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=60))
     seed: int = setting("which changes are made", default=2013)
 
     @property
-    def changes(self) -> int:
-        """Return how many changes are made after the start."""
-        return self.rate * self.seconds
-
-
-@dataclass(frozen=True)
-class Changed:
-    """What was seen while rows were changed."""
-
-    latencies: Latencies
-    columns: Sequence[ColumnStory]
-    began: float
+    def pace(self) -> Pace:
+        """Return how rows are changed after the start."""
+        return Pace(self.rate, self.seconds)
 
 
 def run(settings: RunSettings, processes: Processes, console: Console, say: Say) -> int:
-    """Run it all; return 0 where BigQuery equals Spanner in the end, and 1 with what differs."""
+    """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
     stop = processes.stop
-    made = workloads(settings.rows, settings.changes, settings.seed)
-    with running_stack(processes, say) as stack:
-        told = list(zip(stack.sources, made, strict=True))
-        changes: Counter[str] = Counter()
-        with Progress(console, stack, changes):
-            say(f"loading {settings.rows:,} flights, with planes, airlines, airports and the weather")
-            for source, workload in told:
-                changes += load(source.database, workload, stop)
-            say(f"loaded {changes.total():,} rows; waiting until they are applied")
-            # so that latencies are not those of the load
-            stack.wait_until_applied(changes, settings.patience, stop)
-            say(f"changing rows: {settings.rate} changes a second for {settings.seconds} s")
-            changed = _change(settings, stack, told, changes, stop, say)
+    with running_stack(processes, say, settings.sources) as stack:
+        sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed)
+        names = " and ".join(side.name for side in sides)
+        with Progress(console, sides, lambda: to_be_applied(stack, sides)):
+            say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
+            loaded = sum(side.load(stop) for side in sides)
+            say(f"loaded {loaded:,} rows; waiting until they are applied")
+            wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
+            say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
+            _change(sides, settings, stop, say)
             if stop.requested:
                 raise StopRequestedError("asked to stop")
-            say("writes have stopped; waiting until BigQuery equals Spanner")
-            databases = _until_equal(settings, stack, changes, stop)
+            say(f"writes have stopped; waiting until BigQuery equals {names}")
+            compared = _until_equal(stack, sides, settings.patience, stop)
         processes.check()
-        report = Report(
-            databases=databases,
-            changes=changes,
-            written=stack.dataset.rows_written(),
-            latencies=changed.latencies,
-            columns=[
-                AddedColumnSeen(story, changed.began, *rows_with(stack.dataset, story.column))
-                for story in changed.columns
-                if story.seen is not None
-            ],
-        )
+        found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
+        report = Report(found, stack.dataset.rows_written())
     report.print(console)
     return 0 if report.equal else 1
 
 
-def _change(
-    settings: RunSettings,
-    stack: Stack,
-    told: Sequence[tuple[Source, Workload]],
-    changes: Counter[str],
-    stop: Stop,
-    say: Say,
-) -> Changed:
-    """Commit transactions for the time and at the rate asked for, as far as the emulator keeps up.
-
-    A third of them made, or half of the time over, each database gets its column.
-    """
-    every = max(1, settings.rate // _CHANGES_A_TRANSACTION // _SAMPLES_A_SECOND)
-    began, done, added = time.monotonic(), 0, False
-    tables = {table: rows for _, workload in told for table, rows in workload.tables.items()}
-    with LatencyProbe(stack.dataset, every, stop) as probe, AddedColumns(stack.dataset) as columns:
-        for source, transaction in _mixed(told, settings.changes):
-            passed = time.monotonic() - began
-            if passed > settings.seconds + 1:
-                say(f"the emulator takes fewer than {settings.rate} changes a second: {done:,} are made")
-                break
-            due = began + done / settings.rate
-            if stop.wait(timedelta(seconds=max(0.0, due - time.monotonic()))):
-                break
-            at = source.database.commit(transaction.writes)
-            changes.update(transaction.changes)
-            done += sum(transaction.changes.values())
-            probe.committed(transaction, at, tables)
-            columns.committed(transaction, at)
-            if not added and (3 * done >= settings.changes or 2 * passed >= settings.seconds):
-                added = True
-                for each, workload in told:
-                    columns.add(each.database, workload)
-                    column = workload.demo.added
-                    say(f"added column {column.name} to {column.table}; changes carry it from now on")
-        return Changed(probe.finish(settings.patience), columns.finish(settings.patience), began)
+def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013) -> list[Side]:
+    """Return the sources that run, each with so many rows to load and data for so many changes after that."""
+    sides: list[Side] = []
+    if stack.databases:
+        sides.append(SpannerSide(stack, workloads(rows, changes, seed)))
+    if stack.wide_tables:
+        sides.append(BigtableSide(stack, wide_workload(rows, changes, seed), seed))
+    return sides
 
 
-def _mixed(told: Sequence[tuple[Source, Workload]], wanted: int) -> Iterator[tuple[Source, Transaction]]:
-    """Yield the transactions of all databases, each having its share of the changes at any time."""
-    coming = [workload.changes(wanted) for _, workload in told]
-    done = [0] * len(told)
-    while sum(done) < wanted:
-        turn = min(range(len(told)), key=lambda number: done[number] / _SHARES[number])
-        transaction = next(coming[turn])
-        done[turn] += sum(transaction.changes.values())
-        yield told[turn][0], transaction
+def to_be_applied(stack: Stack, sides: Sequence[Side]) -> int:
+    """Return how much of what is known to come BigQuery does not have yet."""
+    return max(0, sum(side.to_apply() for side in sides) - stack.applied())
 
 
-def _until_equal(settings: RunSettings, stack: Stack, changes: Counter[str], stop: Stop) -> list[Compared]:
-    """Compare as soon as everything is said to be applied, and again until equal or out of patience."""
-    deadline = time.monotonic() + settings.patience.total_seconds()
-    stack.wait_until_applied(changes, settings.patience, stop)
-    while True:
-        databases = [_compare(source, stack, changes) for source in stack.sources]
-        if all(database.equal for database in databases) or time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
-            return databases
+def wait_until_loaded(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> bool:
+    """Wait until all that was loaded is applied; return whether that came within patience."""
+    return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), patience, stop)
 
 
-def _compare(source: Source, stack: Stack, changes: Counter[str]) -> Compared:
-    tables = compare_tables(source.database, stack.dataset, source.demo.keys)
-    shapes = table_shapes(source.database) if source.demo.histories else {}
-    histories = [
-        compare_history(shapes[table], source.database.query(f"SELECT * FROM {table}"), stack.dataset, changes[table])
-        for table in source.demo.histories
-    ]
-    counted = source.reader.metrics()
-    split, merged = (counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged"))
-    return Compared(source.demo.name, source.demo.dialect, tables, histories, split, merged)
+def _change(sides: Sequence[Side], settings: RunSettings, stop: Stop, say: Say) -> None:
+    """Change the rows of all sources at once; if that fails with one, the others stop too."""
+    with ThreadPoolExecutor(len(sides), thread_name_prefix="changes") as pool:
+        changing = [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
+        done, _ = wait(changing, return_when=FIRST_EXCEPTION)
+        if any(one.exception() for one in done):
+            stop.request()
+    for one in changing:
+        one.result()
+
+
+def _until_equal(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> list[Sequence[Compared]]:
+    """Compare as soon as everything is said to be applied, and again what differs until equal or out of patience."""
+    compared: list[Sequence[Compared]] = [()] * len(sides)
+
+    def equal() -> bool:
+        if to_be_applied(stack, sides) and time.monotonic() < deadline:
+            return False
+        for number, side in enumerate(sides):
+            if not compared[number] or not all(database.equal for database in compared[number]):
+                compared[number] = side.compare()
+        return all(database.equal for databases in compared for database in databases)
+
+    deadline = time.monotonic() + patience.total_seconds() / 2
+    _wait(equal, patience, stop)
+    return [databases or side.compare() for databases, side in zip(compared, sides, strict=True)]
+
+
+def _wait(condition: Callable[[], bool], patience: timedelta, stop: Stop) -> bool:
+    deadline = time.monotonic() + patience.total_seconds()
+    while not condition():
+        if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
+            return False
+    return True

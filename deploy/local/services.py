@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,6 +25,7 @@ from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import Topology, create_topology
 
 READER: Final = "services.spanner_reader"
+BIGTABLE_READER: Final = "services.bigtable_reader"
 CONSUMER: Final = "services.cdc_consumer"
 PATIENCE: Final = timedelta(seconds=120)
 """How long a service may take to be ready: Spark's start on a busy machine, and some."""
@@ -35,18 +36,13 @@ _KEPT: Final = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipeline:
-    """One pipeline: the addresses of what it stands on, and the names of what it reads and writes."""
+class Flow:
+    """What all pipelines into one dataset share: the topic, the dataset, and what is told of tables."""
 
-    spanner: str
     pubsub: str
     bigquery_rest: str
     bigquery_grpc: str
-    database: str
-    change_stream: str
     project: str
-    instance: str
-    partition_database: str | None = None
     name: str = "millrace"
     """Its topic and dataset, and the first part of the other names."""
     tables_file: str | None = None
@@ -72,23 +68,6 @@ class Pipeline:
         with open_channel(self.pubsub) as channel:
             create_topology(channel, self.topology)
 
-    def reader_environment(self, start: Nanoseconds | None = None) -> dict[str, str]:
-        """Return the settings of a reader of this pipeline."""
-        topology = self.topology
-        settings = {
-            "GOOGLE_CLOUD_PROJECT": self.project,
-            "SPANNER_EMULATOR_HOST": self.spanner,
-            "PUBSUB_EMULATOR_HOST": self.pubsub,
-            "SPANNER_INSTANCE": self.instance,
-            "SPANNER_DATABASE": self.database,
-            "PARTITION_DATABASE": self.partition_database or self.database,
-            "CHANGE_STREAM": self.change_stream,
-            "TOPIC": topology.topic,
-            "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
-            **self._tables_file(),
-        }
-        return settings if start is None else {**settings, "START_TIMESTAMP": format_timestamp(start)}
-
     def consumer_environment(self, checkpoint: Path) -> dict[str, str]:
         """Return the settings of a consumer of this pipeline."""
         topology = self.topology
@@ -106,8 +85,70 @@ class Pipeline:
             **self._tables_file(),
         }
 
+    def _publishing(self, start: Nanoseconds | None) -> dict[str, str]:
+        """Return the settings that readers of any source have in common."""
+        topology = self.topology
+        settings = {
+            "GOOGLE_CLOUD_PROJECT": self.project,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "TOPIC": topology.topic,
+            "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
+            **self._tables_file(),
+        }
+        return settings if start is None else {**settings, "START_TIMESTAMP": format_timestamp(start)}
+
     def _tables_file(self) -> dict[str, str]:
         return {} if self.tables_file is None else {"TABLES_FILE": self.tables_file}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(Flow):
+    """A pipeline from a change stream of a Spanner database: the names of what it reads."""
+
+    module: ClassVar[str] = READER
+
+    spanner: str
+    database: str
+    change_stream: str
+    instance: str
+    partition_database: str | None = None
+
+    def reader_environment(self, start: Nanoseconds | None = None) -> dict[str, str]:
+        """Return the settings of a reader of this pipeline."""
+        return {
+            **self._publishing(start),
+            "SPANNER_EMULATOR_HOST": self.spanner,
+            "SPANNER_INSTANCE": self.instance,
+            "SPANNER_DATABASE": self.database,
+            "PARTITION_DATABASE": self.partition_database or self.database,
+            "CHANGE_STREAM": self.change_stream,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigtablePipeline(Flow):
+    """A pipeline from the change stream of a Bigtable table."""
+
+    module: ClassVar[str] = BIGTABLE_READER
+
+    bigtable: str
+    """The address of the front before the emulator."""
+    instance: str
+    table: str
+    app_profile: str
+
+    def reader_environment(self, start: Nanoseconds | None = None) -> dict[str, str]:
+        """Return the settings of a reader of this pipeline."""
+        return {
+            **self._publishing(start),
+            "BIGTABLE_EMULATOR_HOST": self.bigtable,
+            "BIGTABLE_INSTANCE": self.instance,
+            "BIGTABLE_TABLE": self.table,
+            "APP_PROFILE": self.app_profile,
+        }
+
+
+AnyPipeline = Pipeline | BigtablePipeline
 
 
 @dataclass(frozen=True)
@@ -145,17 +186,17 @@ class Service:
 
 def start_reader(
     processes: Processes,
-    pipeline: Pipeline,
+    pipeline: AnyPipeline,
     name: str = "spanner_reader",
     *,
     start: Nanoseconds | None = None,
     **more: str,
 ) -> Service:
     """Start a reader; ``more`` are settings that replace or add to the pipeline's."""
-    return _start(processes, READER, name, {**pipeline.reader_environment(start), **more})
+    return _start(processes, pipeline.module, name, {**pipeline.reader_environment(start), **more})
 
 
-def start_consumer(processes: Processes, pipeline: Pipeline, name: str = "cdc_consumer", **more: str) -> Service:
+def start_consumer(processes: Processes, pipeline: Flow, name: str = "cdc_consumer", **more: str) -> Service:
     """Start a consumer; one of the same name goes on at the checkpoint of the one before."""
     settings = pipeline.consumer_environment(processes.directory / f"{name}-checkpoint")
     return _start(processes, CONSUMER, name, {**settings, **more})
@@ -167,10 +208,10 @@ def wait_until_ready(processes: Processes, *services: Service, patience: timedel
         processes.wait_until(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
 
 
-def show_status(environment: Mapping[str, str], readers: Sequence[Pipeline], consumer: str) -> int:
+def show_status(environment: Mapping[str, str], readers: Sequence[AnyPipeline], consumer: str) -> int:
     """Let the services' own `status` say how they are, the consumer's at its ``host:port``; return the worst code."""
     environment = {**environment, "PYTHONPATH": str(ROOT)}
-    asked = [([READER, "status"], {**environment, **pipeline.reader_environment()}) for pipeline in readers]
+    asked = [([pipeline.module, "status"], {**environment, **pipeline.reader_environment()}) for pipeline in readers]
     asked.append(([CONSUMER, "status", "--address", consumer], environment))
     return max(subprocess.run([sys.executable, "-m", *what], env=told, check=False).returncode for what, told in asked)
 

@@ -1,8 +1,9 @@
-"""From commit in Spanner to visible in a query: measured on samples, by asking BigQuery again and again.
+"""From commit at the source to visible in a query: measured on samples, by asking BigQuery again and again.
 
 A sample is one upserted row of a transaction. It is seen when a query returns the row as this change or a newer one
 left it; the time taken is when the answer was here, so it holds up to one pause and one query too much, never too
-little. A sample whose row is deleted before it is seen is given up, and counted.
+little. A sample whose row is deleted before it is seen is given up, and counted. Bigtable does not say when a call was
+committed: there the time begins before the call.
 """
 
 import math
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
-from deploy.local.demo.schema import KEYS
 from deploy.local.demo.workload import Transaction
 from deploy.local.target import BigQueryDataset
 from shared.contracts.timestamps import Nanoseconds
@@ -61,8 +61,10 @@ class Latencies:
 class LatencyProbe:
     """Samples every n-th transaction; a thread of its own asks BigQuery. Use as a block; `finish` gives the result."""
 
-    def __init__(self, dataset: BigQueryDataset, every: int, stop: Stop) -> None:
+    def __init__(self, dataset: BigQueryDataset, keys: Mapping[str, Sequence[str]], every: int, stop: Stop) -> None:
+        """``keys`` are the primary keys of the tables in BigQuery."""
         self._dataset = dataset
+        self._keys = keys
         self._every = every
         self._stop = stop
         self._lock = threading.Lock()
@@ -84,18 +86,22 @@ class LatencyProbe:
 
     def committed(self, transaction: Transaction, at: Nanoseconds, there: Mapping[str, Collection[Key]]) -> None:
         """Be told of a commit; ``there`` are the keys of all tables after it."""
+        upserts = [write for write in transaction.writes if write.operation != "delete"]
+        sample = None
+        if upserts:
+            write = upserts[-1]
+            sample = Sample(write.table, tuple(write.row[column] for column in self._keys[write.table]), at)
+        self.written(sample, there)
+
+    def written(self, sample: Sample | None, there: Mapping[str, Collection[Key]]) -> None:
+        """Be told of a commit and of the row by which it would be seen, if any; ``there`` are all keys after it."""
         with self._lock:
-            kept = [sample for sample in self._waiting if sample.key in there[sample.table]]
+            kept = [each for each in self._waiting if each.key in there[each.table]]
             self._given_up += len(self._waiting) - len(kept)
             self._waiting = kept
             self._transactions += 1
-            if self._transactions % self._every:
-                return
-            upserts = [write for write in transaction.writes if write.operation != "delete"]
-            if upserts:
-                write = upserts[-1]
-                key = tuple(write.row[column] for column in KEYS[write.table])
-                self._waiting.append(Sample(write.table, key, at))
+            if self._transactions % self._every == 0 and sample is not None:
+                self._waiting.append(sample)
 
     def finish(self, patience: timedelta) -> Latencies:
         """Wait until every sample is seen, or patience ends; return what was measured."""
@@ -129,7 +135,7 @@ class LatencyProbe:
             by_table[sample.table].add(sample.key)
         seen = set()
         for table, keys in by_table.items():
-            applied = self._dataset.applied(table, KEYS[table], sorted(keys))
+            applied = self._dataset.applied(table, self._keys[table], sorted(keys))
             seen |= {
                 sample
                 for sample in samples

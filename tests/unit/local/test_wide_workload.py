@@ -1,0 +1,94 @@
+"""The calls to Bigtable are the same each time, of every kind that they promise, and as many as are asked for."""
+
+from collections import Counter
+
+import pytest
+
+from deploy.local.cells import Call, CheckAndMutate, DropRows, Increment, MutateRow, MutateRows, newest
+from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, CORRECTED, HOURLY_WEATHER, TOTALS, WIDE_TABLES
+from deploy.local.demo.wide_workload import Departure, Hour, WideWorkload, read_departures, read_hours
+from shared.contracts.bigtable_options import CellColumn
+from shared.contracts.tables_file import read_tables_file
+
+
+@pytest.fixture(scope="module")
+def hours() -> list[Hour]:
+    return read_hours(900)
+
+
+@pytest.fixture(scope="module")
+def departures() -> list[Departure]:
+    return read_departures(2000)
+
+
+@pytest.fixture
+def workload(hours: list[Hour], departures: list[Departure]) -> WideWorkload:
+    return WideWorkload(hours, departures, 100)
+
+
+def all_of(workload: WideWorkload, wanted: int = 3000) -> list[tuple[Call, int]]:
+    return [*workload.load(), *workload.changes(wanted)]
+
+
+def test_the_same_seed_makes_the_same_calls(hours: list[Hour], departures: list[Departure]) -> None:
+    first, second = WideWorkload(hours, departures, 100), WideWorkload(hours, departures, 100)
+
+    assert all_of(first) == all_of(second)
+    assert first.weather.rows == second.weather.rows
+    assert all_of(WideWorkload(hours, departures, 100, seed=7)) != all_of(WideWorkload(hours, departures, 100))
+
+
+def test_it_changes_as_many_rows_as_asked_for_and_not_many_more(workload: WideWorkload) -> None:
+    loaded = sum(rows for _, rows in workload.load())
+    changed = sum(rows for _, rows in workload.changes(500))
+
+    assert loaded == 200
+    assert 500 <= changed <= 510
+
+
+def test_calls_of_every_kind_are_made(workload: WideWorkload) -> None:
+    calls = [call for call, _ in all_of(workload)]
+
+    assert {type(call) for call in calls} == {MutateRow, MutateRows, CheckAndMutate, Increment, DropRows}
+    mutations = Counter(type(one).__name__ for call in calls if isinstance(call, MutateRow) for one in call.mutations)
+    assert mutations.keys() == {"SetCell", "DeleteCells", "DeleteFamily", "DeleteRow"}
+    dropped = [rows for call, rows in all_of(workload) if isinstance(call, DropRows)]
+    assert max(dropped) > 1, "some drop more than one row"
+    assert max(dropped) <= 3, "and none drops many"
+
+
+def test_row_keys_of_a_station_begin_with_the_latest_hour(hours: list[Hour]) -> None:
+    of_one = [hour for hour in hours if hour.row_key.startswith(b"JFK#")]
+
+    assert sorted(of_one, key=lambda hour: hour.row_key) == sorted(of_one, key=lambda hour: hour.at, reverse=True)
+
+
+def test_counters_end_as_the_flights_say(departures: list[Departure]) -> None:
+    workload = WideWorkload([], departures, 50)
+    list(workload.load())
+
+    counted = sum(
+        int.from_bytes(newest(row[TOTALS][b"departures"]), signed=True) for row in workload.traffic.rows.values()
+    )
+    assert counted == 50
+
+
+def test_corrections_are_left_in_more_versions_than_one(workload: WideWorkload) -> None:
+    all_of(workload)
+    versions = [len(cells) for row in workload.weather.rows.values() for cells in row.get(CORRECTED, {}).values()]
+
+    assert max(versions) > HOURLY_WEATHER.versions, "so that the mirror has to leave some out"
+
+
+def test_what_is_said_of_the_tables_is_what_the_tables_file_says() -> None:
+    file = read_tables_file("\n".join(table.options for table in WIDE_TABLES))
+
+    weather, traffic = (file.options(table.name) for table in WIDE_TABLES)
+    assert (weather.mode, traffic.mode) == ("both", "mirror")
+    assert (weather.bigtable.versions, weather.bigtable.cell_timestamps) == (3, True)
+    assert traffic.bigtable.values == "base64"
+    assert [column.name for column in weather.bigtable.cell_columns] == ["temperature_f", "humidity"]
+    assert traffic.bigtable.cell_columns[0] == CellColumn(
+        name="departures", family=TOTALS, qualifier=b"departures", type="INT64", encoding="big_endian"
+    )
+    assert AIRPORT_TRAFFIC.table.families == {TOTALS: 1, "carriers": 1}
