@@ -9,6 +9,7 @@
 Messages are the raw protobuf classes, as a reader would use them.
 """
 
+import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -196,6 +197,15 @@ def add_to_cell(family: str, qualifier: bytes, timestamp: int, amount: int) -> A
     cell = mutation.add_to_cell
     cell.family_name, cell.column_qualifier.raw_value = family, qualifier
     cell.timestamp.raw_timestamp_micros, cell.input.int_value = timestamp, amount
+    return mutation
+
+
+def merge_to_cell(family: str, qualifier: bytes, timestamp: int, amount: int) -> Any:
+    """Make a MergeToCell for a family of INT64 sums."""
+    mutation = Mutation()
+    cell = mutation.merge_to_cell
+    cell.family_name, cell.column_qualifier.raw_value = family, qualifier
+    cell.timestamp.raw_timestamp_micros, cell.input.raw_value = timestamp, struct.pack(">q", amount)
     return mutation
 
 

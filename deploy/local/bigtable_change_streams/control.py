@@ -11,8 +11,11 @@ from deploy.local.bigtable_change_streams import control_messages as messages
 from deploy.local.bigtable_change_streams.change_log import ChangeLog
 from deploy.local.bigtable_change_streams.clock import AdvancingClock
 from deploy.local.bigtable_change_streams.faults import Fault, Faults
+from deploy.local.bigtable_change_streams.garbage import Garbage
 from deploy.local.bigtable_change_streams.profiles import Profiles
+from deploy.local.bigtable_change_streams.protocol import Mutation
 from deploy.local.bigtable_change_streams.refusals import invalid, precondition
+from deploy.local.bigtable_change_streams.replication import Replication
 from deploy.local.bigtable_change_streams.serving import Streams
 from deploy.local.bigtable_change_streams.tables import Tables
 
@@ -23,13 +26,22 @@ class Control:
     """What can be asked of the front that cannot be asked of Bigtable."""
 
     def __init__(
-        self, tables: Tables, profiles: Profiles, streams: Streams, faults: Faults, clock: AdvancingClock
+        self,
+        tables: Tables,
+        profiles: Profiles,
+        streams: Streams,
+        faults: Faults,
+        clock: AdvancingClock,
+        garbage: Garbage,
+        replication: Replication,
     ) -> None:
         self._tables = tables
         self._profiles = profiles
         self._streams = streams
         self._faults = faults
         self._clock = clock
+        self._garbage = garbage
+        self._replication = replication
 
     def methods(self) -> Mapping[str, Answering]:
         """Return the gRPC methods that serve the calls."""
@@ -41,6 +53,8 @@ class Control:
             (messages.StallWatermark, self._stall),
             (messages.CutStreams, self._cut),
             (messages.ServeStreams, self._serve),
+            (messages.Replicate, self._replicate),
+            (messages.CollectGarbage, self._collect),
             (messages.AddCluster, self._add_cluster),
             (messages.AddFault, self._add_fault),
             (messages.ClearFaults, self._clear_faults),
@@ -98,6 +112,18 @@ class Control:
             if table.log is not None:
                 table.log.ring()
         return messages.Done()
+
+    async def _replicate(self, asked: messages.Replicate) -> messages.Done:
+        table = await self._tables.get(asked.table)
+        cluster = self._profiles.cluster(table.instance, asked.cluster)
+        if asked.tiebreaker is not None:
+            cluster = replace(cluster, tiebreaker=asked.tiebreaker)
+        mutations = [Mutation.FromString(each) for each in asked.mutations]
+        await self._replication.arrive(table, asked.row_key, mutations, asked.commit, cluster)
+        return messages.Done()
+
+    async def _collect(self, asked: messages.CollectGarbage) -> messages.Collected:
+        return messages.Collected(*await self._garbage.collect(await self._tables.get(asked.table)))
 
     async def _add_cluster(self, asked: messages.AddCluster) -> messages.Done:
         self._profiles.cluster(asked.instance, asked.cluster)

@@ -1,6 +1,6 @@
 """Rows as the emulator holds them: read whole, and followed through mutations that are not applied yet."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ class RowCells:
     def __init__(self, cells: Iterable[CellName] = ()) -> None:
         self._cells = dict.fromkeys(cells)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[CellName]:
         return iter(self._cells)
 
     def families(self) -> Sequence[str]:
@@ -32,23 +32,28 @@ class RowCells:
 
     def apply(self, mutation: Any) -> None:
         """Play a mutation on the row."""
-        match mutation.WhichOneof("mutation"):
-            case "set_cell":
-                cell = mutation.set_cell
-                self._cells[CellName(cell.family_name, cell.column_qualifier, cell.timestamp_micros)] = None
-            case ("add_to_cell" | "merge_to_cell") as kind:
-                cell = getattr(mutation, kind)
-                self._cells[
-                    CellName(cell.family_name, cell.column_qualifier.raw_value, cell.timestamp.raw_timestamp_micros)
-                ] = None
-            case "delete_from_row":
-                self._cells.clear()
-            case _:
-                self._cells = {cell: None for cell in self._cells if not deletes(mutation, cell)}
+        written = written_cell(mutation)
+        if written is not None:
+            self._cells[written] = None
+        else:
+            self._cells = {cell: None for cell in self._cells if not deletes(mutation, cell)}
 
     def copy(self) -> Self:
         """Return a row that can be played with."""
         return type(self)(self._cells)
+
+
+def written_cell(mutation: Any) -> CellName | None:
+    """Return the cell that a mutation writes or adds to, or None if it deletes."""
+    match mutation.WhichOneof("mutation"):
+        case "set_cell":
+            cell = mutation.set_cell
+            return CellName(cell.family_name, cell.column_qualifier, cell.timestamp_micros)
+        case ("add_to_cell" | "merge_to_cell") as kind:
+            cell = getattr(mutation, kind)
+            return CellName(cell.family_name, cell.column_qualifier.raw_value, cell.timestamp.raw_timestamp_micros)
+        case _:
+            return None
 
 
 def deletes(mutation: Any, cell: CellName) -> bool:
@@ -85,12 +90,28 @@ def delete_version(cell: CellName) -> Any:
     return mutation
 
 
+def set_value(cell: CellName, value: bytes) -> Any:
+    """Make the mutation that writes a cell."""
+    mutation = Mutation()
+    mutation.set_cell.family_name, mutation.set_cell.column_qualifier = cell.family, cell.qualifier
+    mutation.set_cell.timestamp_micros, mutation.set_cell.value = cell.timestamp, value
+    return mutation
+
+
 async def read_row(emulator: Emulator, table: str, row_key: bytes) -> RowCells:
     """Return the cells of one row; none if there is no such row."""
     request = ReadRowsRequest(table_name=table)
     request.rows.row_keys.append(row_key)
+    request.filter.strip_value_transformer = True
     rows = await _read(emulator, request)
-    return rows.get(row_key, RowCells())
+    return RowCells(rows.get(row_key, {}))
+
+
+async def read_values(emulator: Emulator, table: str, row_key: bytes) -> dict[CellName, bytes]:
+    """Return the cells of one row with their values."""
+    request = ReadRowsRequest(table_name=table)
+    request.rows.row_keys.append(row_key)
+    return (await _read(emulator, request)).get(row_key, {})
 
 
 async def read_prefix(emulator: Emulator, table: str, prefix: bytes) -> dict[bytes, RowCells]:
@@ -100,27 +121,30 @@ async def read_prefix(emulator: Emulator, table: str, prefix: bytes) -> dict[byt
     keys.start_key_closed = prefix
     if end := _after_prefix(prefix):
         keys.end_key_open = end
-    return await _read(emulator, request)
-
-
-async def _read(emulator: Emulator, request: Any) -> dict[bytes, RowCells]:
     request.filter.strip_value_transformer = True
-    rows: dict[bytes, RowCells] = {}
-    cells: list[CellName] = []
-    row_key, family, qualifier = b"", "", b""
+    return {row_key: RowCells(cells) for row_key, cells in (await _read(emulator, request)).items()}
+
+
+async def _read(emulator: Emulator, request: Any) -> dict[bytes, dict[CellName, bytes]]:
+    rows: dict[bytes, dict[CellName, bytes]] = {}
+    cells: dict[CellName, bytes] = {}
+    row_key, family, qualifier, pieces = b"", "", b"", b""
     async for data in emulator.server_streaming(f"{DATA}ReadRows", request.SerializeToString()):
         for chunk in ReadRowsResponse.FromString(data).chunks:
             row_key = chunk.row_key or row_key
             if chunk.reset_row:
-                cells = []
+                cells, pieces = {}, b""
                 continue
             if chunk.HasField("family_name"):
                 family = chunk.family_name.value
             if chunk.HasField("qualifier"):
                 qualifier = chunk.qualifier.value
-            cells.append(CellName(family, qualifier, chunk.timestamp_micros))
+            pieces += chunk.value
+            if not chunk.value_size:  # the value is whole
+                cells[CellName(family, qualifier, chunk.timestamp_micros)] = pieces
+                pieces = b""
             if chunk.commit_row:
-                rows[row_key], cells = RowCells(cells), []
+                rows[row_key], cells = cells, {}
     return rows
 
 

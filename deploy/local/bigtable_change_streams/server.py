@@ -11,11 +11,13 @@ from deploy.local.bigtable_change_streams.clock import AdvancingClock
 from deploy.local.bigtable_change_streams.control import Control
 from deploy.local.bigtable_change_streams.emulator import Emulator
 from deploy.local.bigtable_change_streams.faults import Faults
+from deploy.local.bigtable_change_streams.garbage import Garbage
 from deploy.local.bigtable_change_streams.handlers import Handlers
 from deploy.local.bigtable_change_streams.instance_admin import InstanceAdmin
 from deploy.local.bigtable_change_streams.profiles import Profiles
 from deploy.local.bigtable_change_streams.protocol import DATA, INSTANCES, TABLES
 from deploy.local.bigtable_change_streams.reading import Reading
+from deploy.local.bigtable_change_streams.replication import Replication
 from deploy.local.bigtable_change_streams.serving import Streams
 from deploy.local.bigtable_change_streams.table_admin import TableAdmin
 from deploy.local.bigtable_change_streams.tables import Tables
@@ -61,7 +63,8 @@ def _handlers(emulator: Emulator) -> Handlers:
     writes = Writes(emulator, tables, profiles, clock.now)
     admin = TableAdmin(emulator, tables, profiles, clock.now)
     instances = InstanceAdmin(profiles)
-    control = Control(tables, profiles, streams, faults, clock)
+    garbage, replication = Garbage(emulator, clock.now), Replication(emulator, clock.now)
+    control = Control(tables, profiles, streams, faults, clock, garbage, replication)
     return Handlers(
         emulator,
         faults,

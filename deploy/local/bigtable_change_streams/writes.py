@@ -4,7 +4,7 @@ The rows are held from before the emulator is asked until the record is in the s
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -19,12 +19,19 @@ from deploy.local.bigtable_change_streams.protocol import (
     MutateRowRequest,
     MutateRowsRequest,
     MutateRowsResponse,
-    Mutation,
     ReadModifyWriteRowRequest,
     ReadModifyWriteRowResponse,
 )
 from deploy.local.bigtable_change_streams.refusals import RefusedError, invalid
-from deploy.local.bigtable_change_streams.rows import RowCells, delete_family, read_row
+from deploy.local.bigtable_change_streams.rows import (
+    CellName,
+    RowCells,
+    delete_family,
+    delete_version,
+    read_row,
+    read_values,
+    set_value,
+)
 from deploy.local.bigtable_change_streams.tables import Table, Tables
 
 log = structlog.get_logger()
@@ -78,11 +85,36 @@ class Writes:
         check_row_key(request.row_key)
         if any(rule.family_name not in table.families for rule in request.rules):
             raise missing_family(request.row_key, table.name)
+        columns = {(rule.family_name, rule.column_qualifier) for rule in request.rules}
         async with table.locks.rows([request.row_key]):
+            before = (
+                await read_values(self._emulator, table.name, request.row_key)
+                if len(columns) < len(request.rules)
+                else None
+            )
             answer = await self._emulator.unary(f"{DATA}ReadModifyWriteRow", data)
             row = ReadModifyWriteRowResponse.FromString(answer).row
-            table.record(request.row_key, list(_set_cells(row)), cluster.id, cluster.tiebreaker)
+            made = dict(_cells(row))
+            if before is not None:
+                await self._restore(table, request.row_key, before, made)
+            entries = [set_value(cell, value) for cell, value in made.items()]
+            table.record(request.row_key, entries, cluster.id, cluster.tiebreaker)
         return answer
+
+    async def _restore(
+        self, table: Table, row_key: bytes, before: Mapping[CellName, bytes], made: Mapping[CellName, bytes]
+    ) -> None:
+        """Undo what the emulator did to a row beside what it said.
+
+        Where two rules name one column, each takes the time anew; when a millisecond passes in between, the first one
+        leaves a version that nobody asked for.
+        """
+        after = await read_values(self._emulator, table.name, row_key)
+        undo = [delete_version(cell) for cell in after if cell not in before and cell not in made]
+        undo += [set_value(cell, before[cell]) for cell in before if cell not in made and after[cell] != before[cell]]
+        if undo:
+            request = MutateRowRequest(table_name=table.name, row_key=row_key, mutations=undo)
+            await self._emulator.unary(f"{DATA}MutateRow", request.SerializeToString())
 
     async def mutate_rows(self, data: bytes) -> bytes:
         """Serve MutateRows: each entry stands or falls by itself, and is a record of its own."""
@@ -180,16 +212,11 @@ def _table_name(request: Any) -> str:
     return name
 
 
-def _set_cells(row: Any) -> Iterable[Any]:
+def _cells(row: Any) -> Iterable[tuple[CellName, bytes]]:
     for family in row.families:
         for column in family.columns:
             for cell in column.cells:
-                mutation = Mutation()
-                mutation.set_cell.family_name = family.name
-                mutation.set_cell.column_qualifier = column.qualifier
-                mutation.set_cell.timestamp_micros = cell.timestamp_micros
-                mutation.set_cell.value = cell.value
-                yield mutation
+                yield CellName(family.name, column.qualifier, cell.timestamp_micros), cell.value
 
 
 def _status(error: RefusedError) -> Any:
