@@ -33,6 +33,7 @@ def test_bigtable_takes_every_change_and_ends_as_the_model(instance: BigtableIns
         instance.apply(call)
         if number % 100 == 50:
             assert instance.split(HOURLY_WEATHER.name, f"JFK#{number:03}".encode())
+            instance.collect_garbage(AIRPORT_TRAFFIC.name)
 
     assert instance.rows(HOURLY_WEATHER.name) == workload.weather.rows
     counted = {row_key: newest_values(row) for row_key, row in instance.rows(AIRPORT_TRAFFIC.name).items()}
