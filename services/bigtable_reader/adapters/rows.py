@@ -40,7 +40,7 @@ class BigtableRows:
     async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
         """Return those of the rows that exist and have a cell that is asked for. TransientError, MisconfiguredError."""
         found: dict[bytes, RowCells] = {}
-        for rows in await asyncio.gather(*(self._read(keys) for keys in _portions(sorted(set(row_keys))))):
+        for rows in await asyncio.gather(*(self._read(keys) for keys in portions(sorted(set(row_keys))))):
             found.update(rows)
         return found
 
@@ -154,11 +154,12 @@ def _filter(family_pattern: str | None, versions: int) -> Any:
     return both
 
 
-def _portions(row_keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+def portions(row_keys: Sequence[bytes], most: int = _KEYS, most_bytes: int = _KEY_BYTES) -> Iterator[Sequence[bytes]]:
+    """Yield row keys, as many at a time as one request may name."""
     portion: list[bytes] = []
     size = 0
     for key in row_keys:
-        if portion and (len(portion) == _KEYS or size + len(key) > _KEY_BYTES):
+        if portion and (len(portion) == most or size + len(key) > most_bytes):
             yield portion
             portion, size = [], 0
         portion.append(key)

@@ -1,0 +1,165 @@
+"""The start checks against the front: what is found, and the cure of what is not as it should be."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from services.bigtable_reader.adapters.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
+from shared.contracts.bigtable_options import BigtableOptions, CellColumn
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.findings import Finding, Level
+from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, FrontTable
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def front(bigtable_front: str) -> Iterator[Front]:
+    with Front(bigtable_front) as front:
+        yield front
+
+
+def looked_at(
+    table: FrontTable,
+    options: BigtableOptions | None = None,
+    *,
+    profile: str = "",
+    partition_profile: str = "",
+    reads_rows: bool = True,
+) -> list[Finding]:
+    async def looking() -> list[Finding]:
+        channels = Channels(table.front.address)
+        try:
+            watched = Table(INSTANCE, table.name.rpartition("/")[2], profile)
+            kept = Table(INSTANCE, "millrace_partitions", partition_profile)
+            found = inspect(channels, watched, kept, options or BigtableOptions(), reads_rows=reads_rows)
+            return [one async for one in found]
+        finally:
+            await channels.close()
+
+    return asyncio.run(looking())
+
+
+def wrong(findings: list[Finding]) -> list[tuple[Level, str, str]]:
+    return [(one.level, one.detail, one.cure) for one in findings if one.level is not Level.OK]
+
+
+def test_what_is_as_it_should_be_is_said_and_what_it_costs(front: Front) -> None:
+    found = looked_at(front.table("f", "g", retention=timedelta(days=7)))
+
+    assert wrong(found) == []
+    require_no_error(found)
+    details = [one.detail for one in found]
+    assert details == [
+        "7 days, 0:00:00",
+        "f, g",
+        f"routes to cluster {CLUSTER}",
+        f"routes to cluster {CLUSTER}",
+        "answers; 1 partitions",
+        "can be read back",
+        COSTS,
+    ]
+    for figure in ("10 %", "20 to 30 %", "1.5 times", "DropRowRange", "region"):
+        assert figure in COSTS
+
+
+def test_a_short_retention_is_a_warning(front: Front) -> None:
+    ((level, detail, cure),) = wrong(looked_at(front.table("f", retention=timedelta(days=1))))
+
+    assert (level, detail.partition(":")[0]) == (Level.WARNING, "1 day, 0")
+    assert "--change-stream-retention-period=7d" in cure
+
+
+def test_a_table_without_a_stream_is_an_error_that_names_the_command(front: Front) -> None:
+    table = front.table("f", retention=None)
+    found = looked_at(table)
+
+    with pytest.raises(MisconfiguredError, match="gcloud bigtable instances tables update") as raised:
+        require_no_error(found)
+    assert "it has none" in str(raised.value)
+    assert table.name.rpartition("/")[2] in str(raised.value)
+
+
+def test_a_table_that_is_not_there_is_an_error_and_all_else_is_looked_at(front: Front) -> None:
+    found = looked_at(FrontTable(front, f"{INSTANCE}/tables/nowhere"))
+
+    assert [one.check for one in found] == [
+        "table nowhere",
+        "app profile default",
+        "app profile of the partition table default",
+        "change stream",
+        "rows",
+        "costs",
+    ]
+    assert [one.check for one in found if one.level is Level.ERROR] == ["table nowhere", "change stream", "rows"]
+
+
+def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front: Front) -> None:
+    table = front.table("f", retention=timedelta(days=7))
+    unique = table.name[-8:]
+    front.instances.create_app_profile(
+        parent=INSTANCE, app_profile_id=f"any-{unique}", app_profile={"multi_cluster_routing_use_any": {}}
+    )
+    front.instances.create_app_profile(
+        parent=INSTANCE,
+        app_profile_id=f"one-{unique}",
+        app_profile={"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": False}},
+    )
+
+    anywhere = wrong(looked_at(table, profile=f"any-{unique}"))
+    plain = wrong(looked_at(table, profile=f"one-{unique}", partition_profile=f"one-{unique}"))
+    missing = wrong(looked_at(table, profile="nobody"))
+
+    assert "may route to any cluster" in anywhere[0][1]
+    assert f"app-profiles create any-{unique}" in anywhere[0][2]
+    assert [(level, detail.partition(",")[0]) for level, detail, _cure in plain] == [
+        (Level.ERROR, "it does not allow transactions on single rows")
+    ]
+    assert "--transactional-writes" in plain[0][2]
+    assert missing[0][0] is Level.ERROR
+
+
+def test_a_tables_file_that_watches_nothing_or_names_no_family_is_told(front: Front) -> None:
+    table = front.table("weather", retention=timedelta(days=7))
+    column = CellColumn(name="c", family="wether", qualifier=b"q")
+
+    nothing = wrong(looked_at(table, BigtableOptions(families=("x*",))))
+    misspelt = wrong(looked_at(table, BigtableOptions(columns=(column,))))
+
+    assert [level for level, _detail, _cure in nothing] == [Level.ERROR]
+    assert "none of its 1 families is watched" in nothing[0][1]
+    assert [(level, cure.partition(";")[0]) for level, _detail, cure in misspelt] == [
+        (Level.WARNING, "the nearest one is weather")
+    ]
+
+
+def test_a_log_alone_needs_no_right_to_read_rows(front: Front) -> None:
+    checks = [one.check for one in looked_at(front.table("f"), reads_rows=False)]
+
+    assert "rows" not in checks
+
+
+def test_the_catalog_sees_families_come_and_go_and_the_end_of_the_stream(front: Front) -> None:
+    table = front.table("f", "g")
+
+    async def families() -> frozenset[str]:
+        channels = Channels(front.address)
+        try:
+            return await BigtableCatalog(channels, Table(INSTANCE, table.name.rpartition("/")[2])).families()
+        finally:
+            await channels.close()
+
+    assert asyncio.run(families()) == {"f", "g"}
+    front.tables.modify_column_families(
+        {"name": table.name, "modifications": [{"id": "g", "drop": True}, {"id": "h", "create": {}}]}
+    )
+    assert asyncio.run(families()) == {"f", "h"}
+    front.tables.update_table(
+        {"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}}
+    ).result()
+    with pytest.raises(MisconfiguredError, match="no change stream any more"):
+        asyncio.run(families())
