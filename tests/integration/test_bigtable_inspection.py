@@ -102,12 +102,18 @@ def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front:
     table = front.table("f", retention=timedelta(days=7))
     unique = table.name[-8:]
     front.instances.create_app_profile(
-        parent=INSTANCE, app_profile_id=f"any-{unique}", app_profile={"multi_cluster_routing_use_any": {}}
+        {
+            "parent": INSTANCE,
+            "app_profile_id": f"any-{unique}",
+            "app_profile": {"multi_cluster_routing_use_any": {}},
+        }
     )
     front.instances.create_app_profile(
-        parent=INSTANCE,
-        app_profile_id=f"one-{unique}",
-        app_profile={"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": False}},
+        {
+            "parent": INSTANCE,
+            "app_profile_id": f"one-{unique}",
+            "app_profile": {"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": False}},
+        }
     )
 
     anywhere = wrong(looked_at(table, profile=f"any-{unique}"))
@@ -158,8 +164,6 @@ def test_the_catalog_sees_families_come_and_go_and_the_end_of_the_stream(front: 
         {"name": table.name, "modifications": [{"id": "g", "drop": True}, {"id": "h", "create": {}}]}
     )
     assert asyncio.run(families()) == {"f", "h"}
-    front.tables.update_table(
-        {"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}}
-    ).result()
+    front.tables.update_table({"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}})
     with pytest.raises(MisconfiguredError, match="no change stream any more"):
         asyncio.run(families())
