@@ -65,6 +65,13 @@ def bigquery_stand_in(platform_processes: Processes) -> Iterator[tuple[str, str]
 
 
 @pytest.fixture(scope="session")
+def bigtable_emulator(platform_processes: Processes) -> Iterator[str]:
+    """Return ``host:port`` of a Bigtable emulator as it is: the calls of change streams would end it."""
+    with emulators.bigtable_emulator(platform_processes) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
 def bigtable_front(platform_processes: Processes) -> Iterator[str]:
     """Return ``host:port`` of a Bigtable emulator with the front that adds change streams to it."""
     with emulators.bigtable_front(platform_processes) as address:

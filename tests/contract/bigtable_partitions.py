@@ -1,12 +1,15 @@
 """What the tests of the Bigtable reader's PartitionStore are made of, and a connection that breaks when it is told."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol
 
 from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Method, Table
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core.partitions import Partition, Piece, Progress, Survey, overlapping, uncovered
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.core.topology import Patience
@@ -16,6 +19,7 @@ from shared.contracts.errors import TransientError
 LEASE: Final = timedelta(seconds=10)
 MINUTE: Final = 60_000_000
 LONG: Final = Patience(merge=timedelta(days=1), token=timedelta(days=1))
+PARTITION_TABLE: Final = Table("projects/p/instances/i", "millrace_partitions")
 NO_PATIENCE: Final = Patience(merge=timedelta(), token=timedelta())
 
 
@@ -58,6 +62,35 @@ def token(part: str, named: str | None = None) -> RangeToken:
 
 def tokens(*parts: str) -> Position:
     return Position(tuple(token(part) for part in parts))
+
+
+_numbers: Final = itertools.count()
+
+
+def a_stream() -> str:
+    """Return the name of a stream that nobody has begun."""
+    return f"s{next(_numbers)}"
+
+
+def a_store(
+    channels: Channels,
+    stream: str,
+    owner: str,
+    monotonic: Sequence[float],
+    *,
+    patience: Patience = LONG,
+    source: str = "t",
+) -> BigtablePartitionStore:
+    """Return an owner's view of the partition table in the emulator, and of this clock."""
+    return BigtablePartitionStore(
+        PartitionRows(channels, PARTITION_TABLE, stream),
+        source=source,
+        owner=owner,
+        lease=LEASE,
+        retention=timedelta(days=7),
+        patience=patience,
+        monotonic=lambda: monotonic[0],
+    )
 
 
 async def begun(store: PartitionStore, *ranges: str) -> Microseconds:

@@ -2,19 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
-from typing import ClassVar
 
 import pytest
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
-from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core.records import Microseconds, Position
 from services.bigtable_reader.core.topology import Patience
 from services.bigtable_reader.ports import PartitionStore, PositionLostError
@@ -24,7 +20,10 @@ from tests.contract.bigtable_partitions import (
     LONG,
     MINUTE,
     NO_PATIENCE,
+    PARTITION_TABLE,
     Stores,
+    a_store,
+    a_stream,
     begun,
     child,
     pieces,
@@ -448,8 +447,6 @@ class TestFakePartitionStore(PartitionStoreContract):
 
 
 class TestBigtablePartitionStore(PartitionStoreContract):
-    numbers: ClassVar[Iterator[int]] = itertools.count()
-
     @pytest.fixture(autouse=True)
     def _emulator(self, bigtable_emulator: str) -> None:
         self.address = bigtable_emulator
@@ -457,30 +454,14 @@ class TestBigtablePartitionStore(PartitionStoreContract):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Stores]:
         channels = Channels(self.address)
-        stream = f"s{next(self.numbers)}"
-        table = Table("projects/p/instances/i", "millrace_partitions")
+        stream = a_stream()
 
         def store(owner: str, *, patience: Patience = LONG, source: str = "t") -> PartitionStore:
-            return BigtablePartitionStore(
-                PartitionRows(channels, table, stream),
-                source=source,
-                owner=owner,
-                lease=LEASE,
-                retention=timedelta(days=7),
-                patience=patience,
-                monotonic=lambda: stores.monotonic[0],
-            )
+            return a_store(channels, stream, owner, stores.monotonic, patience=patience, source=source)
 
         stores = Stores(store)
         try:
-            await create_partition_table(channels, PartitionRows(channels, table, stream))
+            await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, stream))
             yield stores
         finally:
             await channels.close()
-
-
-@pytest.fixture(scope="module")
-def bigtable_emulator(platform_processes: Processes) -> Iterator[str]:
-    """Return ``host:port`` of a Bigtable emulator as it is."""
-    with emulators.bigtable_emulator(platform_processes) as address:
-        yield address

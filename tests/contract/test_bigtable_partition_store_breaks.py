@@ -1,0 +1,546 @@
+"""The partition table in the Bigtable emulator where requests fail, replies are lost, processes die and wake up.
+
+A kill is at a request: it was not sent, or was answered to nobody. After it another replica goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from google.cloud.bigtable_admin_v2 import BigtableTableAdminAsyncClient
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
+    BigtableTableAdminGrpcAsyncIOTransport,
+)
+from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
+
+from services.bigtable_reader.adapters.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.core.partitions import Partition
+from services.bigtable_reader.ports import PartitionStore
+from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.contract.bigtable_partitions import (
+    LEASE,
+    LONG,
+    PARTITION_TABLE,
+    BreakingChannels,
+    KilledError,
+    Stores,
+    When,
+    a_store,
+    a_stream,
+    begun,
+    child,
+    pieces,
+    reached,
+    span,
+    take,
+    until_known,
+    whole,
+)
+
+CHILDREN = [child("-b"), child("b-c")]
+CEILING = 500
+VERSIONS: dict[str, Any] = {"max_num_versions": 1}
+AGE: dict[str, Any] = {"max_age": {"seconds": 60}}
+
+
+@dataclass
+class Rig:
+    """A stream of its own, an owner whose requests can be made to fail, and others that are well."""
+
+    address: str
+    stream: str = field(default_factory=a_stream)
+    opened: list[BreakingChannels] = field(default_factory=list)
+    monotonic: list[float] = field(default_factory=lambda: [1_000.0])
+
+    def owner(self, name: str, *, kills: bool = False, patience: Any = LONG) -> tuple[PartitionStore, BreakingChannels]:
+        channels = BreakingChannels(self.address, kills=kills)
+        self.opened.append(channels)
+        return a_store(channels, self.stream, name, self.monotonic, patience=patience), channels
+
+    def well(self, name: str = "well", *, patience: Any = LONG) -> PartitionStore:
+        return self.owner(name, patience=patience)[0]
+
+    @property
+    def stores(self) -> Stores:
+        return Stores(lambda owner, **_: self.well(owner), self.monotonic)
+
+    @property
+    def rows(self) -> PartitionRows:
+        return PartitionRows(self.opened[0], PARTITION_TABLE, self.stream)
+
+
+@pytest.fixture
+def run(bigtable_emulator: str) -> Callable[[Callable[[Callable[[], Rig]], Awaitable[None]]], None]:
+    """Return a function that runs a scenario, which makes as many rigs as it needs."""
+
+    def run_scenario(scenario: Callable[[Callable[[], Rig]], Awaitable[None]]) -> None:
+        async def go() -> None:
+            async with rigs(bigtable_emulator) as make:
+                await scenario(make)
+
+        asyncio.run(go())
+
+    return run_scenario
+
+
+Run = Callable[[Callable[[Callable[[], Rig]], Awaitable[None]]], None]
+
+
+@asynccontextmanager
+async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
+    made: list[Rig] = []
+    channels = Channels(address)
+    await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+    await channels.close()
+
+    def make() -> Rig:
+        made.append(Rig(address))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for rig in made:
+            for opened in rig.opened:
+                await opened.deliver()
+                await opened.close()
+
+
+async def holding(rig: Rig, store: PartitionStore) -> Partition:
+    """Begin, and take the first of two pieces, with stamps up to a ceiling."""
+    await begun(store, "-c", "c-")
+    (held,) = await take(store, "a")
+    assert await store.advance([reached(held, ceiling=CEILING, at="saved")]) == frozenset()
+    return held
+
+
+# Killed at each request
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_each_request_of_an_end_another_replica_finishes_it(run: Run, when: When) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("counts")
+        held = await holding(rig, store)
+        channels.restart_counting()
+        assert await store.close(reached(held), CHILDREN)
+        requests = list(channels.requests)
+        # decide on the partition's row; read the pieces, replace them, see that nothing is left to do; tidy up
+        assert requests == ["CheckAndMutateRow", "ReadRows", "CheckAndMutateRow", "ReadRows", "CheckAndMutateRow"]
+        for number in range(1, len(requests) + 1):
+            await check_a_kill(make(), number, number == len(requests))
+
+    async def check_a_kill(rig: Rig, number: int, last: bool) -> None:
+        dying, channels = rig.owner("dies", kills=True)
+        held = await holding(rig, dying)
+        channels.restart_counting({number: when})
+        with pytest.raises(KilledError):
+            await dying.close(reached(held), CHILDREN)
+        well = rig.well()
+        decided = (number, when) != (1, "before")
+        await rig.stores.let_leases_end(well)
+        survey = await whole(well)
+        assert any(saved.state == "CLOSING" for saved in survey.saved.values()) == (
+            decided and (number, when) != (5, "after")
+        )
+        await well.tend()
+        if not decided:  # nothing was: the partition goes on where it was, and ends in other hands
+            (taken,) = await take(well, "a")
+            assert (taken.position.tokens[0].token, taken.floor) == ("saved", held.floor + CEILING)
+            await well.close(reached(taken), CHILDREN)
+        assert await pieces(well) == ["-b:-b", "b-c:b-c", "c-:@"]
+        survey = await whole(well)
+        assert survey.saved == {}
+        assert [piece.floor - held.floor for piece in survey.pieces[:2]] == [CEILING, CEILING]
+        assert {p.piece.range for p in await well.claim(survey.pieces)} == {span("-b"), span("b-c"), span("c-")}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_each_request_while_rolling_another_replicas_end_forward(run: Run, when: When) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        number = 0
+        while True:
+            number += 1
+            rig = make()
+            first, first_channels = rig.owner("first", kills=True)
+            second, channels = rig.owner("second", kills=True)
+            held = await holding(rig, first)
+            first_channels.restart_counting({1: "after"})
+            with pytest.raises(KilledError):
+                await first.close(reached(held), CHILDREN)
+            channels.restart_counting({number: when})
+            try:
+                await second.survey()
+                await second.tend()
+                killed = False
+            except KilledError:
+                killed = True
+            third = rig.well()
+            await third.survey()
+            await third.tend()
+            assert await pieces(third) == ["-b:-b", "b-c:b-c", "c-:@"]
+            assert (await whole(third)).saved == {}
+            if not killed:
+                break
+        assert number > 6  # survey, read, replace, read, read, tidy up
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_each_request_of_the_second_half_of_a_merge(run: Run, when: When) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        for number in range(1, 6):
+            rig = make()
+            well, (dying, channels) = rig.well(), rig.owner("dies", kills=True)
+            await begun(well, "-b", "b-d", "d-")
+            (left,) = await take(well, "a")
+            (right,) = await take(dying, "c")
+            await dying.advance([reached(right, ceiling=CEILING)])
+            await well.close(reached(left, ceiling=20), [child("-b", "-d")])
+            channels.restart_counting({number: when})
+            with pytest.raises(KilledError):
+                await dying.close(reached(right), [child("b-d", "-d")])
+            await rig.stores.let_leases_end(well)
+            await well.tend()
+            survey = await whole(well)
+            if "b-d:@" in await pieces(well):
+                assert (number, when) == (1, "before")
+                (taken,) = await take(well, "c")
+                await well.close(reached(taken), [child("b-d", "-d")])
+            assert await pieces(well) == ["-d:-b,b-d", "d-:@"]
+            (merged,) = await take(well, "c")
+            assert merged.floor == max(right.floor + CEILING, left.floor + 20)
+            assert survey.readers >= {"well"}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_each_request_of_a_claim_nothing_is_lost_to_it(run: Run, when: When) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        for number in (1, 2):
+            rig = make()
+            well, (dying, channels) = rig.well(), rig.owner("dies", kills=True)
+            held = await holding(rig, well)
+            await well.advance([reached(held, at="left")], release=True)
+            survey = await dying.survey()
+            channels.restart_counting({number: when})
+            with pytest.raises(KilledError):
+                await dying.claim([survey.pieces[0]])
+            await rig.stores.let_leases_end(well)
+            (taken,) = await take(well, "a")
+            assert (taken.position.tokens[0].token, taken.floor) == ("left", held.floor + CEILING)
+            assert taken.fence == held.fence + (1 if (number, when) == (1, "before") else 2)
+
+    run(scenario)
+
+
+def test_killed_while_beginning_a_stream_has_begun_or_has_not(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        for number in range(1, 7):
+            for when in ("before", "after"):
+                rig = make()
+                dying, _channels = rig.owner("dies", kills=True)
+                _channels.restart_counting({number: when})
+                start = (await rig.well().survey()).now
+                with suppress(KilledError):
+                    await dying.begin([span("-b"), span("b-")], start)
+                well = rig.well()
+                begun_by_us = await well.begin([span("-c"), span("c-")], start)
+                assert await pieces(well) == (["-c:@", "c-:@"] if begun_by_us else ["-b:@", "b-:@"])
+
+    run(scenario)
+
+
+# Replies that are lost, and requests that are late
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("number", range(1, 8))
+def test_whatever_request_fails_once_asking_again_ends_well(run: Run, number: int, when: When) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("unlucky")
+        start = (await store.survey()).now
+
+        channels.restart_counting({number: when})
+        await until_known(lambda: store.begin([span("-c"), span("c-")], start))
+        assert await pieces(rig.well()) == ["-c:@", "c-:@"]
+
+        channels.restart_counting({number: when})
+        claimed: dict[str, Partition] = {}
+        while len(claimed) < 2:  # what is not known to be ours is seen to be so by the next survey
+            survey = await until_known(store.survey)
+            with suppress(TransientError):
+                for partition in await store.claim([p for p in survey.pieces if p.id not in claimed]):
+                    claimed[partition.piece.id] = partition
+        held = min(claimed.values(), key=lambda partition: partition.piece.range)
+
+        channels.restart_counting({number: when})
+        progress = [reached(one, ceiling=CEILING, at="saved") for one in claimed.values()]
+        assert await until_known(lambda: store.advance(progress)) == frozenset()
+
+        channels.restart_counting({number: when})
+        assert await until_known(lambda: store.close(reached(held), CHILDREN))
+        await until_known(store.survey)
+        tended = await until_known(store.tend)
+        assert await pieces(store) == ["-b:-b", "b-c:b-c", "c-:@"]
+        assert tended.split == 1
+        (born,) = await take(rig.well(), "a")
+        assert born.floor == held.floor + CEILING
+
+    run(scenario)
+
+
+def test_a_late_request_does_not_put_back_what_was_saved_after_it(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("slow")
+        held = await holding(rig, store)
+        channels.restart_counting({1: "late"})
+        with pytest.raises(TransientError):
+            await store.advance([reached(held, ceiling=600, at="early")])
+        assert await store.advance([reached(held, ceiling=900, at="later")]) == frozenset()
+        await channels.deliver()
+        assert await store.advance([reached(held, ceiling=901, at="last")]) == frozenset()
+        channels.restart_counting({1: "late"})
+        with pytest.raises(TransientError):
+            await store.advance([reached(held, at="too late")])
+        await store.advance([reached(held, at="left")], release=True)
+        await channels.deliver()
+        (taken,) = await take(rig.well(), "a")
+        assert (taken.position.tokens[0].token, taken.floor) == ("left", held.floor + 901)
+
+    run(scenario)
+
+
+def test_a_late_request_that_comes_first_is_known_for_ones_own(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("slow")
+        held = await holding(rig, store)
+        channels.restart_counting({1: "late"})
+        with pytest.raises(TransientError):
+            await store.advance([reached(held, ceiling=600)])
+        await channels.deliver()
+        assert await store.advance([reached(held, ceiling=550)], release=True) == frozenset()
+        (taken,) = await take(rig.well(), "a")
+        assert taken.floor == held.floor + 600
+
+    run(scenario)
+
+
+def test_a_late_end_after_the_partition_changed_hands_changes_nothing(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("slow")
+        held = await holding(rig, store)
+        channels.restart_counting({1: "late"})
+        with pytest.raises(TransientError):
+            await store.close(reached(held), CHILDREN)
+        well = rig.well()
+        await rig.stores.let_leases_end(well)
+        (taken,) = await take(well, "a")
+        await channels.deliver()
+        assert not await store.close(reached(held), CHILDREN)
+        assert await well.advance([reached(taken)]) == frozenset()
+        assert await pieces(well) == ["-c:@", "c-:@"]
+
+    run(scenario)
+
+
+# Owners that wake up
+
+
+def test_a_claim_of_what_was_renewed_since_it_was_seen_takes_nothing(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        owner, other = rig.well("owner"), rig.well("other")
+        held = await holding(rig, owner)
+        await rig.stores.let_leases_end(other)
+        survey = await other.survey()
+        assert await owner.advance([reached(held, ceiling=900)]) == frozenset()
+        assert await other.claim([survey.pieces[0]]) == []
+        assert await owner.advance([reached(held, ceiling=901)]) == frozenset()
+
+    run(scenario)
+
+
+def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        sleeper, well = rig.well("sleeper"), rig.well("well")
+        late, late_channels = rig.owner("late", kills=True)
+        await begun(sleeper, "-c", "c-")
+        old = await late.survey()  # nobody has anything yet
+        (asleep,) = await take(sleeper, "a")
+        await rig.stores.let_leases_end(well)
+        (held,) = await take(well, "a")
+        await well.close(reached(held, ceiling=CEILING), CHILDREN)  # and its row is gone
+
+        late_channels.restart_counting({2: "before"})
+        with pytest.raises(KilledError):
+            await late.claim(
+                [old.pieces[0]]
+            )  # makes the row again, and dies before it looks whether the piece is there
+        assert asleep.piece.id in (await whole(well)).saved
+        assert await sleeper.advance([reached(asleep, ceiling=10_000)]) == {asleep.piece.id}
+        assert not await sleeper.close(reached(asleep), [child("-c")])
+        assert await pieces(well) == ["-b:-b", "b-c:b-c", "c-:@"]
+        await rig.stores.let_leases_end(well)
+        await well.tend()
+        assert (await whole(well)).saved == {}
+
+    run(scenario)
+
+
+def test_a_piece_that_ended_since_it_was_surveyed_is_not_claimed(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        owner, other = rig.well("owner"), rig.well("other")
+        await begun(owner, "-c", "c-")
+        survey = await other.survey()
+        (held,) = await take(owner, "a")
+        await owner.close(reached(held), CHILDREN)
+        assert await other.claim([survey.pieces[0]]) == []
+        assert (await whole(owner)).saved == {}
+
+    run(scenario)
+
+
+def test_a_reader_that_has_gone_is_forgotten(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        gone, well = rig.well("gone"), rig.well("well")
+        await begun(gone, "-")
+        await well.survey()
+        rig.monotonic[0] += 11 * LEASE.total_seconds()
+        await well.survey()
+        await well.tend()
+        assert (await rig.rows.scan()).readers.keys() == {"well"}
+        assert (await gone.survey()).readers == {"gone", "well"}
+
+    run(scenario)
+
+
+# What somebody else did to the table
+
+
+def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        for family, qualifier, value in [
+            ("piece", None, None),
+            ("shape", b"version", None),
+            ("shape", b"about", b"{}"),
+            ("shape", b"about", b'{"format":9,"table":"t","life":"x","start":1}'),
+            ("partition", b"lease", b"1 RUNNING"),
+            ("partition", b"lease", b"1 2 x DREAMING"),
+            ("partition", b"saved", None),
+        ]:
+            rig = make()
+            store = rig.well()
+            held = await holding(rig, store)
+            kind = f"partition#{held.piece.id}" if family == "partition" else "topology"
+            column = held.piece.id.encode() if qualifier is None else qualifier
+            await damage(rig, f"{rig.stream}#{kind}".encode(), family, column, value)
+            with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
+                await store.survey()
+            with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
+                await rig.well("another").survey()
+
+    run(scenario)
+
+
+async def damage(rig: Rig, key: bytes, family: str, column: bytes, value: bytes | None) -> None:
+    """Delete a column of a row, or replace it, as nobody should."""
+    method = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
+    request = method.request(table_name=PARTITION_TABLE.name, row_key=key)
+    gone = request.mutations.add().delete_from_column
+    gone.family_name, gone.column_qualifier = family, column
+    if value is not None:
+        cell = request.mutations.add().set_cell
+        cell.family_name, cell.column_qualifier, cell.value = family, column, value
+    await rig.opened[0].call(method, PARTITION_TABLE, request)
+
+
+def test_pieces_that_were_deleted_are_not_taken_for_a_stream_that_never_began(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store = rig.well()
+        held = await holding(rig, store)
+        method = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
+        request = method.request(table_name=PARTITION_TABLE.name, row_key=f"{rig.stream}#topology".encode())
+        request.mutations.add().delete_from_row.SetInParent()
+        await rig.opened[0].call(method, PARTITION_TABLE, request)
+        assert (await store.survey()).pieces == ()
+        await store.tend()
+        assert (await rig.rows.scan()).partitions.keys() == {held.piece.id}  # left, to be looked into
+        assert await store.advance([reached(held, ceiling=10**9)]) == frozenset()
+        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
+            await store.close(reached(held), CHILDREN)
+
+        start = (await store.survey()).now
+        assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped
+        (piece,) = (await whole(store)).pieces
+        assert piece.floor >= held.floor + 10**9
+        assert piece.id != held.piece.id
+        (taken,) = await take(store, "a")
+        assert taken.position.start == start
+
+    run(scenario)
+
+
+def test_a_stream_needs_a_name_that_row_keys_can_begin_with() -> None:
+    for name in ("", "a#b"):
+        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
+            PartitionRows(None, PARTITION_TABLE, name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("families", "why"),
+    [
+        ({"shape": {}, "piece": {}}, "is no partition table"),
+        ({"piece": {"gc_rule": AGE}}, "maxversions=1"),
+        (
+            {"shape": {"gc_rule": {"union": {"rules": [VERSIONS, AGE]}}}},
+            "maxversions=1",
+        ),
+        (
+            {"shape": {"gc_rule": {"intersection": {"rules": [VERSIONS, AGE]}}}},
+            None,
+        ),
+        ({"shape": {"gc_rule": {"intersection": {"rules": [{"max_age": {"seconds": 60}}]}}}}, "maxversions=1"),
+        ({}, None),
+    ],
+)
+def test_a_table_that_would_lose_what_is_written_is_refused(
+    bigtable_emulator: str, families: dict[str, Any], why: str | None
+) -> None:
+    async def scenario() -> None:
+        channels = Channels(bigtable_emulator)
+        table = Table("projects/p/instances/i", f"t{a_stream()}")
+        client = BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
+        whole_set: dict[str, Any] = {name: {} for name in ("shape", "piece", "partition", "reader")}
+        described = families if why == "is no partition table" else whole_set | families
+        await client.create_table(
+            request={"parent": table.instance, "table_id": table.id, "table": {"column_families": described}}
+        )
+        try:
+            if why is None:
+                await create_partition_table(channels, PartitionRows(channels, table, "s"))
+            else:
+                with pytest.raises(MisconfiguredError, match=why):
+                    await create_partition_table(channels, PartitionRows(channels, table, "s"))
+        finally:
+            await channels.close()
+
+    asyncio.run(scenario())
