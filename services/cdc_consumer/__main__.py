@@ -5,8 +5,8 @@ whether all that it needs is there and right, with `status` it asks the one that
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
 
-With TRIGGER=available-now it ends, with exit code 0, once a pull that waited has found nothing: all that could be
-leased is applied or set aside. What was put off, for its table is in trouble, is left to the next run.
+With TRIGGER=available-now it ends once a pull that waited has found nothing: all that could be leased is applied or set
+aside. The exit code is 0; or 3 if something was put off, for its table is in trouble, and is left to the next run.
 
 Where most of what comes is poison, the query stops with exit code 2 and sets no more aside. If it is to become dead
 letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
@@ -68,6 +68,7 @@ from shared.runtime.tables_file import load_tables_file
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
+LEFT: Final = 3
 
 _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
 _FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may take: Spark's own end needs the rest
@@ -82,7 +83,8 @@ def main(arguments: Sequence[str]) -> int:
         try:
             match arguments:
                 case []:
-                    serve(read_settings(Settings, os.environ), stop)
+                    if serve(read_settings(Settings, os.environ), stop):
+                        return LEFT
                 case ["setup"]:
                     set_up(read_settings(SetupSettings, os.environ), stop)
                 case ["status", *rest]:
@@ -121,8 +123,11 @@ def set_up(settings: SetupSettings, stop: Stop) -> None:
     structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
 
 
-def serve(settings: Settings, stop: Stop) -> None:
-    """Check what can be checked, and run the query until it is asked to stop or fails."""
+def serve(settings: Settings, stop: Stop) -> int:
+    """Check what can be checked, and run the query until it is asked to stop, fails or has drained the subscription.
+
+    Return how many messages were put off, if it has: they are what is left.
+    """
     configure_logs(service="cdc_consumer", level=settings.log_level)
     log = structlog.get_logger()
     log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
@@ -158,10 +163,16 @@ def serve(settings: Settings, stop: Stop) -> None:
         try:
             with receiving_reports(exchange / "reports", take), told.looking(), spark(settings, stop) as session:
                 if stop.requested:
-                    return
+                    return 0
                 run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
         finally:
             log.info("leases_counted", **metrics.left())
+    put_off = metrics.leases["put_off"]
+    if stop.requested or not put_off:
+        return 0
+    fix = "mend what is said of the tables; the messages come again, and the next run takes them"
+    log.warning("messages_left", put_off=put_off, tables=told.put_off(), fix=fix)
+    return put_off
 
 
 def run_query(

@@ -1,11 +1,17 @@
 """The consumer's metrics, for Prometheus."""
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.cdc_consumer.core.counts import Report, stages
+from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
+
+_IDLE: Final = timedelta(minutes=10)
+"""After which BigQuery closes a connection that is not used."""
 
 
 class ConsumerMetrics:
@@ -65,11 +71,11 @@ class ConsumerMetrics:
         self._append_seconds = Counter(
             "millrace_consumer_append_seconds", "From a request's sending to its answer, added up", registry=registry
         )
-        self._connections: dict[str, int] = {}
+        self._connections: dict[str, tuple[int, Nanoseconds]] = {}
         connections = Gauge(
             "millrace_consumer_append_connections", "Connections to BigQuery's write API", registry=registry
         )
-        connections.set_function(lambda: sum(self._connections.values()))
+        connections.set_function(self._connections_open)
         self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}
         """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
@@ -79,7 +85,7 @@ class ConsumerMetrics:
         if report.process:
             self._hold(report)
             if report.connections is not None:
-                self._connections[report.process] = report.connections
+                self._connections[report.process] = report.connections, self._clock.now()
         self._appends(report.appends.requests)
         self._appended_bytes(report.appends.bytes)
         self._append_seconds.inc(report.appends.seconds)
@@ -125,6 +131,15 @@ class ConsumerMetrics:
             self._oldest.pop(report.process, None)
         else:
             self._oldest[report.process] = report.oldest_held
+
+    def _connections_open(self) -> int:
+        """Return how many there are; a process that has said nothing for so long is gone, or has none any more."""
+        since = self._clock.now() - _IDLE // timedelta(microseconds=1) * 1000
+        told = list(self._connections.items())
+        for process, (_count, at) in told:
+            if at < since:
+                self._connections.pop(process, None)
+        return sum(count for _process, (count, at) in told if at >= since)
 
     def _oldest_age(self) -> float:
         oldest = min(self._oldest.values(), default=None)

@@ -28,7 +28,7 @@ from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, 
 from services.cdc_consumer.suspects import NotCounted, Watch, in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
 from services.cdc_consumer.writing import ListWrites, Writing, by_table
-from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.runtime.clock import Clock
@@ -136,6 +136,7 @@ class _Task:
         self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
         self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
         self._say_what_the_tables_file_does()
+        self._believe_in_replays()
         known = []
         for one in self._lists:
             if (told := self._known.told(one.definition)) is not None:
@@ -155,6 +156,16 @@ class _Task:
             if self._memory.says_for_the_first_time(table, column):
                 fix = "the tables file names a column that the table does not have: misspelt, or dropped"
                 structlog.get_logger().warning("column_unknown", source_table=table, column=column, fix=fix)
+
+    def _believe_in_replays(self) -> None:
+        """Look again at tables that changes are replayed for: whoever replays has mended what was in the way."""
+        if not self._known.knows_conflicts:
+            return
+        attributes = self._messages["attributes"].to_pylist()
+        replayed = {message for message, each in enumerate(attributes) if REPLAY_OF in dict(each or ())}
+        for one in self._lists:
+            if not replayed.isdisjoint(one.messages):
+                self._known.look_again(one.definition)
 
     def _write(self, again: Sequence[ListWrites] | None = None) -> None:
         """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""

@@ -135,6 +135,11 @@ class ConsumerStatus:
                 },
             }
 
+    def put_off(self) -> Mapping[str, str]:
+        """Return the tables whose messages are put off, and why."""
+        with self._lock:
+            return {name: table.put_off for name, table in sorted(self._tables.items()) if table.put_off}
+
     def _lag(self, now: int) -> Mapping[str, float | None]:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]
         last = max(applied, key=lambda one: one.applied or 0, default=None)

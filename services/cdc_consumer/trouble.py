@@ -182,6 +182,15 @@ class TablesInTrouble:
         found, at = self._conflicts.get(definition, (None, _NEVER))
         return found if now < later(at, self._patience.between_probes) else None
 
+    def look_again(self, definition: TableDefinition) -> None:
+        """Forget a conflict: somebody believes that it is mended."""
+        self._conflicts.pop(definition, None)
+
+    @property
+    def knows_conflicts(self) -> bool:
+        """Tell whether any conflict is remembered."""
+        return bool(self._conflicts)
+
     def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:
         """Remember a conflict that has just been looked at."""
         self._conflicts[definition] = conflict, now

@@ -46,9 +46,12 @@ def test_what_waits_for_a_table_is_left_to_the_next_run(world: World) -> None:
     world.publish(a_message(a_change(1)), a_message(a_change(1), header=a_header("pilots")))
     first = start_consumer(world.processes, world.pipeline, "first", TRIGGER="available-now")
     first.process.expected_to_end = True
-    assert first.process.wait(PATIENCE) == 0, first.process.obituary()
+    assert first.process.wait(PATIENCE) == 3, first.process.obituary()
     (counted,) = events(first.process, "leases_counted")
     assert (counted["acked"], counted["put_off"], counted["left"]) == (1, 1, 0)
+    (left_to_it,) = events(first.process, "messages_left")
+    assert left_to_it["put_off"] == 1
+    assert set(left_to_it["tables"]) == {"planes"}
     assert world.names("pilots") == {1: "name 1"}
 
     left = pull_until(world.channel, world.topology.subscription, 1, timedelta(seconds=60))

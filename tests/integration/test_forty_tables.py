@@ -42,6 +42,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TABLES = tuple(f"table{number}" for number in range(40))
 PATIENCE = timedelta(seconds=90)
+FEW = 3
+"""Micro-batches that may pass before what is there is applied: a pull need not return all that there is."""
 SHORT = Patience(
     table=timedelta(seconds=1),
     put_off=timedelta(seconds=1),
@@ -101,12 +103,15 @@ class Consumer:
         self.total = self.total.plus(counts)
         return counts
 
-    def apply_until(self, done: Callable[[], bool], what: str) -> None:
-        """Go on with micro-batches until it is so."""
+    def apply_until(self, done: Callable[[], bool], what: str) -> int:
+        """Go on with micro-batches until it is so; return how many it took."""
         until = time.monotonic() + PATIENCE.total_seconds()
+        micro_batches = 0
         while not done():
             assert time.monotonic() < until, f"waited in vain for {what}"
             self.apply()
+            micro_batches += 1
+        return micro_batches
 
     def letters(self) -> list[DeadLetter]:
         received = pull(self.channel, self.topology.dead_letter_subscription)
@@ -207,7 +212,8 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
     for sequence in (3, 4):  # while the trouble lasts
         consumer.publish(*changes(sequence, sorted(flowing)))
         settled += len(flowing)
-        consumer.apply_until(lambda settled=settled: consumer.total.acked >= settled, "those that flow")  # type: ignore[misc]
+        rounds = consumer.apply_until(lambda settled=settled: consumer.total.acked >= settled, "those that flow")  # type: ignore[misc]
+        assert rounds <= FEW, "whatever the others wait for, these are in the next micro-batch"
         check(consumer, flowing - set(extra), rows(sequence))
     assert sorted(letter.reason.value for letter in consumer.letters()) == sorted(poison)
 
@@ -219,6 +225,42 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
     assert consumer.names(wider) == {**rows(4), 3: "name 2"}
     mended = consumer.apply()
     assert (mended.tables_in_trouble, consumer.memory.tables._troubles) == ((), {})
+
+
+def test_all_others_are_applied_and_acked_before_the_first_patience_with_those_in_trouble_is_over(
+    channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
+) -> None:
+    stand_in = StandIn(bigquery_stand_in)
+    consumer = Consumer(channel, bigquery_stand_in, stand_in, replace(SHORT, table=timedelta(hours=1)))
+    consumer.publish(*changes(1))
+    consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
+    faults = [
+        {"status": "PERMISSION_DENIED"},
+        {"status": "NOT_FOUND", "storage_error": "TABLE_NOT_FOUND", "action": "close"},
+        {"status": "RESOURCE_EXHAUSTED", "action": "close"},
+        {"status": "INTERNAL"},
+        {"status": "INVALID_ARGUMENT"},
+        {"action": "stall", "when": "after"},
+    ]
+    sick, well = TABLES[:: len(TABLES) // len(faults)][: len(faults)], len(TABLES) - len(faults)
+    for table, fault in zip(sick, faults, strict=True):
+        consumer.fault(table, **fault)
+    consumer.publish(*changes(2))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            applying = pool.submit(consumer.apply)
+            try:
+                wait_until(lambda: consumer.leases.acked >= len(TABLES) + well or None, "the others", timeout=PATIENCE)
+                check(consumer, set(TABLES) - set(sick), rows(2))
+                assert not applying.done()
+                assert consumer.leases.acked == len(TABLES) + well
+            finally:
+                stand_in.control("DELETE", "faults")
+            counts = applying.result(PATIENCE.total_seconds())
+        assert (counts.acked, counts.put_off, counts.letters) == (len(TABLES), 0, {})
+        check(consumer, TABLES, rows(2))
+    finally:
+        consumer.close()
 
 
 def test_fewer_connections_than_tables_are_enough(consumer: Consumer) -> None:

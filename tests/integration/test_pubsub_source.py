@@ -126,6 +126,26 @@ def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro
     )
 
 
+def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
+    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+) -> None:
+    topology = a_topology(channel)
+    start(topology.subscription, idleWait="60s", tasks="2", hold="3")
+    published = publish(channel, topology.topic, 1)
+    for _round in range(3):
+        wait_for(lambda: len(messages_in(journal, "taken")) == len(published), "the micro-batch to be under way")  # noqa: B023
+        for key in range(6):  # one after the other, of keys that are routed to one task or the other
+            message = {"data": b"one", "ordering_key": f"planes/{key}"}
+            published += publish_stub(channel)(
+                PublishRequest(topic=topology.topic, messages=[message]), timeout=10
+            ).message_ids
+        assert len(messages_in(journal, "taken")) == len(published) - 6
+    wait_for_acks(journal, len(published))
+
+    done = [path.name for path in (tmp_path / "checkpoint/offsets").glob("[0-9]*")]
+    assert sorted(done, key=int) == [str(number) for number in range(4)], "none waited for a second one"
+
+
 def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path) -> None:
     topology = a_topology(channel)
     query = start(topology.subscription, idleWait="1s")

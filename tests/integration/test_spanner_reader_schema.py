@@ -19,7 +19,7 @@ from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import Mark
+from services.spanner_reader.core.shapes import Finding, Kind, Mark
 from services.spanner_reader.held import Options
 from services.spanner_reader.reader import Reader
 from services.spanner_reader.schema_watch import remember_start
@@ -252,6 +252,32 @@ def test_the_cure_followed_to_the_letter_brings_every_row_whole_with_the_default
         command = re.search(r"`python -m services.spanner_reader synced (\S+)`", text)
         assert command is not None
         assert await watched.synced(command[1])
+
+    asyncio.run(scenario())
+
+
+def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_added_for_it(
+    make: Callable[..., Watched],
+) -> None:
+    watched = make("ALL")
+
+    async def scenario() -> None:
+        watched.alter(
+            "CREATE TABLE u (id INT64 NOT NULL) PRIMARY KEY (id)", "CREATE TABLE u (id bigint NOT NULL PRIMARY KEY)"
+        )
+        async with watched.reading():
+            for key in range(3):
+                watched.write("u", id=key)
+            await watched.until(lambda: watched.changes("u") == 3)
+            mark = Mark("u", (Finding("u", Kind.TABLE_AGAIN, watched.started, watched.started),))
+            statement = re.search(r"(ALTER TABLE )T( ADD COLUMN c BOOL), set it TRUE", cure(mark, "`"))
+            assert statement is not None
+            assert "UPDATE `u` SET c = c" in cure(mark, "`")
+            watched.database.alter(f"{statement[1]}u{statement[2]}")
+            assert watched.database.execute("UPDATE u SET c = TRUE WHERE TRUE")[0] == 3
+            await watched.until(lambda: watched.changes("u") == 6)
+            watched.database.alter("ALTER TABLE u DROP COLUMN c")
+        assert watched.marks() == {}
 
     asyncio.run(scenario())
 

@@ -187,6 +187,7 @@ def _tables(client: bigquery.Client, path: str) -> Iterator[Finding]:
 def _table(table: bigquery.Table) -> Iterator[Finding]:
     """Return what is not right with one table."""
     name, shown = table.table_id, f"{table.project}:{table.dataset_id}.{table.table_id}"
+    alter = f"ALTER TABLE `{table.project}.{table.dataset_id}.{name}`"
     ours = MIRROR_OF in table.labels
     columns = {field.name: field for field in table.schema}
     if _HISTORY_COLUMN not in columns and not _key(table):
@@ -195,7 +196,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
             f"table {name}: primary key",
             "it has no primary key, by which BigQuery applies changes"
             + ("" if ours else "; a source table of this name would be put off"),
-            f"ALTER TABLE `{table.dataset_id}.{name}` ADD PRIMARY KEY (`...`) NOT ENFORCED",
+            f"{alter} ADD PRIMARY KEY (`...`) NOT ENFORCED",
         )
     for column, kind in _OURS.items():
         if column in columns and columns[column].field_type != kind:
@@ -203,7 +204,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
                 Level.ERROR,
                 f"table {name}: column conflict",
                 f"{column} is {columns[column].field_type}, Millrace writes {kind}: every change becomes a dead letter",
-                f"ALTER TABLE `{table.dataset_id}.{name}` DROP COLUMN `{column}`",
+                f"{alter} DROP COLUMN `{column}`",
             )
     key = set(_key(table))
     for field in table.schema if ours else ():
@@ -212,7 +213,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
                 Level.ERROR,
                 f"table {name}: column conflict",
                 f"{field.name} is REQUIRED: a change that has no value for it is refused",
-                f"ALTER TABLE `{table.dataset_id}.{name}` ALTER COLUMN `{field.name}` DROP NOT NULL",
+                f"{alter} ALTER COLUMN `{field.name}` DROP NOT NULL",
             )
     if table.expires is not None and ours:
         yield Finding(

@@ -92,7 +92,7 @@ class BigQueryTables:
         known = self._known.get(definition.identity)
         if known is None or _missing(known, definition):
             known = self._known[definition.identity] = self._brought_about(definition)
-        _check(known, definition)
+        _check(known, definition, self._path(definition))
         return known
 
     def forget(self, table: str) -> None:
@@ -110,7 +110,7 @@ class BigQueryTables:
                     if found is None:
                         found = self._create(definition)
                     seen = _definition(found, definition)
-                    _check(seen, definition)
+                    _check(seen, definition, path)
                     if _missing(seen, definition):
                         found = self._widen(found, definition)
                     elif not _labels(definition).items() <= found.labels.items():
@@ -292,20 +292,21 @@ def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn
     return [column for column in wanted.columns if column.name.upper() not in names]
 
 
-def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
+def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableReference) -> None:
     """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none can."""
+    alter = f"ALTER TABLE `{path.project}.{path.dataset_id}.{path.table_id}`"
     if seen.mirror_of != wanted.mirror_of:
         raise TableTroubleError(
             f"table {wanted.identity} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
             "give one of them a name or a dataset of its own (TABLES_FILE); if it is the same table by another name, "
-            "take its label off: "
-            f"bq update --clear_label {HISTORY_OF if wanted.append_only else MIRROR_OF} <dataset>.{wanted.name}"
+            f"take its label off: bq update --clear_label {HISTORY_OF if wanted.append_only else MIRROR_OF} "
+            f"{path.project}:{path.dataset_id}.{path.table_id}"
         )
     if not seen.primary_key:
         key = ", ".join(f"`{name}`" for name in wanted.primary_key)
         raise TableTroubleError(
             f"table {wanted.identity} has no primary key, by which BigQuery applies changes; give it one: "
-            f"ALTER TABLE `{wanted.name}` ADD PRIMARY KEY ({key}) NOT ENFORCED"
+            f"{alter} ADD PRIMARY KEY ({key}) NOT ENFORCED"
         )
     if {name.upper() for name in seen.primary_key} != {name.upper() for name in wanted.primary_key}:
         raise PoisonRecordError(
@@ -328,6 +329,6 @@ def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
             raise PoisonRecordError(
                 Reason.SCHEMA_CONFLICT,
                 f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}: "
-                "drop or rename the column in BigQuery, do without it (TABLES_FILE: ignored_columns), or give the "
-                "source table another name there (TABLES_FILE: name); then replay",
+                f"drop the column in BigQuery ({alter} DROP COLUMN `{column.name}`), do without it (TABLES_FILE: "
+                "ignored_columns), or give the source table another name there (TABLES_FILE: name); then replay",
             )

@@ -12,11 +12,16 @@ _UNPROVEN: Final = (
     "that an update which changes nothing is written to the stream was seen on Spanner's emulator only, so see it "
     "arrive"
 )
+_ALL_KEY: Final = (
+    "where all columns are the key, add one: ALTER TABLE T ADD COLUMN c BOOL, set it TRUE, and drop it once that has "
+    "arrived"
+)
 _DROP: Final = "drop {what} in BigQuery, for rows may be gone that no record tells of: the next change makes it anew"
 ROWS_AGAIN: Final = (
     "bring all rows again while it reads: "  # noqa: S608  a text for people
     f"{_DROP.format(what='each mirror')}; then touch every row in Spanner, for instance with partitioned DML, UPDATE T "
-    f"SET c = c WHERE TRUE for every table T (c: a column outside its key that the stream watches; {_UNPROVEN})"
+    f"SET c = c WHERE TRUE for every table T (c: a column outside its key that the stream watches; {_ALL_KEY}; "
+    f"{_UNPROVEN})"
 )
 """After a start with another partition table, where something is lost to the stream."""
 
@@ -29,6 +34,7 @@ def cure(mark: Mark, quote: str) -> str:
     column = next((found.columns[-1] for found in reversed(mark.findings) if found.columns), None)
     shown = "c" if column is None else f"{quote}{column}{quote}"
     any_column = "c: a column" if column is None else "or another column"
+    all_key = f"{_ALL_KEY}; " if column is None else ""
     drop = f"{_DROP.format(what='its mirror')} (the consumer notes that, and its doctor says how to clear the note); "
     by_itself = (
         "; Spanner may have written the values of the default to the stream by itself, then a comparison of the column "
@@ -40,7 +46,7 @@ def cure(mark: Mark, quote: str) -> str:
         f"{drop if kinds & _ROWS_MAY_BE_GONE else ''}"  # noqa: S608  a text for people
         f"after {format_timestamp(mark.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
         f"UPDATE {_quoted(mark.table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "
-        f"that the stream watches; {_UNPROVEN}){by_itself}; "
+        f"that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "
         f"then run `python -m services.spanner_reader synced {mark.table}`"
     )
 

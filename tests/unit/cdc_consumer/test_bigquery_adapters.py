@@ -63,7 +63,7 @@ def test_a_column_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, 
 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
     assert f"column seats is {shown}" in raised.value.detail
-    assert "drop or rename the column in BigQuery, do without it (TABLES_FILE: ignored_columns)" in raised.value.detail
+    assert "DROP COLUMN `seats`), do without it (TABLES_FILE: ignored_columns)" in raised.value.detail
 
 
 def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:

@@ -263,7 +263,7 @@ def test_metrics_add_up_the_counts() -> None:
 
 def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have() -> None:
     registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry, SetClock())
+    metrics = ConsumerMetrics(registry, clock := SetClock())
     for process, connections in (("a", 3), ("b", 2), ("a", 1)):
         appends = Appends(requests=2, bytes=1_000, seconds=0.25)
         metrics.take(Report(process=process, appends=appends, connections=connections))
@@ -274,6 +274,10 @@ def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have(
 
     assert (value("s_total"), value("ed_bytes_total"), value("_seconds_total")) == (6, 3_000, 0.75)
     assert value("_connections") == 3
+    clock.pass_time(timedelta(minutes=9))
+    metrics.take(Report(process="a", connections=2))
+    clock.pass_time(timedelta(minutes=2))
+    assert value("_connections") == 2, "b has not been heard of for longer than an idle connection lives"
 
 
 def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None:

@@ -497,3 +497,15 @@ def test_among_forty_tables_those_in_trouble_are_put_off_and_all_others_flow(wor
     counts = world.apply(*messages(8))
     assert (counts.acked, counts.tables_in_trouble) == (41, ())
     assert world.letters.kept == {}
+
+
+def test_a_replay_is_reason_to_look_at_once(world: World) -> None:
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    refused = a_message(a_change(2))
+    assert world.apply(refused).letters == {"schema_conflict": 1}
+    world.tables.there.clear()
+    assert world.apply(a_message(a_change(3))).letters == {"schema_conflict": 1}, "said from memory"
+
+    counts = world.apply(dict(refused) | {"attributes": [("replay_of", "a letter")]}, a_message(a_change(4)))
+    assert (counts.letters, counts.rows_written) == ({}, 2)
