@@ -139,7 +139,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(
         SystemClock(),
-        lambda: read_mirrors(client, settings.dataset_project, datasets),
+        lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
         lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
     )
 

@@ -5,15 +5,16 @@ It takes the consumer's own settings, leases no message and changes nothing but 
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
-from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset
+from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset, inspect_datasets_of_schemas
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import open_client
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.spark_session import check_java, check_master
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.names import subscription_path, topic_path
@@ -49,9 +50,9 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _check(
         "spark", lambda: check_master(settings.spark_master), settings.spark_master, "SPARK_MASTER=local[2], for one"
     )
-    datasets = {settings.bigquery_dataset}
+    file = TablesFile()
     try:
-        datasets |= load_tables_file(settings.tables_file)[1].datasets
+        file = load_tables_file(settings.tables_file)[1]
     except MisconfiguredError as error:
         yield Finding(Level.ERROR, "tables file", str(error), "mend the lines that are named")
     else:
@@ -60,7 +61,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _with(
         lambda: open_storage_channel(settings.bigquery_storage_emulator_host),
         "write API",
-        lambda it: _bigquery(it, settings, sorted(datasets)),
+        lambda it: _bigquery(it, settings, file),
     )
 
 
@@ -75,14 +76,18 @@ def _pubsub(channel: Any, settings: Settings) -> Iterator[Finding]:
     yield from inspection.forwarding(subscription, letters)
 
 
-def _bigquery(storage: Any, settings: Settings, datasets: Iterable[str]) -> Iterator[Finding]:
+def _bigquery(storage: Any, settings: Settings, file: TablesFile) -> Iterator[Finding]:
     try:
         client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     except MisconfiguredError as error:
         yield Finding(Level.ERROR, "BigQuery", str(error), _LOGIN)
         return
+    project, datasets = settings.dataset_project, sorted({settings.bigquery_dataset, *file.datasets})
     for dataset in datasets:
-        yield from inspect_dataset(client, storage, settings.dataset_project, dataset)
+        yield from inspect_dataset(client, storage, project, dataset)
+    named = {section.dataset or "" for section in (file.defaults, *(section for _name, section in file.tables))}
+    templates = {one for one in named if "{" in one}
+    yield from inspect_datasets_of_schemas(client, storage, project, templates, datasets)
 
 
 def _check(name: str, check: Callable[[], None], fine: str, cure: str) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -51,12 +51,16 @@ class _Labels:
 class ConsumerStatus:
     """Takes the reports of all processes; safe to use from any thread.
 
-    ``read_mirrors`` lists the tables there are: what a table says by its labels outlives this process. One that was
-    dropped and made again between two listings is marked: a worker that has not seen the old one cannot know.
+    ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
+    process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
+    cannot know.
     """
 
     def __init__(
-        self, clock: Clock, read_mirrors: Callable[[], Sequence[Mirror]], mark_made_anew: Callable[[Mirror], None]
+        self,
+        clock: Clock,
+        read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
+        mark_made_anew: Callable[[Mirror], None],
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
@@ -157,13 +161,18 @@ class ConsumerStatus:
                 return
             labels.looked_at = now
             try:
-                labels.mirrors = [self._compared(one) for one in self._read_mirrors()]
+                labels.mirrors = [self._compared(one) for one in self._read_mirrors(self._datasets())]
                 labels.read_at, labels.error = now, ""
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
                 structlog.get_logger().warning("labels_not_read", error=str(error))
         finally:
             labels.reading.release()
+
+    def _datasets(self) -> Collection[str]:
+        """Return the datasets of tables that were reported with one, which need not be named in any setting."""
+        with self._lock:
+            return {dataset for dataset, dot, _table in (name.partition(".") for name in self._tables) if dot}
 
     def _compared(self, mirror: Mirror) -> Mirror:
         """Mark a mirror that is another one than it was, and return it as it is then."""

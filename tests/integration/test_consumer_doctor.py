@@ -225,6 +225,24 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     assert "max_staleness" in fine
 
 
+def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_ours(
+    world: World, tmp_path: Path
+) -> None:
+    file, prefix = tmp_path / "tables.toml", f"of_{uuid.uuid4().hex[:8]}_"
+    file.write_text(f'[defaults]\ndataset = "{prefix}{{schema}}"\n', encoding="utf-8")
+    for schema, labels in (("air", {"millrace_mirror_of": "x"}), ("sea", {"of": "somebody_else"})):
+        world.stand_in.client.create_dataset(prefix + schema)
+        keyless = bigquery.Table(f"{PROJECT}.{prefix}{schema}.keyless", schema=[bigquery.SchemaField("id", "INT64")])
+        keyless.labels = labels
+        world.stand_in.client.create_table(keyless)
+    found = {one.check: one for one in world.findings(TABLES_FILE=str(file))}
+
+    assert found["datasets by schema"].detail == f"{prefix}{{schema}}: {prefix}air"
+    assert found[f"dataset {prefix}air"].level is Level.OK
+    assert found["table keyless: primary key"].cure.startswith(f"ALTER TABLE `{PROJECT}.{prefix}air.keyless` ADD ")
+    assert f"dataset {prefix}sea" not in found
+
+
 def test_as_a_command_it_prints_a_table_and_its_exit_code_says_whether_there_is_an_error(
     world: World, new_processes: Processes
 ) -> None:

@@ -4,8 +4,9 @@ Rights cannot be asked of a dataset, only of a table: so an empty one is made fo
 dropped again. Nothing else is changed. What does not answer, or refuses, is a finding like any other.
 """
 
+import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,6 +19,7 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteStream
 
+from services.cdc_consumer.adapters.history_views import HISTORY_OF
 from services.cdc_consumer.adapters.tables import MIRROR_OF, NEEDS_RESYNC
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, SEQUENCE_COLUMN
 from services.cdc_consumer.ports import MADE_ANEW
@@ -64,6 +66,34 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
             yield _rights(client, f"{path}.{probe}", what)
         yield from _write_api(storage, project, dataset, probe or _PROBE)
     yield from _tables(client, path)
+
+
+def inspect_datasets_of_schemas(
+    client: bigquery.Client, storage: grpc.Channel, project: str, templates: Collection[str], known: Collection[str]
+) -> Iterator[Finding]:
+    """Look at those datasets, besides the known ones, that a template can name and that hold a table of ours."""
+    if not templates:
+        return
+    check = "datasets by schema"
+    named = "|".join(re.sub(r"\\\{\w+\\\}", r"\\w+", re.escape(one)) for one in sorted(templates))
+    try:
+        candidates = [
+            one.dataset_id
+            for one in client.list_datasets(project, retry=_NO_RETRY, timeout=_TIMEOUT)
+            if one.dataset_id not in known and re.fullmatch(named, one.dataset_id)
+        ]
+        ours = [one for one in candidates if _holds_a_table_of_ours(client, f"{project}.{one}")]
+    except _ANSWERS as error:
+        yield _unanswered(check, error)
+        return
+    yield Finding(Level.OK, check, f"{', '.join(sorted(templates))}: {', '.join(ours) or 'none has a table yet'}")
+    for dataset in ours:
+        yield from inspect_dataset(client, storage, project, dataset)
+
+
+def _holds_a_table_of_ours(client: bigquery.Client, path: str) -> bool:
+    listed = client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+    return any(not {MIRROR_OF, HISTORY_OF}.isdisjoint(one.labels) for one in listed)
 
 
 def _expiry(what: str, found: bigquery.Dataset, project: str, dataset: str) -> Finding:

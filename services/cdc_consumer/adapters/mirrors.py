@@ -1,8 +1,10 @@
 """What the mirrors of a dataset say of themselves by their labels: one cheap call, for `status`."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
+from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
@@ -14,7 +16,7 @@ _NO_RETRY: Final[Any] = None
 
 
 def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str]) -> Sequence[Mirror]:
-    """Return the mirrors of some datasets; those of all but the first are named by it, too.
+    """Return the mirrors of some datasets; those of all but the first are named by it, too, and it may be gone.
 
     TransientError or TableTroubleError where they cannot be listed now.
     """
@@ -23,11 +25,14 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
         prefix = f"{dataset}." if number else ""
         with rest_errors(f"tables of {project}.{dataset}"):
             listed = client.list_tables(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
-            mirrors += [
-                Mirror(prefix + one.table_id, round(one.created.timestamp() * 1e6), one.labels.get(NEEDS_RESYNC, ""))
-                for one in listed
-                if MIRROR_OF in one.labels
-            ]
+            with suppress(exceptions.NotFound) if number else nullcontext():  # its tables' trouble is told of them
+                mirrors += [
+                    Mirror(
+                        prefix + one.table_id, round(one.created.timestamp() * 1e6), one.labels.get(NEEDS_RESYNC, "")
+                    )
+                    for one in listed
+                    if MIRROR_OF in one.labels
+                ]
     return mirrors
 
 

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,11 +28,13 @@ class World:
         self.clock = SetClock()
         self.mirrors: Sequence[Mirror] | Exception = []
         self.looks = 0
+        self.asked_of: Collection[str] = ()
         self.marked: list[str] = []
         self.status = ConsumerStatus(self.clock, self.read, lambda mirror: self.marked.append(mirror.table))
 
-    def read(self) -> Sequence[Mirror]:
+    def read(self, datasets: Collection[str]) -> Sequence[Mirror]:
         self.looks += 1
+        self.asked_of = datasets
         if isinstance(self.mirrors, Exception):
             raise self.mirrors
         return self.mirrors
@@ -55,6 +57,14 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+def test_datasets_that_only_a_schema_names_are_looked_at_once_a_table_of_theirs_was_reported(world: World) -> None:
+    world.take(Counts(messages=2, tables={"planes": TableNote(), "mirror_air.crew": TableNote()}))
+    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_made_anew")]
+
+    assert world.states() == {"planes": "running", "mirror_air.crew": "needs re-sync"}
+    assert world.asked_of == {"mirror_air"}
 
 
 def test_every_table_has_its_state_since_and_why(world: World) -> None:
