@@ -80,9 +80,7 @@ class ChangeLog:
         self._stalled_at: int | None = None
         self._last_commit = self.since
         self._rows: defaultdict[bytes, list[Record]] = defaultdict(list)
-        cuts = sorted({split for split in splits if split})
-        ranges = map(KeyRange, [b"", *cuts], [*cuts, b""])
-        self.partitions: list[Partition] = [Partition(each, []) for each in ranges]
+        self.partitions = [Partition(each, []) for each in _ranges(splits)]
         self._starts = [partition.range.start for partition in self.partitions]
 
     def append(
@@ -139,29 +137,24 @@ class ChangeLog:
 
     def split(self, at: bytes) -> bool:
         """Cut the partition that holds a key in two, the second one starting at the key; False where one starts."""
-        place = self._place(at)
-        old = self.partitions[place]
-        if old.range.start == at:
-            return False
-        halves = [KeyRange(old.range.start, at), KeyRange(at, old.range.end)]
-        self._replace(place, 1, [Partition(half, [r for r in old.records if r.row_key in half]) for half in halves])
-        return True
+        return self.repartition([*self._starts, at])
 
     def merge(self, at: bytes) -> bool:
         """Join the partition that starts at a key with the one before it; False where none starts."""
-        place = self._place(at)
-        if not at or self.partitions[place].range.start != at:
-            return False
-        left, right = self.partitions[place - 1 : place + 1]
-        records = list(merge(left.records, right.records, key=attrgetter("index")))
-        self._replace(place - 1, 2, [Partition(KeyRange(left.range.start, right.range.end), records)])
-        return True
+        return self.repartition(start for start in self._starts if start != at)
+
+    def repartition(self, starts: Iterable[bytes]) -> bool:
+        """Let partitions start at these keys, all at once; what keeps its range goes on. False if nothing changes."""
+        kept = {partition.range: partition for partition in self.partitions}
+        new = [kept.get(keys) or Partition(keys, self._records_of(keys)) for keys in _ranges(starts)]
+        return self._serve(new)
 
     def move(self, at: bytes) -> None:
         """Serve the partition that holds a key anew, with the same range, as when a tablet moves."""
         place = self._place(at)
         old = self.partitions[place]
-        self._replace(place, 1, [Partition(old.range, list(old.records))])
+        again = Partition(old.range, list(old.records))
+        self._serve([*self.partitions[:place], again, *self.partitions[place + 1 :]])
 
     def trim(self, before: int | None = None) -> None:
         """Forget the records committed before a time, or all; positions before the last of them are expired."""
@@ -210,9 +203,19 @@ class ChangeLog:
         place = bisect_left(self._starts, key)
         return place if place < len(self._starts) and self._starts[place] == key else place - 1
 
-    def _replace(self, place: int, count: int, new: Sequence[Partition]) -> None:
-        old = self.partitions[place : place + count]
-        self.partitions[place : place + count] = new
-        self._starts = [partition.range.start for partition in self.partitions]
-        for partition in old:
+    def _records_of(self, keys: KeyRange) -> list[Record]:
+        parts = [[r for r in each.records if r.row_key in keys] for each in self.overlapping(keys)]
+        return list(merge(*parts, key=attrgetter("index")))
+
+    def _serve(self, partitions: list[Partition]) -> bool:
+        gone = [partition for partition in self.partitions if partition not in partitions]
+        self.partitions = partitions
+        self._starts = [partition.range.start for partition in partitions]
+        for partition in gone:
             partition.close()
+        return bool(gone)
+
+
+def _ranges(starts: Iterable[bytes]) -> Iterable[KeyRange]:
+    cuts = sorted({start for start in starts if start})
+    return map(KeyRange, [b"", *cuts], [*cuts, b""])

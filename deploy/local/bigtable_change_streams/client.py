@@ -27,6 +27,10 @@ class FrontControl:
         """Join the partition that starts at a key with the one before it; False where none starts."""
         return self.ask(messages.Merge(table, at), messages.Done).done
 
+    def repartition(self, table: str, starts: Sequence[bytes]) -> bool:
+        """Let the partitions start at these keys, all at once; False if they do already."""
+        return self.ask(messages.Repartition(table, list(starts)), messages.Done).done
+
     def move(self, table: str, at: bytes) -> None:
         """Close the partition that holds a key, and serve it anew with the same range."""
         self.ask(messages.Move(table, at), messages.Done)

@@ -48,6 +48,7 @@ class Control:
         handlers: tuple[tuple[type[msgspec.Struct], Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]], ...] = (
             (messages.Split, self._split),
             (messages.Merge, self._merge),
+            (messages.Repartition, self._repartition),
             (messages.Move, self._move),
             (messages.Trim, self._trim),
             (messages.StallWatermark, self._stall),
@@ -74,6 +75,9 @@ class Control:
 
     async def _merge(self, asked: messages.Merge) -> messages.Done:
         return messages.Done((await self._log(asked.table)).merge(asked.at))
+
+    async def _repartition(self, asked: messages.Repartition) -> messages.Done:
+        return messages.Done((await self._log(asked.table)).repartition(asked.starts))
 
     async def _move(self, asked: messages.Move) -> messages.Done:
         (await self._log(asked.table)).move(asked.at)

@@ -30,6 +30,13 @@ class Merge(msgspec.Struct, frozen=True):
     at: bytes
 
 
+class Repartition(msgspec.Struct, frozen=True):
+    """Let the partitions start at these keys, and at the start of the table, all at once."""
+
+    table: str
+    starts: list[bytes]
+
+
 class Move(msgspec.Struct, frozen=True):
     """Close the partition that holds a key, and serve it anew with the same range."""
 
