@@ -36,7 +36,7 @@ _APPLY_PATIENCE: Final = timedelta(minutes=2)
 _STOP_PATIENCE: Final = 5 * GRACE
 _COMMAND: Final = ".venv/bin/python -m deploy.local"
 _A_FLIGHT: Final = "carrier = 'UA' AND flight = 1545 AND flight_date = '2013-01-01'"  # the first of the year
-_A_DAY: Final = "JFK#2013-01-01"
+_AN_HOUR: Final = "JFK#2013-01-01T11"
 _IN_SPANNER: Final = f"""change a row in Spanner, and see it in BigQuery:
   {_COMMAND} sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
   {_COMMAND} query "SELECT * FROM airlines WHERE carrier = 'UA'"
@@ -48,8 +48,8 @@ or a flight, and see every version of it and how long each held:
   {_COMMAND} query "SELECT tail_number, valid_from, valid_to, is_current FROM flights_history WHERE {_A_FLIGHT}"
 """
 _IN_BIGTABLE: Final = f"""count flights in a row of Bigtable, and see it in BigQuery:
-  {_COMMAND} add {AIRPORT_TRAFFIC.name} "{_A_DAY}" totals:departures 1000
-  {_COMMAND} query "SELECT departures, carriers FROM {AIRPORT_TRAFFIC.name} WHERE row_key = '{_A_DAY}'"
+  {_COMMAND} add {AIRPORT_TRAFFIC.name} "{_AN_HOUR}" totals:departures 1000
+  {_COMMAND} query "SELECT departures, carriers FROM {AIRPORT_TRAFFIC.name} WHERE row_key = '{_AN_HOUR}'"
 """
 
 

@@ -87,9 +87,12 @@ class Report:
         table = Table("source", "table", "rows", "differences", "changes", "rows written")
         for column in table.columns[2:]:
             column.justify = "right"
+        kind = ""
         for side in self.sides:
             for database in side.databases:
-                table.add_section()
+                if database.kind != kind:
+                    table.add_section()
+                kind = database.kind
                 for one in database.tables:
                     differences = f"{one.differing:,}" if one.differing else "none"
                     numbers = (f"{side.changes.get(one.table, 0):,}", f"{self.written.get(one.table, 0):,}")

@@ -2,7 +2,7 @@
 
 Hours are observed, measured later, and corrected again and again, with deletes of some of the corrections by their
 times; deleted and written again, family by family or as a row; now and then a few neighbouring hours are dropped. Each
-flight counts in its airport's day; a day's carriers are forgotten and counted anew, and a day is dropped.
+flight counts in its airport's hour; an hour's carriers are forgotten and counted anew, and a few hours are dropped.
 """
 
 import random
@@ -82,7 +82,7 @@ def read_departures(number: int) -> list[Departure]:
     departed = (line for line in lines_of("flights.csv.zip") if known(line["dep_time"], int) is not None)
     return [
         Departure(
-            f"{line['origin']}#{int(line['year'])}-{int(line['month']):02}-{int(line['day']):02}".encode(),
+            f"{line['origin']}#{line['time_hour'][:13]}".encode(),
             line["carrier"].encode(),
             max(0, known(line["dep_delay"], int) or 0),
         )
@@ -151,7 +151,7 @@ class WideWorkload:
         if chance < 0.63:
             return self._drop_hours()
         if chance < 0.66:
-            return self._drop_day()
+            return self._drop_counters()
         stories: Sequence[Callable[[], Story]] = (self._correct, self._withdraw, self._replace, self._confirm)
         return self._random.choice((*stories, self._count_anew))()
 
@@ -219,15 +219,15 @@ class WideWorkload:
             yield departure.call
 
     def _count_anew(self) -> Story:
-        """Forget a day's carriers, and then count a flight."""
+        """Forget an hour's carriers, and then count a flight."""
         row_key = self._random.choice(list(self.traffic))
         yield MutateRow(AIRPORT_TRAFFIC.name, row_key, [DeleteFamily(CARRIERS)])
         yield Increment(AIRPORT_TRAFFIC.name, row_key, [(CARRIERS, b"UA", 1), (TOTALS, b"departures", 1)])
 
-    def _drop_day(self) -> Story:
-        """Drop a day at an airport, and then count a flight."""
+    def _drop_counters(self) -> Story:
+        """Drop up to ten hours at an airport, and then count a flight in one of them."""
         row_key = self._random.choice(list(self.traffic))
-        yield DropRows(AIRPORT_TRAFFIC.name, row_key)
+        yield DropRows(AIRPORT_TRAFFIC.name, row_key[:-1])
         yield Increment(AIRPORT_TRAFFIC.name, row_key, [(CARRIERS, b"B6", 1), (TOTALS, b"departures", 1)])
 
     def _any_hour(self) -> Hour:

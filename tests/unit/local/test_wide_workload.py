@@ -53,8 +53,7 @@ def test_calls_of_every_kind_are_made(workload: WideWorkload) -> None:
     mutations = Counter(type(one).__name__ for call in calls if isinstance(call, MutateRow) for one in call.mutations)
     assert mutations.keys() == {"SetCell", "DeleteCells", "DeleteFamily", "DeleteRow"}
     dropped = [rows for call, rows in all_of(workload) if isinstance(call, DropRows)]
-    assert max(dropped) > 1, "some drop more than one row"
-    assert max(dropped) <= 3, "and none drops many"
+    assert 1 < max(dropped) <= 10, "some drop more than one row, and none drops many"
 
 
 def test_row_keys_of_a_station_begin_with_the_latest_hour(hours: list[Hour]) -> None:
