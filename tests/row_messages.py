@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2, wrappers_pb2
 
 CHANGE = {"_CHANGE_TYPE": "string", "_CHANGE_SEQUENCE_NUMBER": "string"}
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -32,7 +32,7 @@ def serialized(descriptor: descriptor_pb2.DescriptorProto, rows: Sequence[Mappin
     """Return rows as messages; a column that a row does not name is not set."""
     file = descriptor_pb2.FileDescriptorProto(name="row.proto", syntax="proto2", message_type=[descriptor])
     pool = descriptor_pool.DescriptorPool()
-    for known in (wrappers_pb2, timestamp_pb2):
+    for known in (wrappers_pb2, timestamp_pb2, duration_pb2):
         pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
         file.dependency.append(known.DESCRIPTOR.name)
     pool.AddSerializedFile(file.SerializeToString())

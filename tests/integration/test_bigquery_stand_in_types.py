@@ -4,11 +4,12 @@ Source: BigQuery, "Introduction to the Storage Write API", section "Data type co
 """
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
 from google.cloud import bigquery
 
 from tests.integration.stand_in import StandIn
@@ -17,9 +18,13 @@ from tests.row_messages import CHANGE, change
 pytestmark = pytest.mark.integration
 
 NOON = datetime(2024, 4, 30, 12, 0, 0, 123456, tzinfo=UTC)
+CIVIL_NOON = NOON.replace(tzinfo=None)
+FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 NOON_MICROS = 1_714_478_400_123_456
 DAY = (date(2024, 4, 30) - date(1970, 1, 1)).days
 G = "google.protobuf."
+BIGGEST = "578960446186580977117854925043439539266.34992332820282019728792003956564819967"
+LEAST = "-578960446186580977117854925043439539266.34992332820282019728792003956564819968"
 
 LISTED: list[tuple[str, str, Any, Any]] = [
     *[("BOOL", proto, 1, True) for proto in ("int32", "int64", "uint32", "uint64")],
@@ -54,6 +59,36 @@ LISTED: list[tuple[str, str, Any, Any]] = [
     ),
     ("NUMERIC", "bytes", (-1_500_000_000).to_bytes(16, "little", signed=True), Decimal("-1.5")),
     ("NUMERIC", G + "BytesValue", {"value": (1).to_bytes(1, "little")}, Decimal("0.000000001")),
+    *[("BIGNUMERIC", proto, 42, Decimal(42)) for proto in ("int32", "int64", "uint32", "uint64")],
+    ("BIGNUMERIC", "double", 0.1, Decimal("0.1")),
+    ("BIGNUMERIC", "float", 0.5, Decimal("0.5")),
+    ("BIGNUMERIC", "string", BIGGEST, Decimal(BIGGEST)),
+    ("BIGNUMERIC", "string", "-0.00000000000000000000000000000000000001", Decimal(-1).scaleb(-38)),
+    ("BIGNUMERIC", "bytes", (-15 * 10**37).to_bytes(32, "little", signed=True), Decimal("-1.5")),
+    ("BIGNUMERIC", G + "BytesValue", {"value": (10**37).to_bytes(16, "little")}, Decimal("0.1")),
+    ("DATETIME", "string", "2024-04-30 12:00:00.123456", CIVIL_NOON),
+    ("DATETIME", "string", "2024-4-30T1:2:3", CIVIL_NOON.replace(hour=1, minute=2, second=3, microsecond=0)),
+    ("DATETIME", "string", "2024-04-30", CIVIL_NOON.replace(hour=0, microsecond=0)),
+    ("DATETIME", "int64", 2024 << 46 | 4 << 42 | 30 << 37 | 12 << 32 | 123_456, CIVIL_NOON),
+    ("TIME", "string", "12:34:56.789", time(12, 34, 56, 789_000)),
+    ("TIME", "string", "1:2:3", time(1, 2, 3)),
+    ("TIME", "int64", (((23 << 6 | 59) << 6 | 58) << 20) | 999_999, time(23, 59, 58, 999_999)),
+    (
+        "INTERVAL",
+        "string",
+        "1-2 -3 4:5:6.5",
+        relativedelta(years=1, months=2, days=-3, hours=4, minutes=5, seconds=6, microseconds=500_000),
+    ),
+    ("INTERVAL", "string", "-0-1 0 -0:0:1", relativedelta(months=-1, seconds=-1)),
+    ("INTERVAL", G + "Duration", {"seconds": 90, "nanos": 1_999}, relativedelta(seconds=90, microseconds=1)),
+    (
+        "INTERVAL",
+        G + "Duration",
+        {"seconds": -1, "nanos": -500_000_000},
+        relativedelta(seconds=-1, microseconds=-500_000),
+    ),
+    ("GEOGRAPHY", "string", "point (1.50  -2)", "POINT(1.5 -2)"),
+    ("GEOGRAPHY", "string", '{"type": "LineString", "coordinates": [[1, 2], [3, 4]]}', "LINESTRING(1 2, 3 4)"),
     ("STRING", "string", "naïve 🙂", "naïve 🙂"),
     ("STRING", "enum", 1, "RED"),
     ("STRING", G + "StringValue", {"value": ""}, ""),
@@ -64,17 +99,23 @@ LISTED: list[tuple[str, str, Any, Any]] = [
 ]
 
 UNLISTED = [
+    ("BIGNUMERIC", "bool"),
     ("BOOL", "string"),
     ("BYTES", "int64"),
     ("DATE", "string"),
+    ("DATETIME", "int32"),
+    ("DATETIME", G + "Timestamp"),
     ("FLOAT64", "int64"),
+    ("GEOGRAPHY", "bytes"),
     ("INT64", "double"),
     ("INT64", "uint64"),
     ("INT64", "string"),
+    ("INTERVAL", "int64"),
     ("JSON", "bytes"),
     ("NUMERIC", "bool"),
     ("STRING", "bytes"),
     ("STRING", "int64"),
+    ("TIME", "int32"),
     ("TIMESTAMP", "string"),
     ("TIMESTAMP", "double"),
 ]
@@ -85,7 +126,20 @@ EDGES = [
         "TIMESTAMP",
         "int64",
         [-62_135_596_800_000_000, 253_402_300_799_999_999],
-        [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)],
+        [FIRST, LAST],
+    ),
+    (
+        "DATETIME",
+        "string",
+        ["0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"],
+        [FIRST.replace(tzinfo=None), LAST.replace(tzinfo=None)],
+    ),
+    ("TIME", "string", ["0:0:0", "23:59:59.999999"], [time.min, time.max]),
+    (
+        "BIGNUMERIC",
+        "bytes",
+        [(-(1 << 255)).to_bytes(32, "little", signed=True), ((1 << 255) - 1).to_bytes(32, "little", signed=True)],
+        [Decimal(LEAST), Decimal(BIGGEST)],
     ),
 ]
 
@@ -94,6 +148,28 @@ MISFITS = [
     ("DATE", "int64", 2_932_897),
     ("TIMESTAMP", "int64", -62_135_596_800_000_001),
     ("TIMESTAMP", "int64", 253_402_300_800_000_000),
+    ("BIGNUMERIC", "string", BIGGEST[:-1] + "8"),
+    ("BIGNUMERIC", "string", "1e-39"),
+    ("BIGNUMERIC", "bytes", b"\x00" * 33),
+    ("BIGNUMERIC", "double", math.inf),
+    ("DATETIME", "string", "2024-04-30T12:00:00Z"),
+    ("DATETIME", "string", "2024-02-30T12:00:00"),
+    ("DATETIME", "string", "2024-04-30T12:00:00.1234567"),
+    ("DATETIME", "string", ""),
+    ("DATETIME", "int64", -1),
+    ("DATETIME", "int64", 0),
+    ("TIME", "string", "24:00:00"),
+    ("TIME", "string", "12:00"),
+    ("TIME", "int64", 24 << 32),
+    ("TIME", "int64", 1 << 46 | 1 << 42 | 1 << 37),
+    ("INTERVAL", "string", "1 day"),
+    ("INTERVAL", "string", "10001-0 0 0:0:0"),
+    ("INTERVAL", "string", "0-0 3660001 0:0:0"),
+    ("GEOGRAPHY", "string", "POINT(1)"),
+    ("GEOGRAPHY", "string", "POINT(1 91)"),
+    ("GEOGRAPHY", "string", '{"type": "Point"}'),
+    ("GEOGRAPHY", "string", "POLYGON((0 0, 1 0, 1 1, 0 1))"),
+    ("NUMERIC", "bytes", b"\x00" * 17),
     ("NUMERIC", "string", "0.0000000001"),
     ("NUMERIC", "string", "100000000000000000000000000000"),
     ("NUMERIC", "string", "NaN"),
@@ -182,10 +258,15 @@ def test_the_official_client_makes_a_table_of_every_type_and_reads_a_row_of_it(s
         "d": (DAY, "int32", date(2024, 4, 30)),
         "t": (NOON_MICROS, "int64", NOON),
         "j": ("[1, 2]", "string", [1, 2]),
+        "m": (BIGGEST, "string", Decimal(BIGGEST)),
+        "c": ("2024-04-30 12:00:00.123456", "string", CIVIL_NOON),
+        "h": ("12:00:00", "string", time(12)),
+        "v": ("0-0 1 0:0:0", "string", relativedelta(days=1)),
+        "g": ("POINT(1 2)", "string", "POINT(1 2)"),
     }
-    types = dict(
-        zip(row, ["BOOL", "INT64", "FLOAT64", "NUMERIC", "STRING", "BYTES", "DATE", "TIMESTAMP", "JSON"], strict=True)
-    )
+    names = ["BOOL", "INT64", "FLOAT64", "NUMERIC", "STRING", "BYTES", "DATE", "TIMESTAMP", "JSON", "BIGNUMERIC"]
+    names += ["DATETIME", "TIME", "INTERVAL", "GEOGRAPHY"]
+    types = dict(zip(row, names, strict=True))
     table = bigquery.Table(
         f"{stand_in.client.project}.{stand_in.dataset}.every",
         schema=[bigquery.SchemaField(name, column_type) for name, column_type in types.items()],

@@ -14,7 +14,8 @@ from deploy.local.bigquery.append_errors import (
     AppendRefusedError,
     closing,
 )
-from deploy.local.bigquery.catalog import Column, Table, TableName
+from deploy.local.bigquery.catalog import Table, TableName
+from deploy.local.bigquery.column_types import Column
 from deploy.local.bigquery.errors import ApiError
 from deploy.local.bigquery.protocol import (
     TABLE_NOT_FOUND,

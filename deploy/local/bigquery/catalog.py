@@ -1,24 +1,24 @@
 """Datasets and tables as the API describes them, and BigQuery's limits and rules for their names.
 
 Sources: BigQuery, "Stream table updates with change data capture" (16 key columns, 2000 columns), "Specifying a
-schema" (column names), "Naming datasets and tables", "Clustered tables" (4 columns), "Partitioned tables".
+schema" (column names), "Specify nested and repeated columns" (15 levels), "Naming datasets and tables", "Clustered
+tables" (4 columns), "Partitioned tables".
 """
 
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
-import pyarrow as pa
-
-from deploy.local.bigquery.column_types import ColumnType
+from deploy.local.bigquery.column_types import Column
 from deploy.local.bigquery.errors import invalid
 from deploy.local.bigquery.intervals import interval_microseconds
 
 KEY_COLUMNS: Final = 16
 CLUSTERING_COLUMNS: Final = 4
 COLUMNS: Final = 2000
+NESTED: Final = 15
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
 PSEUDO_COLUMNS: Final = frozenset({"_CHANGE_TYPE", "_CHANGE_SEQUENCE_NUMBER", "_CHANGE_TIMESTAMP"})
 """What streamed rows may carry beside a table's columns: no statement can name them."""
@@ -36,8 +36,6 @@ _RESERVED: Final = (
     "_CHANGE_TYPE",
     "_CHANGE_TIMESTAMP",
 )
-
-Mode = Literal["NULLABLE", "REQUIRED", "REPEATED"]
 
 
 @dataclass(frozen=True, order=True)
@@ -74,38 +72,8 @@ class TableName:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    name: str
-    type: ColumnType
-    mode: Mode = "NULLABLE"
-    description: str = ""
-
-    @property
-    def repeated(self) -> bool:
-        """Tell whether it is an ARRAY of its type."""
-        return self.mode == "REPEATED"
-
-    @property
-    def arrow(self) -> pa.DataType:
-        """Return the Arrow type of its values."""
-        return pa.list_(self.type.arrow) if self.repeated else self.type.arrow
-
-    @property
-    def duckdb(self) -> str:
-        """Return DuckDB's type of its values."""
-        return f"{self.type.duckdb}[]" if self.repeated else self.type.duckdb
-
-    @property
-    def data_type(self) -> str:
-        """Return its type as GoogleSQL writes it."""
-        return f"ARRAY<{self.type.googlesql}>" if self.repeated else self.type.googlesql
-
-
-@dataclass(frozen=True)
 class Partitioning:
-    """By which DATE or TIMESTAMP column a table is partitioned, and how finely."""
+    """By which DATE, DATETIME or TIMESTAMP column a table is partitioned, and how finely."""
 
     column: str
     unit: str = "DAY"
@@ -152,7 +120,8 @@ class Table:
         _check_among("primary key", self.primary_key, columns, KEY_COLUMNS)
         _check_among("clustering", self.clustering, columns, CLUSTERING_COLUMNS)
         _check_partitioning(self.partitioning, columns)
-        interval_microseconds(str(self.properties.get("maxStaleness") or "0-0 0 0:0:0"))
+        if self.max_staleness < 0:
+            raise invalid(f"Invalid value for max_staleness: {self.properties['maxStaleness']}")
 
     @property
     def etag(self) -> str:
@@ -184,36 +153,40 @@ def check_name(what: str, pattern: re.Pattern[str], name: str) -> None:
 def check_added_columns(table: Table, columns: Sequence[Column], dropped: Collection[str] = ()) -> None:
     """Refuse a new list of columns that is not the old one with nullable columns added, or relaxed to nullable.
 
-    ``dropped``: which columns, in lower case, a DROP COLUMN has named.
+    The same holds of the fields of a STRUCT. ``dropped``: which columns, in lower case, a DROP COLUMN has named.
     """
-    before = {column.name.lower(): column for column in table.columns if column.name.lower() not in dropped}
-    after = {column.name.lower(): column for column in columns}
+    kept = [column for column in table.columns if column.name.lower() not in dropped]
+    _check_added(f"Provided Schema does not match Table {table.name}.", kept, columns, "")
+
+
+def _check_added(refusal: str, columns: Sequence[Column], provided: Sequence[Column], path: str) -> None:
+    before = {column.name.lower(): column for column in columns}
+    after = {column.name.lower(): column for column in provided}
     for name, column in before.items():
+        whole = path + column.name
         if name not in after:
-            raise invalid(
-                f"Provided Schema does not match Table {table.name}. Field {column.name} is missing in new schema"
-            )
-        if after[name].type != column.type:
-            raise invalid(
-                f"Provided Schema does not match Table {table.name}. Field {column.name} has changed type from "
-                f"{column.type.rest} to {after[name].type.rest}"
-            )
-        if after[name].mode not in (column.mode, "NULLABLE") or (column.repeated and not after[name].repeated):
-            raise invalid(
-                f"Provided Schema does not match Table {table.name}. Field {column.name} has changed mode "
-                f"from {column.mode} to {after[name].mode}"
-            )
+            raise invalid(f"{refusal} Field {whole} is missing in new schema")
+        changed = after[name]
+        if column.type.fields and changed.type.fields:
+            _check_added(refusal, column.type.fields, changed.type.fields, f"{whole}.")
+        elif changed.type != column.type:
+            raise invalid(f"{refusal} Field {whole} has changed type from {column.type.rest} to {changed.type.rest}")
+        if changed.mode not in (column.mode, "NULLABLE") or (column.repeated and not changed.repeated):
+            raise invalid(f"{refusal} Field {whole} has changed mode from {column.mode} to {changed.mode}")
     for name, column in after.items():
         if name not in before and column.mode == "REQUIRED":
-            raise invalid(
-                f"Provided Schema does not match Table {table.name}. Cannot add required fields to an existing "
-                f"schema. (field: {column.name})"
-            )
+            raise invalid(f"{refusal} Cannot add required fields to an existing schema. (field: {path}{column.name})")
 
 
 def _check_columns(columns: Sequence[Column]) -> None:
     if len(columns) > COLUMNS:
         raise invalid(f"Too many columns: a table has at most {COLUMNS} top-level columns, not {len(columns)}.")
+    _check_names(columns, 1)
+
+
+def _check_names(columns: Sequence[Column], depth: int) -> None:
+    if depth > NESTED + 1:
+        raise invalid(f"The schema is nested too deep: at most {NESTED} levels of RECORD.")
     seen: set[str] = set()
     for column in columns:
         if _COLUMN_NAME.fullmatch(column.name) is None:
@@ -226,6 +199,8 @@ def _check_columns(columns: Sequence[Column]) -> None:
         if column.name.lower() in seen:
             raise invalid(f"Duplicate column names in the result are not supported. Found duplicate(s): {column.name}")
         seen.add(column.name.lower())
+        if column.type.fields:
+            _check_names(column.type.fields, depth + 1)
 
 
 def _check_among(what: str, names: Sequence[str], columns: Mapping[str, Column], limit: int) -> None:
@@ -248,7 +223,9 @@ def _check_partitioning(partitioning: Partitioning | None, columns: Mapping[str,
     column = columns.get(partitioning.column)
     if column is None:
         raise invalid(f"The field specified for partitioning cannot be found in the schema: {partitioning.column}.")
-    if column.type.googlesql not in ("DATE", "TIMESTAMP") or column.repeated:
-        raise invalid(f"The field specified for partitioning must be a DATE or TIMESTAMP: {partitioning.column}.")
+    if column.type.googlesql not in ("DATE", "DATETIME", "TIMESTAMP") or column.repeated:
+        raise invalid(
+            f"The field specified for partitioning must be a DATE, DATETIME or TIMESTAMP: {partitioning.column}."
+        )
     if column.type.googlesql == "DATE" and partitioning.unit == "HOUR":
         raise invalid(f"A DATE cannot be partitioned by HOUR: {partitioning.column}.")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from deploy.local.bigquery.catalog import Column, DatasetName, Partitioning, Table, TableName
-from deploy.local.bigquery.column_types import column_type
+from deploy.local.bigquery.catalog import DatasetName, Partitioning, Table, TableName
+from deploy.local.bigquery.column_types import Column, ColumnType, column_type, range_type, struct_type
 from deploy.local.bigquery.errors import ApiError, invalid_query
 from deploy.local.bigquery.intervals import interval_text
 from deploy.local.bigquery.outcome import Outcome
@@ -117,7 +117,7 @@ def _partitioning(node: exp.Expr) -> Partitioning:
     """Read PARTITION BY: a column, DATE(column), or one cut to HOUR, DAY, MONTH or YEAR."""
     if isinstance(node, exp.Date | exp.TsOrDsToDate):
         return Partitioning(node.this.name)
-    if isinstance(node, exp.TimestampTrunc | exp.DateTrunc):
+    if isinstance(node, exp.TimestampTrunc | exp.DatetimeTrunc | exp.DateTrunc):
         unit = node.args["unit"].name.upper()
         return Partitioning(node.this.name, unit)
     if isinstance(node, exp.Identifier | exp.Column):
@@ -132,8 +132,20 @@ def _column(node: exp.ColumnDef) -> Column:
     if data_type.is_type(exp.DataType.Type.ARRAY):
         if required:
             raise invalid_query(f"NOT NULL cannot be applied to ARRAY fields: {node.name}")
-        return Column(node.name, column_type(data_type.expressions[0].sql(dialect="bigquery")), "REPEATED")
-    return Column(node.name, column_type(data_type.sql(dialect="bigquery")), "REQUIRED" if required else "NULLABLE")
+        return Column(node.name, _column_type(data_type.expressions[0]), "REPEATED")
+    return Column(node.name, _column_type(data_type), "REQUIRED" if required else "NULLABLE")
+
+
+def _column_type(node: exp.DataType) -> ColumnType:
+    if node.is_type(exp.DataType.Type.STRUCT):
+        if not all(isinstance(field, exp.ColumnDef) for field in node.expressions):
+            raise invalid_query("CREATE TABLE columns must be named")
+        return struct_type([_column(field) for field in node.expressions])
+    if node.is_type(exp.DataType.Type.RANGE):
+        return range_type(_column_type(node.expressions[0]))
+    if node.is_type(exp.DataType.Type.ARRAY):
+        raise invalid_query("Cannot construct array with element type ARRAY: nested arrays are not supported")
+    return column_type(node.sql(dialect="bigquery"))
 
 
 def _check_not_enforced(node: exp.Expr) -> None:

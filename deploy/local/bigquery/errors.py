@@ -24,7 +24,7 @@ _CODES: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that is refused. ``reason`` is a word of Google's error table; the codes follow from it."""
 

@@ -7,6 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from deploy.local.bigquery.catalog import Table
+from deploy.local.bigquery.column_types import Column
 from deploy.local.bigquery.errors import not_found
 from deploy.local.bigquery.job_history import PastJob
 from deploy.local.bigquery.staleness import Staleness
@@ -52,6 +53,17 @@ _COLUMNS: Final = pa.schema(
         ("data_type", pa.string()),
         ("is_partitioning_column", pa.string()),
         ("clustering_ordinal_position", pa.int64()),
+    ]
+)
+_COLUMN_FIELD_PATHS: Final = pa.schema(
+    [
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("column_name", pa.string()),
+        ("field_path", pa.string()),
+        ("data_type", pa.string()),
+        ("description", pa.string()),
     ]
 )
 _TABLE_CONSTRAINTS: Final = pa.schema(
@@ -217,6 +229,18 @@ def _columns(table: Table) -> Sequence[Sequence[object]]:
     ]
 
 
+def _column_field_paths(table: Table) -> Iterator[Sequence[object]]:
+    for column in table.columns:
+        for path, field in _paths(column, column.name):
+            yield (*_name(table), column.name, path, field.data_type, field.description or None)
+
+
+def _paths(column: Column, path: str) -> Iterator[tuple[str, Column]]:
+    yield path, column
+    for field in column.type.fields:
+        yield from _paths(field, f"{path}.{field.name}")
+
+
 def _table_constraints(table: Table) -> Sequence[Sequence[object]]:
     if not table.primary_key:
         return []
@@ -241,6 +265,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 }
 _OF_TABLES: Final[Mapping[str, tuple[pa.Schema, Callable[[Table], Iterable[Sequence[object]]]]]] = {
     "COLUMNS": (_COLUMNS, _columns),
+    "COLUMN_FIELD_PATHS": (_COLUMN_FIELD_PATHS, _column_field_paths),
     "TABLE_CONSTRAINTS": (_TABLE_CONSTRAINTS, _table_constraints),
     "KEY_COLUMN_USAGE": (_KEY_COLUMN_USAGE, _key_column_usage),
     "TABLE_OPTIONS": (_TABLE_OPTIONS, _table_options),

@@ -6,8 +6,8 @@ Source: BigQuery REST reference, resources `Dataset` and `Table`.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from deploy.local.bigquery.catalog import Column, Dataset, DatasetName, Partitioning, Table, TableName
-from deploy.local.bigquery.column_types import column_type
+from deploy.local.bigquery.catalog import Dataset, DatasetName, Partitioning, Table, TableName
+from deploy.local.bigquery.column_types import Column, ColumnType, column_type, range_type, struct_type
 from deploy.local.bigquery.errors import ApiError, invalid
 
 _KEPT: Final = ("description", "friendlyName", "labels", "maxStaleness", "expirationTime")
@@ -155,10 +155,27 @@ def read_columns(fields: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
         mode: Any = (field.get("mode") or "NULLABLE").upper()
         if mode not in ("NULLABLE", "REQUIRED", "REPEATED"):
             raise invalid(f"Invalid value for mode: {mode} ({field['name']})")
-        columns.append(Column(field["name"], column_type(field["type"]), mode, field.get("description") or ""))
+        for unserved in ("maxLength", "precision", "scale", "defaultValueExpression", "policyTags"):
+            if field.get(unserved):
+                raise ApiError("notImplemented", f"This stand-in does not serve columns with {unserved}")
+        columns.append(Column(field["name"], _read_type(field), mode, field.get("description") or ""))
     return tuple(columns)
 
 
-def _field_resource(column: Column) -> Mapping[str, str]:
-    resource = {"name": column.name, "type": column.type.rest, "mode": column.mode}
+def _read_type(field: Mapping[str, Any]) -> ColumnType:
+    match str(field["type"]).upper():
+        case "RECORD" | "STRUCT":
+            return struct_type(read_columns(field.get("fields") or ()))
+        case "RANGE":
+            return range_type(column_type((field.get("rangeElementType") or {}).get("type") or ""))
+        case name:
+            return column_type(name)
+
+
+def _field_resource(column: Column) -> Mapping[str, Any]:
+    resource: dict[str, Any] = {"name": column.name, "type": column.type.rest, "mode": column.mode}
+    if column.type.fields:
+        resource["fields"] = [_field_resource(field) for field in column.type.fields]
+    if column.type.element is not None:
+        resource["rangeElementType"] = {"type": column.type.element.rest}
     return resource | {"description": column.description} if column.description else resource

@@ -1,19 +1,25 @@
 """Result rows as the REST API writes them: every value a string, rows as ``{"f": [{"v": ..}, ..]}``.
 
-Source: BigQuery REST reference, `jobs.getQueryResults` and `DataFormatOptions`.
+Source: BigQuery REST reference, `jobs.getQueryResults` and `DataFormatOptions`; the forms of DATETIME, TIME, INTERVAL
+and RANGE are those that google-cloud-bigquery reads (`_helpers.CellDataParser`).
 """
 
 import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deploy.local.bigquery.column_types import END, START, TEXT, UNITS
+from deploy.local.bigquery.decimals import bignumeric_text
 from deploy.local.bigquery.errors import invalid_query
+from deploy.local.bigquery.intervals import Interval
 from deploy.local.bigquery.storage import JSON_COLUMN
+
+_UNBOUNDED: Final = "UNBOUNDED"
 
 
 class TimestampFormat(Enum):
@@ -40,18 +46,21 @@ def result_schema(schema: pa.Schema) -> Sequence[Mapping[str, Any]]:
 
 def result_rows(rows: pa.Table, timestamps: TimestampFormat) -> Sequence[Mapping[str, Any]]:
     """Return rows as the API writes them."""
-    columns = [[{"v": value} for value in _values(column, timestamps)] for column in rows.columns]
+    columns = [[{"v": value} for value in _values(column.combine_chunks(), timestamps)] for column in rows.columns]
     return [{"f": list(cells)} for cells in zip(*columns, strict=True)]
 
 
 def _field(field: pa.Field) -> Mapping[str, Any]:
     if pa.types.is_list(field.type):
-        element = field.type.value_field.with_name(field.name).with_metadata(field.metadata)
-        return {**_field(element), "mode": "REPEATED"}
+        element = field.type.value_field
+        metadata = element.metadata or field.metadata
+        return {**_field(element.with_name(field.name).with_metadata(metadata)), "mode": "REPEATED"}
     type_name = "JSON" if field.metadata == JSON_COLUMN else _type_name(field.type)
     resource: dict[str, Any] = {"name": field.name, "type": type_name, "mode": "NULLABLE"}
-    if pa.types.is_struct(field.type):
-        resource["fields"] = [_field(field.type.field(index)) for index in range(field.type.num_fields)]
+    if type_name == "RECORD":
+        resource["fields"] = [_field(part) for part in field.type]
+    if type_name == "RANGE":
+        resource["rangeElementType"] = {"type": _type_name(field.type.field(START).type)}
     return resource
 
 
@@ -67,8 +76,13 @@ def _type_name(arrow: pa.DataType) -> str:
         (pa.types.is_binary, "BYTES"),
         (pa.types.is_large_binary, "BYTES"),
         (pa.types.is_date, "DATE"),
+        (lambda t: pa.types.is_timestamp(t) and t.tz is not None, "DATETIME"),  # see column_types
         (pa.types.is_timestamp, "TIMESTAMP"),
         (pa.types.is_time, "TIME"),
+        (pa.types.is_interval, "INTERVAL"),
+        (lambda t: _holds(t, UNITS), "BIGNUMERIC"),
+        (lambda t: _holds(t, TEXT), "GEOGRAPHY"),
+        (lambda t: _holds(t, START), "RANGE"),
         (pa.types.is_struct, "RECORD"),
         (pa.types.is_null, "INTEGER"),
     )
@@ -78,20 +92,35 @@ def _type_name(arrow: pa.DataType) -> str:
     raise invalid_query(f"This stand-in cannot return values of the type {arrow}")
 
 
-def _values(column: pa.ChunkedArray, timestamps: TimestampFormat) -> Sequence[Any]:
+def _holds(arrow: pa.DataType, name: str) -> bool:
+    return bool(pa.types.is_struct(arrow) and arrow.get_field_index(name) >= 0)
+
+
+def _values(column: pa.Array, timestamps: TimestampFormat) -> Sequence[Any]:
     arrow = column.type
-    match _type_name(arrow) if not pa.types.is_list(arrow) else "REPEATED":
-        case "REPEATED":
-            return [
-                [{"v": value} for value in _values_of(values or [], arrow, timestamps)] for values in column.to_pylist()
-            ]
+    if pa.types.is_list(arrow):
+        return _arrays(column, timestamps)
+    match _type_name(arrow):
         case "RECORD":
-            fields = [arrow.field(index).name for index in range(arrow.num_fields)]
-            parts = [_values(pc.struct_field(column, name), timestamps) for name in fields]
+            parts = [_values(pc.struct_field(column, part.name), timestamps) for part in arrow]
             cells = [{"f": [{"v": value} for value in values]} for values in zip(*parts, strict=True)]
             return [cell if valid else None for cell, valid in zip(cells, column.is_valid().to_pylist(), strict=True)]
-        case "BOOLEAN" | "INTEGER" | "TIME" | "DATE":
-            return _texts(column)
+        case "RANGE":
+            return _ranges(column, timestamps)
+        case "BIGNUMERIC":
+            units = pc.struct_field(column, UNITS).to_pylist()
+            return [None if value is None else bignumeric_text(value) for value in units]
+        case "GEOGRAPHY":
+            return _texts(pc.struct_field(column, TEXT))
+        case "DATETIME":
+            texts = _texts(column.cast(pa.timestamp("us")))
+            return [None if text is None else text.replace(" ", "T").removesuffix(".000000") for text in texts]
+        case "TIME":
+            texts = _texts(column.cast(pa.time64("us")))
+            return [None if text is None else text.removesuffix(".000000") for text in texts]
+        case "INTERVAL":
+            parts = column.to_pylist()
+            return [None if part is None else str(Interval(part[0], part[1], part[2] // 1_000)) for part in parts]
         case "FLOAT":
             return [None if value is None else _float(value) for value in column.to_pylist()]
         case "NUMERIC":
@@ -104,16 +133,26 @@ def _values(column: pa.ChunkedArray, timestamps: TimestampFormat) -> Sequence[An
             return _texts(column)
 
 
-def _values_of(values: Sequence[Any], arrow: pa.DataType, timestamps: TimestampFormat) -> Sequence[Any]:
-    return _values(pa.chunked_array([pa.array(values, arrow.value_type)]), timestamps)
+def _arrays(column: pa.Array, timestamps: TimestampFormat) -> Sequence[Any]:
+    elements = iter([{"v": value} for value in _values(column.flatten(), timestamps)])
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
+    return [[next(elements) for _ in range(length)] for length in lengths]
 
 
-def _texts(column: pa.ChunkedArray) -> Sequence[Any]:
+def _ranges(column: pa.Array, timestamps: TimestampFormat) -> Sequence[Any]:
+    starts, ends = (_values(pc.struct_field(column, name), timestamps) for name in (START, END))
+    return [
+        f"[{start or _UNBOUNDED}, {end or _UNBOUNDED})" if valid else None
+        for start, end, valid in zip(starts, ends, column.is_valid().to_pylist(), strict=True)
+    ]
+
+
+def _texts(column: pa.Array) -> Sequence[Any]:
     texts: Sequence[Any] = column.cast(pa.string()).to_pylist()
     return texts
 
 
-def _timestamps(column: pa.ChunkedArray, timestamps: TimestampFormat) -> Sequence[Any]:
+def _timestamps(column: pa.Array, timestamps: TimestampFormat) -> Sequence[Any]:
     if timestamps is TimestampFormat.ISO8601_STRING:
         return [None if text is None else text.replace(" ", "T") + "Z" for text in column.cast(pa.string()).to_pylist()]
     micros = column.cast(pa.int64())

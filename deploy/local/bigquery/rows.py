@@ -13,9 +13,9 @@ from google.protobuf import message, message_factory
 from ptars import HandlerPool
 
 from deploy.local.bigquery.append_errors import AppendRefusedError, corrupted_rows
-from deploy.local.bigquery.catalog import Column
+from deploy.local.bigquery.column_types import Column
+from deploy.local.bigquery.nested_values import convert_column, required_but_missing
 from deploy.local.bigquery.sequences import comparable
-from deploy.local.bigquery.values import convert
 from deploy.local.bigquery.writer_schema import CHANGE_TYPE, SEQUENCE_NUMBER, WriterField, WriterSchema
 
 DELETED: Final = "_CHANGE_DELETED"
@@ -48,6 +48,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     "google.protobuf.StringValue": pa.string(),
     "google.protobuf.BytesValue": pa.binary(),
     "google.protobuf.Timestamp": pa.int64(),
+    "google.protobuf.Duration": pa.int64(),
 }
 
 
@@ -91,7 +92,7 @@ class RowReader:
         for column in self.schema.table.columns:
             columns[column.name] = self._column(column, fields, count, errors)
             for index in _indices(pc.and_(pc.is_null(columns[column.name]), self._needed(column, changes, deleted))):
-                errors.setdefault(index, f"Field {column.name}: value is NULL or missing, but it is required")
+                errors.setdefault(index, required_but_missing(column.name))
         for index in _indices(self._outside_partitions(columns, now)):
             errors.setdefault(index, _OUTSIDE_PARTITIONS)
         sequence = fields.get(SEQUENCE_NUMBER, nothing)
@@ -109,7 +110,10 @@ class RowReader:
         partitioning = self.schema.table.partitioning
         if partitioning is None:
             return pa.array([], pa.bool_())
-        times = columns[partitioning.column].cast(pa.timestamp("us")).cast(pa.int64())
+        times = columns[partitioning.column]
+        if pa.types.is_date(times.type):
+            times = times.cast(pa.timestamp("us"))
+        times = times.cast(pa.int64())
         return pc.or_(pc.less(times, now - _PAST), pc.greater(times, now + _FUTURE))
 
     def _needed(self, column: Column, changes: bool, deleted: pa.Array) -> pa.Array:
@@ -120,24 +124,13 @@ class RowReader:
         return pa.scalar(False)
 
     def _column(self, column: Column, fields: Mapping[str, pa.Array], count: int, errors: dict[int, str]) -> pa.Array:
-        if column.repeated:
-            return self._arrays(column, fields.get(column.name, pa.nulls(count, column.arrow)), errors)
-        if column.name not in fields:
+        if column.name not in fields and not column.repeated:
             return pa.nulls(count, column.arrow)
-        converted = convert(fields[column.name], column.type)
+        given = fields[column.name] if column.name in fields else pa.nulls(count, column.arrow)
+        converted = convert_column(given, column)
         for index, error in converted.errors.items():
-            errors.setdefault(index, f"Field {column.name}: {error}")
+            errors.setdefault(index, error)
         return converted.values
-
-    def _arrays(self, column: Column, arrays: pa.Array, errors: dict[int, str]) -> pa.Array:
-        lengths = pc.fill_null(pc.list_value_length(arrays), 0)  # BigQuery knows no NULL array, only []
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
-        converted = convert(arrays.flatten(), column.type)
-        if converted.errors:
-            rows = pc.list_parent_indices(arrays)
-            for element, error in converted.errors.items():
-                errors.setdefault(rows[element].as_py(), f"Field {column.name}: {error}")
-        return pa.ListArray.from_arrays(offsets, converted.values)
 
     def _decode(self, serialized: Sequence[bytes]) -> tuple[dict[str, pa.Array], dict[int, str]]:
         if self._columnar is not None:
@@ -190,6 +183,8 @@ def _arrow_type(field: WriterField) -> pa.DataType:
 
 
 def _element_type(field: WriterField) -> pa.DataType:
+    if field.fields:
+        return pa.struct([(part.name, _arrow_type(part)) for part in field.fields])
     if field.proto_type == "enum":
         return pa.string() if field.column is not None and field.column.type.googlesql == "STRING" else pa.int64()
     return _ARROW[field.proto_type]
@@ -204,13 +199,20 @@ def _value(row: Any, descriptor: Any, field: WriterField) -> object:
 
 
 def _single(value: Any, descriptor: Any, field: WriterField) -> object:
+    if field.fields:
+        parts = zip(descriptor.message_type.fields, field.fields, strict=True)
+        return {part.name: _value(value, inner, part) for inner, part in parts}
     if field.proto_type == "enum":
         by_name = field.column is not None and field.column.type.googlesql == "STRING"
         return descriptor.enum_type.values_by_number[value].name if by_name else value
-    if field.proto_type == "google.protobuf.Timestamp":
-        return value.seconds * 1_000_000 + value.nanos // 1_000
+    if field.proto_type in ("google.protobuf.Timestamp", "google.protobuf.Duration"):
+        return value.seconds * 1_000_000 + _microseconds(value.nanos)
     if field.proto_type.startswith("google.protobuf."):
         value = value.value
     if isinstance(value, bytes) and _ARROW[field.proto_type] == pa.string():
         raise ValueError(f"field {field.name} is not valid UTF-8")
     return value
+
+
+def _microseconds(nanos: int) -> int:
+    return nanos // 1_000 if nanos >= 0 else -(-nanos // 1_000)  # of a negative Duration both parts are negative

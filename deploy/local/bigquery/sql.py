@@ -1,7 +1,6 @@
 """GoogleSQL to DuckDB: which tables a statement reads, and the same statement for the relations behind them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,15 +10,14 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from deploy.local.bigquery.catalog import DatasetName, Table, TableName
-from deploy.local.bigquery.errors import invalid_query
+from deploy.local.bigquery.errors import ApiError, invalid_query
+from deploy.local.bigquery.expressions import adapt
 from deploy.local.bigquery.information_schema import dataset_view, region_view
 from deploy.local.bigquery.storage import relation, view
 from deploy.local.bigquery.warehouse import Warehouse
-from shared.contracts.timestamps import microseconds, parse_timestamp
 
 _INFORMATION_SCHEMA: Final = "INFORMATION_SCHEMA."
 _VIEWS_IN_VIEWS: Final = 16
-_TIMESTAMPS: Final = (exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMP)
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,7 @@ def _translate(
     target = target.this if isinstance(target, exp.Schema) else target
     if isinstance(statement, exp.Select):
         _name_columns(statement)
+    _shorten_columns(statement)
     local = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
     for node in list(statement.find_all(exp.Table)):
         if node.name.lower() in local and not node.db:
@@ -104,8 +103,17 @@ def _translate(
                 replacement = replacement.as_(alias, quoted=True)
         node.replace(replacement)
     _fill_in(statement, parameters)
-    _adapt(statement, warehouse.now())
+    adapt(statement, warehouse.now())
     return statement
+
+
+def _shorten_columns(statement: exp.Expr) -> None:
+    """Take dataset and project off columns: ``dataset.table.column`` is one, ``table.column.field`` is none."""
+    named = {(table.db.lower(), table.name.lower()) for table in statement.find_all(exp.Table) if table.db}
+    for column in statement.find_all(exp.Column):
+        if (column.args.get("db") and (column.db.lower(), column.table.lower())) in named:
+            column.set("db", None)
+            column.set("catalog", None)
 
 
 def _of_information_schema(node: exp.Table) -> bool:
@@ -139,7 +147,9 @@ def _name_columns(select: exp.Select) -> None:
     """Name what has no name as BigQuery does: f0_, f1_, ..."""
     unnamed = 0
     for expression in select.expressions:
-        if not isinstance(expression, exp.Alias | exp.Column | exp.Star) and not expression.is_star:
+        if isinstance(expression, exp.Dot):  # a field of an expression has the field's name
+            expression.replace(exp.alias_(expression.copy(), expression.name))
+        elif not isinstance(expression, exp.Alias | exp.Column | exp.Star) and not expression.is_star:
             expression.replace(exp.alias_(expression.copy(), f"f{unnamed}_"))
             unnamed += 1
 
@@ -152,43 +162,6 @@ def _fill_in(statement: exp.Expr, parameters: Mapping[str | int, exp.Expr]) -> N
         elif isinstance(node, exp.Placeholder):
             node.replace(_parameter(positional, parameters))
             positional += 1
-
-
-def _adapt(statement: exp.Expr, now: int) -> None:
-    for node in list(statement.walk()):
-        if isinstance(node, exp.CurrentTimestamp):
-            node.replace(exp.func("make_timestamp", exp.Literal.number(now)))
-        elif isinstance(node, exp.CurrentDate):  # of UTC, and of this clock
-            node.replace(exp.cast(exp.func("make_timestamp", exp.Literal.number(now)), "DATE"))
-        elif isinstance(node, exp.ApproxQuantiles):
-            _adapt_quantiles(node)
-        elif isinstance(node, exp.Cast) and node.to.is_type(*_TIMESTAMPS) and node.this.is_string:
-            _adapt_timestamp_literal(node)
-        elif isinstance(node, exp.Column) and node.db:
-            node.set("db", None)
-            node.set("catalog", None)
-    for node in list(statement.find_all(exp.DataType)):
-        _adapt_type(node)
-
-
-def _adapt_quantiles(node: exp.ApproxQuantiles) -> None:
-    count = int(node.expression.name)
-    bounds = [exp.Literal.number(str(number / count)) for number in range(count + 1)]
-    node.replace(exp.func("quantile_disc", node.this.copy(), exp.Array(expressions=bounds)))
-
-
-def _adapt_timestamp_literal(node: exp.Cast) -> None:
-    # DuckDB's cast to a TIMESTAMP without zone passes over an offset in the text; one without offset is UTC anyway.
-    with suppress(ValueError):
-        instant = parse_timestamp(node.this.name)
-        node.replace(exp.func("make_timestamp", exp.Literal.number(microseconds(instant))))
-
-
-def _adapt_type(node: exp.DataType) -> None:
-    if node.is_type(exp.DataType.Type.TIMESTAMPTZ):
-        node.set("this", exp.DataType.Type.TIMESTAMP)  # stored as UTC without a zone: see column_types
-    elif node.is_type(exp.DataType.Type.DECIMAL) and not node.expressions:
-        node.set("expressions", [exp.DataTypeParam(this=exp.Literal.number(n)) for n in (38, 9)])
 
 
 def _parameter(key: str | int, parameters: Mapping[str | int, exp.Expr]) -> exp.Expr:
@@ -218,4 +191,7 @@ def _parameter_value(parameter_type: object, value: object) -> exp.Expr:
         return exp.Null()
     if parameter_type["type"] == "BYTES":
         return exp.func("from_base64", exp.Literal.string(text))
-    return exp.cast(exp.Literal.string(text), exp.DataType.build(parameter_type["type"], dialect="bigquery"))
+    kind = parameter_type["type"]
+    if kind in ("RANGE", "STRUCT"):
+        raise ApiError("notImplemented", f"This stand-in does not serve query parameters of type {kind}")
+    return exp.Cast(this=exp.Literal.string(text), to=exp.DataType.build(kind, dialect="bigquery"))

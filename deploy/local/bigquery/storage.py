@@ -14,9 +14,12 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
-from deploy.local.bigquery.catalog import Column, Table
+from deploy.local.bigquery.catalog import Table
+from deploy.local.bigquery.column_types import Column
 from deploy.local.bigquery.disk import AcceptedPart, AcceptedParts
+from deploy.local.bigquery.errors import invalid_query
 from deploy.local.bigquery.rows import DELETED, Rows
 from deploy.local.bigquery.writer_schema import SEQUENCE_NUMBER
 
@@ -26,6 +29,8 @@ TOMBSTONE_MICROSECONDS: Final = 2 * 86_400_000_000
 DELETED_AT: Final = "_CHANGE_TIMESTAMP"
 JSON_COLUMN: Final = {b"googlesql": b"JSON"}
 """The metadata of a result column that holds JSON: to Arrow it is text."""
+
+MORE_THAN_ONCE: Final = "UPDATE/MERGE must match at most one source row for each target row"
 
 _ARRIVAL: Final = "_CHANGE_ARRIVAL"
 _LOG_ROWS: Final = 500_000
@@ -62,6 +67,8 @@ class Storage:
             config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
         )
 
+        if self._run("SELECT 1 FROM duckdb_settings() WHERE name = 'TimeZone'"):
+            self._run("SET GLOBAL TimeZone = 'UTC'")  # what a DATETIME is read in: see column_types
         self._numbers = 0
         if directory is not None:
             self._accepted = AcceptedParts(directory / "accepted")
@@ -113,13 +120,16 @@ class Storage:
         kept = {column.name.lower() for column in table.columns}
         added = [column for column in table.columns if column.name.lower() not in known]
         dropped = [column for name, column in known.items() if name not in kept]
+        widened = [c for c in table.columns if c.name.lower() in known and c.duckdb != known[c.name.lower()].duckdb]
         with self._writing:
-            if dropped or table.primary_key != before.primary_key:
+            if dropped or widened or table.primary_key != before.primary_key:
                 self.merge(before)  # what waits was accepted under the old definition
-            if dropped:
+            if dropped or widened:
                 self._run(f"DROP VIEW {view(table)}")
             for column in dropped:
                 self._run(f"ALTER TABLE {relation(table)} DROP COLUMN {quoted(column.name)}")
+            for column in widened:
+                self._run(f"ALTER TABLE {relation(table)} ALTER COLUMN {quoted(column.name)} TYPE {column.duckdb}")
             for column in added:
                 self._run(f"ALTER TABLE {relation(table)} ADD COLUMN {quoted(column.name)} {column.duckdb}")
             self._make_view(table)
@@ -214,12 +224,31 @@ class Storage:
         finally:
             cursor.close()
 
-    def modify(self, sql: str, fresh: Sequence[Table]) -> int:
-        """Run a DuckDB statement that changes rows, the ``fresh`` tables being up to date; return how many."""
+    def modify(self, sql: str, table: Table, fresh: Sequence[Table], repeated: str = "") -> int:
+        """Run a DuckDB statement that changes a table's rows, the ``fresh`` tables being up to date; return how many.
+
+        ApiError, and nothing changed, where a column that must have a value would have none, or where the query
+        ``repeated`` finds a row that would be changed more than once.
+        """
         with self._writing:
-            for table in fresh:
-                self.merge(table)
-            return int(self._run(sql)[0][0])
+            for read in fresh:
+                self.merge(read)
+            with self._transaction():
+                if repeated and self._run(repeated):
+                    raise invalid_query(MORE_THAN_ONCE)
+                changed = int(self._run(sql)[0][0])
+                self._check_required(table)
+            return changed
+
+    def _check_required(self, table: Table) -> None:
+        missing = {column.name: condition for column in table.columns for condition in _missing(column)}
+        if not missing:
+            return
+        sums = ", ".join(f"coalesce(bool_or({condition}), false)" for condition in missing.values())
+        found = self._run(f"SELECT {sums} FROM {relation(table)} WHERE {DELETED_AT} IS NULL")[0]
+        for name, is_missing in zip(missing, found, strict=True):
+            if is_missing:
+                raise invalid_query(f"Required field {name} cannot be null")
 
     def close(self) -> None:
         """Merge nothing more and let go of the database."""
@@ -295,8 +324,29 @@ def _read(column: Column) -> str:
     return f"coalesce({name}, []) AS {name}" if column.repeated else name  # BigQuery knows no NULL array, only []
 
 
-def _marked(column: pa.Field, duckdb_type: object) -> pa.Field:
-    return column.with_metadata(JSON_COLUMN) if str(duckdb_type) in ("JSON", "JSON[]") else column
+def _missing(column: Column) -> Iterator[str]:
+    """Yield the condition under which a required column has no value, or a required field of a STRUCT."""
+    if column.mode == "REQUIRED":
+        yield f"{quoted(column.name)} IS NULL"
+    fields = [field for field in column.type.fields if field.mode == "REQUIRED"]
+    if fields and not column.repeated:
+        name = quoted(column.name)
+        absent = " OR ".join(f"{name}.{quoted(field.name)} IS NULL" for field in fields)
+        yield f"{name} IS NOT NULL AND ({absent})"
+
+
+def _marked(field: pa.Field, duckdb_type: DuckDBPyType) -> pa.Field:
+    """Mark what holds JSON, however deep it lies."""
+    if str(duckdb_type) == "JSON":
+        return field.with_metadata(JSON_COLUMN)
+    if "JSON" not in str(duckdb_type):
+        return field
+    children: list[Any] = [child for _, child in duckdb_type.children]
+    if pa.types.is_list(field.type):
+        return field.with_type(pa.list_(_marked(field.type.value_field, children[0])))
+    if pa.types.is_struct(field.type):
+        return field.with_type(pa.struct(map(_marked, field.type, children)))
+    return field
 
 
 def relation(table: Table) -> str:

@@ -3,7 +3,6 @@
 Bounds: BigQuery, "Introduction to the Storage Write API" (DATE as days), "Data types" (NUMERIC, TIMESTAMP, JSON).
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -13,16 +12,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deploy.local.bigquery.column_types import DATE as DATE_TYPE
-from deploy.local.bigquery.column_types import NUMERIC as NUMERIC_TYPE
-from deploy.local.bigquery.column_types import TIMESTAMP as TIMESTAMP_TYPE
-from deploy.local.bigquery.column_types import ColumnType
+from deploy.local.bigquery import decimals
+from deploy.local.bigquery.civil_times import datetime_microseconds, time_microseconds
+from deploy.local.bigquery.column_types import DATE, NUMERIC, TEXT, TIMESTAMP, UNITS, ColumnType
+from deploy.local.bigquery.geographies import geography_text
+from deploy.local.bigquery.intervals import Interval, parse_interval
 
 DATE_BOUNDS: Final = (-719_162, 2_932_896)  # 0001-01-01 to 9999-12-31
 TIMESTAMP_BOUNDS: Final = (DATE_BOUNDS[0] * 86_400_000_000, (DATE_BOUNDS[1] + 1) * 86_400_000_000 - 1)
-_DECIMAL: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_NUMERIC_UNITS: Final = 10**38  # NUMERIC has 38 digits, 9 of them after the point
-_SCALE: Final = 10**9
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,13 @@ def convert(array: pa.Array, column_type: ColumnType) -> Converted:
         case "BOOL" if not pa.types.is_boolean(array.type):
             return Converted(pc.not_equal(array, 0))
         case "DATE":
-            return _bounded(array, DATE_BOUNDS, "DATE", lambda days: days.cast(pa.int32()).cast(DATE_TYPE.arrow))
+            return _bounded(array, DATE_BOUNDS, "DATE", lambda days: days.cast(pa.int32()).cast(DATE.arrow))
         case "TIMESTAMP":
-            return _bounded(array, TIMESTAMP_BOUNDS, "TIMESTAMP", lambda micros: micros.cast(TIMESTAMP_TYPE.arrow))
+            return _bounded(array, TIMESTAMP_BOUNDS, "TIMESTAMP", lambda micros: micros.cast(TIMESTAMP.arrow))
         case "NUMERIC":
             return _numeric(array)
-        case "JSON":
-            return _one_by_one(array, _json, column_type)
+        case kind if kind in _ONE_BY_ONE:
+            return _one_by_one(array, _ONE_BY_ONE[kind], column_type)
         case _:
             return Converted(array.cast(column_type.arrow))
 
@@ -65,10 +62,10 @@ def _bounded(array: pa.Array, bounds: tuple[int, int], what: str, cast: Callable
 def _numeric(array: pa.Array) -> Converted:
     if pa.types.is_integer(array.type) or pa.types.is_string(array.type):
         try:
-            return Converted(array.cast(NUMERIC_TYPE.arrow))
+            return Converted(array.cast(NUMERIC.arrow))
         except pa.ArrowInvalid:
             pass  # at least one does not fit: find out which
-    return _one_by_one(array, _decimal, NUMERIC_TYPE)
+    return _one_by_one(array, _decimal, NUMERIC)
 
 
 def _one_by_one(array: pa.Array, converter: Callable[[object], object], column_type: ColumnType) -> Converted:
@@ -84,27 +81,21 @@ def _one_by_one(array: pa.Array, converter: Callable[[object], object], column_t
 
 
 def _decimal(value: object) -> Decimal:
-    if isinstance(value, bytes):  # BigDecimalByteStringEncoder: units of 10^-9, little-endian two's complement
-        units = int.from_bytes(value, "little", signed=True)
-        if abs(units) >= _NUMERIC_UNITS:
-            raise ValueError("out of range")
-        return Decimal(units).scaleb(-9)
-    text = repr(value) if isinstance(value, float) else str(value)
-    if _DECIMAL.fullmatch(text) is None:
-        raise ValueError("not a number")
-    numerator, denominator = Decimal(text).as_integer_ratio()
-    if isinstance(value, float):  # rounded, as a cast from FLOAT64 is; text must be exact
-        return Decimal(_in_range(round(numerator * _SCALE / denominator))).scaleb(-9)
-    units, rest = divmod(numerator * _SCALE, denominator)
-    if rest:
-        raise ValueError("more than 9 digits after the decimal point")
-    return Decimal(_in_range(units)).scaleb(-9)
+    return Decimal(decimals.NUMERIC.units(value)).scaleb(-decimals.NUMERIC.scale)
 
 
-def _in_range(units: int) -> int:
-    if abs(units) >= _NUMERIC_UNITS:
-        raise ValueError("out of range")
-    return units
+def _bignumeric(value: object) -> Mapping[str, bytes]:
+    return {UNITS: decimals.sortable(decimals.BIGNUMERIC.units(value))}
+
+
+def _interval(value: object) -> tuple[int, int, int]:
+    # A Duration comes in microseconds, and is a time of day: days and months are none of its own.
+    interval = Interval(microseconds=value) if isinstance(value, int) else parse_interval(str(value))
+    return interval.months, interval.days, interval.microseconds * 1_000
+
+
+def _geography(value: object) -> Mapping[str, str]:
+    return {TEXT: geography_text(str(value))}
 
 
 def _json(value: object) -> str:
@@ -113,3 +104,13 @@ def _json(value: object) -> str:
         return msgspec.json.encode(msgspec.json.decode(str(value)), order="sorted").decode()
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
+
+
+_ONE_BY_ONE: Final[Mapping[str, Callable[[object], object]]] = {
+    "BIGNUMERIC": _bignumeric,
+    "DATETIME": datetime_microseconds,
+    "TIME": time_microseconds,
+    "INTERVAL": _interval,
+    "GEOGRAPHY": _geography,
+    "JSON": _json,
+}

@@ -238,15 +238,18 @@ class Warehouse:
         """Return the result of a DuckDB query that reads these tables, and what is ``beside`` them, by name."""
         return self.storage.query(sql, self._fresh(tables), beside)
 
-    def modify(self, sql: str, table: Table, tables: Sequence[Table]) -> int:
-        """Run a DuckDB statement that changes a table; refused where changes have been streamed to it."""
+    def modify(self, sql: str, table: Table, tables: Sequence[Table], repeated: str = "") -> int:
+        """Run a DuckDB statement that changes a table; refused where changes have been streamed to it.
+
+        Refused too where the DuckDB query ``repeated`` finds a row that would be changed more than once.
+        """
         with self._lock:
             self.check_modifiable(table)
-            return self.storage.modify(sql, self._fresh(tables))
+            return self.storage.modify(sql, table, self._fresh(tables), repeated)
 
-    def insert(self, sql: str, tables: Sequence[Table]) -> int:
+    def insert(self, sql: str, table: Table, tables: Sequence[Table]) -> int:
         """Run a DuckDB INSERT, which is allowed everywhere; return how many rows it added."""
-        return self.storage.modify(sql, self._fresh(tables))
+        return self.storage.modify(sql, table, self._fresh(tables))
 
     def _fresh(self, tables: Sequence[Table]) -> Sequence[Table]:
         """Return the tables of which a query merges what waits before it reads them."""
@@ -299,8 +302,8 @@ class Warehouse:
 
 def _check_still_fits(before: Table, now: Table, rows: Rows) -> None:
     """Refuse rows that were read for a definition whose key or columns have gone meanwhile."""
-    there = {(column.name, column.type, column.repeated) for column in now.columns}
-    gone = [column.name for column in before.columns if (column.name, column.type, column.repeated) not in there]
+    there = {(column.name, column.duckdb) for column in now.columns}
+    gone = [column.name for column in before.columns if (column.name, column.duckdb) not in there]
     if gone or (rows.changes and before.primary_key != now.primary_key):
         raise AppendRefusedError(
             f"The schema of {now.name} has changed: {', '.join(gone) or 'its primary key'}",

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.local.bigquery.append_errors import AppendRefusedError
-from deploy.local.bigquery.catalog import Column, Table, TableName
-from deploy.local.bigquery.column_types import ALL, column_type
+from deploy.local.bigquery.catalog import Table, TableName
+from deploy.local.bigquery.column_types import ALL, Column, column_type
 from deploy.local.bigquery.rows import RowReader
 from deploy.local.bigquery.writer_schema import read_writer_schema
 from tests.row_messages import CHANGE, row_message, serialized
@@ -24,6 +24,11 @@ PROTO = {
     "DATE": ("int32", st.integers(-719_162, 2_932_896)),
     "TIMESTAMP": ("int64", st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)),
     "JSON": ("string", st.sampled_from(["null", '{"b":1,"a":[2.5]}', '"x"'])),
+    "BIGNUMERIC": ("bytes", st.binary(max_size=32)),
+    "DATETIME": ("string", st.datetimes().map(str)),
+    "TIME": ("int64", st.integers(0, 23).map(lambda hour: hour << 32)),
+    "INTERVAL": ("string", st.sampled_from(["1-2 3 4:5:6", "-0-1 0 0:0:0.5"])),
+    "GEOGRAPHY": ("string", st.sampled_from(["POINT(1 2)", "LINESTRING(1 2, 3 4)"])),
 }
 NOW = 1_700_000_000_000_000
 FIELDS = {"k": "int64", **{f"c_{name}": proto for name, (proto, _) in PROTO.items()}, **CHANGE}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.bigquery.catalog import Column, Table, TableName
-from deploy.local.bigquery.column_types import column_type
+from deploy.local.bigquery.catalog import Table, TableName
+from deploy.local.bigquery.column_types import Column, column_type
 from deploy.local.bigquery.rows import DELETED, Rows
 from deploy.local.bigquery.storage import TOMBSTONE_MICROSECONDS, Storage, view
 from deploy.local.bigquery.writer_schema import SEQUENCE_NUMBER

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from deploy.local.bigquery.append_errors import AppendRefusedError
-from deploy.local.bigquery.catalog import Column, DatasetName, Table, TableName
-from deploy.local.bigquery.column_types import column_type
+from deploy.local.bigquery.catalog import DatasetName, Table, TableName
+from deploy.local.bigquery.column_types import Column, column_type
 from deploy.local.bigquery.rows import DELETED, Rows
 from deploy.local.bigquery.sql import Defaults
 from deploy.local.bigquery.statements import run
