@@ -113,9 +113,10 @@ class TestConnections:
         already = stand_in.control("GET", "stats")["connections_open"]
         stand_in.control("POST", "limits", connections=already + 2)
         with ExitStack() as stack:
-            first, second, third = (stack.enter_context(stand_in.writing("t", KEY_VALUE)) for _ in range(3))
+            first, second = (stack.enter_context(stand_in.writing("t", KEY_VALUE)) for _ in range(2))
             first.append([a_row(1)])
             second.append([a_row(2)])
+            third = stack.enter_context(stand_in.writing("t", KEY_VALUE))
             with pytest.raises(grpc.RpcError) as refused:
                 third.append([a_row(3)])
             assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -271,11 +271,6 @@ class TestQueries:
         with pytest.raises(exceptions.BadRequest, match="1026 bytes"):
             stand_in.client.create_table(bigquery.Table(f"{PROJECT}.{stand_in.dataset}.{'é' * 513}"))
 
-    def test_a_merge_into_a_plain_table_is_what_this_stand_in_does_not_serve(self, stand_in: StandIn) -> None:
-        stand_in.run("CREATE TABLE t (k INT64)")
-        with pytest.raises(exceptions.MethodNotImplemented, match="MERGE"):
-            stand_in.run("MERGE t USING t AS u ON false WHEN NOT MATCHED THEN INSERT ROW")
-
     def test_parameters_and_what_googlesql_has_of_its_own(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64, at TIMESTAMP)")
         stand_in.run("INSERT INTO t (k, at) VALUES (1, TIMESTAMP '2024-04-30 12:00:00+02:00'), (2, NULL)")
