@@ -28,7 +28,9 @@ from services.cdc_consumer.core.counts import Counts
 from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
 from services.cdc_consumer.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.trouble import Patience
+from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message
+from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.stubs import PublishRequest, publish_stub
@@ -260,6 +262,33 @@ def test_all_others_are_applied_and_acked_before_the_first_patience_with_those_i
         assert (counts.acked, counts.put_off, counts.letters) == (len(TABLES), 0, {})
         check(consumer, TABLES, rows(2))
     finally:
+        consumer.close()
+
+
+def test_a_row_that_fails_retryably_for_ever_is_a_letter_in_the_end_and_holds_up_no_other(
+    channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
+) -> None:
+    stand_in = StandIn(bigquery_stand_in)
+    consumer = Consumer(channel, bigquery_stand_in, stand_in, replace(SHORT, stuck_deliveries=4))
+    planes, others = TABLES[0], TABLES[1:4]
+    try:
+        consumer.fault(planes, status="INTERNAL", containing="stuck")
+        stuck = a_message(a_change(3, 1, name="stuck"), a_change(4, 1), header=a_header(planes))
+        consumer.publish(*changes(1, (planes, *others)), stuck)
+        consumer.apply_until(lambda: consumer.total.acked >= 1 + len(others), "the others")
+        consumer.publish(*changes(2, (planes, *others)))
+        consumer.apply_until(lambda: consumer.total.acked >= 2 + 2 * len(others), "what comes after it")
+        assert consumer.total.letters == {}
+        assert consumer.names(planes) == {**rows(2), 4: "name 1"}
+
+        consumer.apply_until(lambda: consumer.total.acked == 3 + 2 * len(others), "the fourth delivery")
+        (letter,) = consumer.letters()
+        assert (letter.reason, letter.key) == (Reason.RETRIES_EXHAUSTED, "[3]")
+        assert decode_batch(letter.data).sequence == decode_batch(stuck["data"]).sequence[:1]  # type: ignore[arg-type]
+        assert consumer.total.put_off == 3
+        check(consumer, others, rows(2))
+    finally:
+        stand_in.control("DELETE", "faults")
         consumer.close()
 
 
