@@ -2,37 +2,30 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
-from deploy.local.source import Operation, SpannerDatabase, SpannerInstance, Value, Write
+from deploy.local.source import Operation, SpannerDatabase, Value, Write
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
-from services.spanner_reader.adapters.schema import SpannerCatalog, check_start
+from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,
-    HeartbeatRecord,
-    PartitionToken,
     StreamQuery,
-    StreamRecord,
 )
 from services.spanner_reader.held import Options
 from services.spanner_reader.reader import Reader
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
-from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -40,7 +33,6 @@ from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import FakePublisher, FakeSubscriptions, Topic
 
 pytestmark = pytest.mark.integration
-
 TABLES = (
     """CREATE TABLE Singers (Id INT64 NOT NULL, Base STRING(10) NOT NULL, Name STRING(64), Born DATE,
          Next INT64 AS (Id + 1) STORED) PRIMARY KEY (Base, Id DESC)""",
@@ -225,93 +217,6 @@ def test_a_value_larger_than_a_response_is_put_together(source: Source) -> None:
     assert json.loads(change.row or "") == {"Title": title}
 
 
-def test_start_and_end_are_inclusive(source: Source) -> None:
-    times = [source.commit(("insert", "Singers", singer(n))) for n in range(4)]
-    source.started = times[1]
-    topic = source.read_all(end=times[2])
-    assert [json.loads(change.key)["Id"] for change in changes_of(topic, "Singers")] == ["1", "2"]
-
-
-def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
-    async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
-        early = Nanoseconds(source.started - 3_600 * 1_000_000_000)
-        with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
-            await check_start(stream, StreamQuery(ROOT, early, None, 1_000))
-        await channels.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
-    async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
-        query = StreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
-        with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
-            async with aclosing(stream.read(query)) as records:
-                await anext(records)
-        await channels.close()
-
-    asyncio.run(scenario())
-
-
-def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until_it_is_left(source: Source) -> None:
-    async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
-        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
-            found: list[StreamRecord] = [record async for record in records]
-        assert found
-        tokens: list[PartitionToken] = []
-        for record in found:
-            assert isinstance(record, ChildPartitionsRecord)
-            assert all(child.parents == frozenset() for child in record.children)
-            tokens += [child.token for child in record.children]
-        async with aclosing(stream.read(StreamQuery(tokens[0], source.started, None, 1_000))) as records:
-            first, second = await anext(records), await anext(records)
-        assert isinstance(first, HeartbeatRecord)
-        assert isinstance(second, HeartbeatRecord)
-        assert source.started <= first.timestamp < second.timestamp
-        await channels.close()  # at once: leaving the block has ended the query
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
-@pytest.fixture
-def mortal_emulator(new_processes: Processes) -> Iterator[str]:
-    """Return ``host:port`` of an emulator that a test may kill."""
-    with emulators.spanner_emulator(new_processes, enable_change_stream_churning="false") as address:
-        yield address
-
-
-def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, new_processes: Processes) -> None:
-    made = SpannerInstance.create(mortal_emulator, "millrace-test", "mortal").create_database(TABLES)
-    source = Source(made, made.now())
-
-    async def scenario() -> None:
-        channels = Channels(mortal_emulator)
-        stream = SpannerChangeStream(Database(made.path, channels), "Everything")
-        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
-            children = [record async for record in records]
-        assert isinstance(children[0], ChildPartitionsRecord)
-        token = children[0].children[0].token
-        async with aclosing(stream.read(StreamQuery(token, source.started, None, 1_000))) as records:
-            await anext(records)
-            new_processes.end_all()
-            with pytest.raises(TransientError):
-                await asyncio.wait_for(_exhaust(records), 20)
-        await channels.close()
-
-    asyncio.run(scenario())
-
-
-async def _exhaust(records: Any) -> None:
-    async for _record in records:
-        pass
-
-
 def test_types_keys_and_values_arrive_as_spanner_writes_them(database: Callable[..., SpannerDatabase]) -> None:
     made = database(
         "CREATE TABLE Kinds (K INT64 NOT NULL, B BOOL, I INT64, F FLOAT64, N NUMERIC, S STRING(MAX), Y BYTES(MAX),"
@@ -379,20 +284,6 @@ def test_the_catalog_knows_which_columns_of_a_table_are_watched(database: Callab
     assert announced == {"Singers": ["Id", "Base", "Name"], "Tags": ["Tag", "Id"]}
     carried = {h.table: [c.name for c in h.columns] for h, changes in topic.batches if changes}
     assert carried == announced
-
-
-def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
-    async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        catalog = SpannerCatalog(Database(source.database.path, channels), "Nothing")
-        with pytest.raises(MisconfiguredError, match="CREATE CHANGE STREAM Nothing"):
-            await catalog.definition()
-        elsewhere = SpannerCatalog(Database(source.database.path + "-not", channels), "Everything")
-        with pytest.raises(MisconfiguredError, match="Database not found"):
-            await elsewhere.definition()
-        await channels.close()
-
-    asyncio.run(scenario())
 
 
 def test_a_record_says_when_it_was_committed_to_the_microsecond(source: Source) -> None:

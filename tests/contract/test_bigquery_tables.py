@@ -1,0 +1,206 @@
+"""What BigQuery's tables do beside what every Tables promises: how they are made, claimed and told, on the stand-in."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
+
+from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
+from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.builders import PLANE_COLUMNS, a_header
+from tests.contract.test_tables import COLOUR, EVERY_TYPE, HISTORY, PLANES, RANGE, Place, history_of, on_bigquery
+from tests.contract.test_tables import rest as rest  # noqa: PLC0414  a fixture
+from tests.contract.test_tables import stand_in as stand_in  # noqa: PLC0414  a fixture
+from tests.integration.stand_in import PROJECT, StandIn
+
+
+class TestBigQueryTables:
+    @pytest.fixture
+    def place(self, stand_in: StandIn, rest: str) -> Place:
+        return on_bigquery(stand_in, rest)
+
+    def test_it_has_its_key_its_clustering_and_no_staleness(self, place: Place, stand_in: StandIn) -> None:
+        place.tables.ensure(EVERY_TYPE)
+        table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.every")
+
+        resource = table.to_api_repr()
+        assert resource["tableConstraints"] == {"primaryKey": {"columns": list(EVERY_TYPE.primary_key)}}
+        assert table.clustering_fields == list(EVERY_TYPE.primary_key[:4])
+        assert not resource.get("maxStaleness")
+        kinds = {column.name: column.type for column in EVERY_TYPE.columns}
+        assert {field.name: field.mode for field in table.schema} == {
+            name: "NULLABLE" if kind.element is None else "REPEATED" for name, kind in kinds.items()
+        }
+
+    def test_a_history_is_partitioned_by_commit_and_has_no_key(self, place: Place, stand_in: StandIn) -> None:
+        place.tables.ensure(HISTORY)
+        resource = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes_changelog").to_api_repr()
+
+        assert resource["timePartitioning"] == {"type": "DAY", "field": "_metadata_spanner_commit_timestamp"}
+        assert resource["clustering"] == {"fields": ["id"]}
+        assert "tableConstraints" not in resource
+
+    def test_a_changelog_of_somebody_elses_is_left_to_them(self, place: Place, stand_in: StandIn) -> None:
+        stand_in.run("CREATE TABLE planes_changelog (id INT64, _metadata_spanner_mod_type STRING)")
+        with pytest.raises(TableTroubleError, match="a name or a dataset of its own"):
+            place.tables.ensure(HISTORY)
+        assert place.columns("planes_changelog") == ["id", "_metadata_spanner_mod_type"]
+
+    def test_a_history_that_has_lost_its_labels_is_claimed_again(self, place: Place, stand_in: StandIn) -> None:
+        place.tables.ensure(HISTORY)
+        table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes_changelog")
+        labels, table.labels = table.labels, dict.fromkeys(table.labels)
+        assert stand_in.client.update_table(table, ["labels"]).labels == {}
+        place.others.ensure(HISTORY)
+
+        assert stand_in.client.get_table(table.reference).labels == labels
+
+    def test_a_view_that_is_gone_or_older_than_its_table_is_brought_up_to_date(
+        self, place: Place, stand_in: StandIn
+    ) -> None:
+        place.tables.ensure(HISTORY)
+        columns = place.columns("planes_history")
+        place.drop("planes_history")
+        place.others.ensure(HISTORY)
+        assert place.columns("planes_history") == columns
+
+        stand_in.run("ALTER TABLE planes_changelog ADD COLUMN colour STRING")
+        place.others.forget("planes_changelog")
+        place.others.ensure(HISTORY)
+        assert set(place.columns("planes_history")) == {*columns, "colour"}
+
+    @pytest.mark.parametrize(
+        ("method", "status"),
+        [
+            ("POST", "PERMISSION_DENIED"),
+            ("POST", "INVALID_ARGUMENT"),
+            ("POST", "NOT_FOUND"),
+            ("POST", "UNAVAILABLE"),
+            ("GET", "PERMISSION_DENIED"),
+            ("GET", "UNAVAILABLE"),
+        ],
+    )
+    def test_a_view_that_is_refused_holds_nothing_up(
+        self, place: Place, stand_in: StandIn, method: str, status: str
+    ) -> None:
+        name = f"{PROJECT}.{stand_in.dataset}.planes_history"
+        fault = {"action": "answer", "on": "rest", "method": method, "table": name, "status": status, "times": 1}
+        stand_in.control("POST", "faults", **fault)
+        with capture_logs() as logs:
+            assert place.tables.ensure(HISTORY) == HISTORY
+
+        assert [line["log_level"] for line in logs if line["event"] == "history_view_not_made"] == ["error"]
+
+    def test_a_table_made_by_hand_is_told_the_key_it_lacks_and_is_then_claimed(
+        self, place: Place, stand_in: StandIn
+    ) -> None:
+        columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
+        stand_in.run(f"CREATE TABLE planes ({columns})")
+        with pytest.raises(TableTroubleError) as raised:
+            place.tables.ensure(PLANES)
+        stand_in.run(str(raised.value).partition("give it one: ")[2])
+
+        assert place.tables.ensure(PLANES) == PLANES
+        other = table_definition(structs.replace(a_header(), source="spanner:another"))
+        with pytest.raises(TableTroubleError, match="holds another source table"):
+            place.others.ensure(other)
+
+    def test_a_table_that_was_dropped_and_made_again_says_so_to_whoever_comes_later(
+        self, place: Place, stand_in: StandIn
+    ) -> None:
+        def labels() -> Any:
+            return stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
+
+        place.tables.ensure(PLANES)
+        assert "millrace_needs_resync" not in labels()
+        place.drop("planes")
+        place.tables.forget("planes")
+        place.tables.ensure(PLANES)
+        assert labels()["millrace_needs_resync"] == "table_made_anew"
+
+        place.others.ensure(COLOUR)
+        assert labels()["millrace_needs_resync"] == "table_made_anew"
+        assert "millrace_mirror_of" in labels()
+
+    def test_a_table_that_was_dropped_and_made_again_is_told_loudly(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.drop("planes")
+        place.tables.forget("planes")
+        with capture_logs() as logs:
+            place.tables.ensure(PLANES)
+            place.tables.forget("planes")
+            place.tables.ensure(PLANES)
+
+        assert [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"] == [
+            ("error", "planes")
+        ]
+
+    def test_a_dataset_that_is_not_there_names_the_command(self, rest: str) -> None:
+        client, dataset = open_client(PROJECT, rest), f"none_{uuid.uuid4().hex[:8]}"
+        with pytest.raises(MisconfiguredError, match=f"mk --dataset {dataset}"):
+            BigQueryTables(client, PROJECT, dataset).ensure(PLANES)
+        with pytest.raises(MisconfiguredError, match=f"mk --dataset {dataset}"):
+            check_dataset(client, PROJECT, dataset)
+
+    def test_a_service_that_is_away_is_transient(self) -> None:
+        with pytest.raises(TransientError):
+            BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
+
+    def test_somebody_altering_the_table_at_the_same_moment_is_looked_at_again(
+        self, place: Place, stand_in: StandIn, rest: str
+    ) -> None:
+        place.tables.ensure(PLANES)
+
+        client = open_client(PROJECT, rest)
+        update = client.update_table
+
+        def overtaken(*arguments: Any, **more: Any) -> Any:
+            place.others.ensure(COLOUR)  # between our reading of the table and our altering it
+            return update(*arguments, **more)
+
+        client.update_table = overtaken  # type: ignore[method-assign]
+        BigQueryTables(client, PROJECT, stand_in.dataset).ensure(RANGE)
+
+        assert place.columns("planes")[-2:] == ["colour", "range"]
+
+    @pytest.mark.parametrize("there_before", [False, True])
+    @pytest.mark.parametrize("own", [(), (("size", "STRING"),)])
+    @pytest.mark.parametrize("overtaken_at", range(5))
+    def test_whenever_another_process_widens_a_history_its_view_ends_with_the_columns_of_both(
+        self,
+        place: Place,
+        stand_in: StandIn,
+        rest: str,
+        overtaken_at: int,
+        own: Sequence[tuple[str, str]],
+        there_before: bool,
+    ) -> None:
+        colour = history_of(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
+        if there_before:
+            place.tables.ensure(HISTORY)
+        client, calls = open_client(PROJECT, rest), itertools.count()
+
+        def overtaken(call: Callable[..., Any]) -> Callable[..., Any]:
+            def calling(*arguments: Any, **more: Any) -> Any:
+                if next(calls) == overtaken_at:
+                    place.others.ensure(colour)
+                return call(*arguments, **more)
+
+            return calling
+
+        client.get_table = overtaken(client.get_table)  # type: ignore[method-assign]
+        client.create_table = overtaken(client.create_table)  # type: ignore[method-assign]
+        client.update_table = overtaken(client.update_table)  # type: ignore[method-assign]
+        BigQueryTables(client, PROJECT, stand_in.dataset).ensure(history_of(a_header(columns=(*PLANE_COLUMNS, *own))))
+        if next(calls) <= overtaken_at:
+            place.others.ensure(colour)
+
+        both = {"colour", *(name for name, _type in own)}
+        assert both <= set(place.columns("planes_changelog"))
+        assert both <= set(place.columns("planes_history"))

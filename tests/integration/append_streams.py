@@ -1,0 +1,87 @@
+"""What tests of the append stream stand on: the stream before a server of their own, and rows to append."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.connection_pool import Limits
+from services.cdc_consumer.adapters.row_encoder import message_class, row_descriptor
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.core.columns import decode_messages
+from services.cdc_consumer.core.tables import TableDefinition, table_definition
+from shared.contracts.change_batch import Header
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.stop import Stop
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.integration.append_server import AppendServer
+
+PLANES = table_definition(a_header())
+WIDER_HEADER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
+WIDER = table_definition(WIDER_HEADER)
+SMALL = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections_of_table=1)
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.time = Nanoseconds(1)
+
+    def now(self) -> Nanoseconds:
+        return self.time
+
+    def advance(self, by: timedelta) -> None:
+        self.time = Nanoseconds(self.time + int(by.total_seconds() * 1e9))
+
+
+@pytest.fixture
+def server() -> Iterator[AppendServer]:
+    server = AppendServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def stop() -> Stop:
+    return Stop()
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def channel(server: AppendServer) -> Iterator[grpc.Channel]:
+    with open_storage_channel(server.address) as channel:
+        yield channel
+
+
+@pytest.fixture
+def streams(channel: grpc.Channel, stop: Stop, clock: SetClock) -> Iterator[AppendStreams]:
+    before = set(threading.enumerate())
+    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
+    yield streams
+    streams.close()
+    left = [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("append")]
+    assert left == [], "a connection's thread outlives it"
+
+
+def rows_of(*identities: int, header: Header | None = None, **values: object) -> pa.Table:
+    header = header or a_header()
+    changes = [a_change(identity, **values) for identity in identities]  # type: ignore[arg-type]
+    (table,) = decode_messages(messages_table(a_message(*changes, header=header)), Nanoseconds(0)).tables
+    return table.rows
+
+
+def identities(rows: Sequence[bytes], definition: TableDefinition = PLANES) -> list[int]:
+    parse: Any = message_class(row_descriptor(definition))
+    return [parse.FromString(row).id for row in rows]
+
+
+def ids_of(request: Any) -> list[int]:
+    return identities(request.proto_rows.rows.serialized_rows)

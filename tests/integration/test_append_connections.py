@@ -1,0 +1,200 @@
+"""Which connections the append stream opens, keeps and closes, with several tables and column lists."""
+
+import gc
+import threading
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.connection_pool import Limits
+from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import TransientError
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+from tests.builders import a_header
+from tests.integration.append_server import AppendServer, accepted, refused
+from tests.integration.append_streams import PLANES, SMALL, WIDER, WIDER_HEADER, SetClock, identities, rows_of
+from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import server as server  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import stop as stop  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import streams as streams  # noqa: PLC0414  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
+
+
+def test_another_column_list_opens_another_connection_and_the_older_rides_on_it_once_it_is_taken(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    assert streams.append(PLANES, rows_of(1)).refused() == []
+    assert streams.append(WIDER, rows_of(2, header=WIDER_HEADER, colour="red")).refused() == []
+    assert len(server.connections) == 2
+    for identity in range(3, 9):
+        assert streams.append(PLANES, rows_of(identity)).refused() == []
+
+    assert len(server.connections) == 2
+    _narrow, wide = server.connections
+    rows = [row for request in wide.requests for row in request.proto_rows.rows.serialized_rows]
+    assert identities(rows, WIDER) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_while_a_new_column_is_not_visible_the_older_column_list_keeps_its_connection(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    def script(request: Any) -> Any:
+        descriptor = request.proto_rows.writer_schema.proto_descriptor
+        if any(one.name == "colour" for one in descriptor.field):
+            return refused(grpc.StatusCode.INVALID_ARGUMENT, "SCHEMA_MISMATCH_EXTRA_FIELDS")
+        return accepted()
+
+    server.script = script
+    for identity in range(3):
+        with pytest.raises(TableTroubleError):
+            streams.append(WIDER, rows_of(identity, header=WIDER_HEADER)).refused()
+        assert streams.append(PLANES, rows_of(identity)).refused() == []
+
+    assert sorted(len(connection.requests) for connection in server.connections) == [1, 1, 1, 3]
+
+
+def open_now() -> int:
+    return sum(thread.name.startswith("append ") for thread in threading.enumerate())
+
+
+def test_a_stream_long_idle_is_closed_and_opened_again_when_it_is_needed(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
+
+    def write(table: str) -> None:
+        header = a_header(table)
+        assert streams.append(table_definition(header), rows_of(1, header=header)).refused() == []
+
+    for number in range(5):
+        write(f"table{number}")
+    assert open_now() == 5
+    clock.advance(timedelta(minutes=6))
+    write("table4")
+    assert open_now() == 1
+    write("table0")
+    assert streams.connections_opened == 6
+    streams.close()
+    assert open_now() == 0
+
+
+@pytest.mark.parametrize("taken_at_once", [None, 2])
+def test_no_more_connections_than_the_limit_are_open_though_more_tables_are_written_at_once(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock, taken_at_once: int | None
+) -> None:
+    """The limit is ours, or BigQuery's when it takes fewer: then those that are idle make room for the others."""
+    server.taken_at_once = taken_at_once
+    limits = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections=3)
+    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    for _round in range(2):
+        headers = [a_header(f"table{number}") for number in range(9)]
+        appendings = [
+            streams.append(table_definition(header), rows_of(*range(30), header=header)) for header in headers
+        ]
+        for appending in appendings:
+            for attempt in retrying(stop, timedelta(seconds=20)):
+                with attempt:
+                    assert appending.refused() == []
+    streams.close()
+
+    assert server.most_open <= (taken_at_once or 3)
+    assert len(identities(server.rows)) == 2 * 9 * 30
+
+
+def test_a_limit_of_bigquerys_is_tried_again_after_a_while(
+    server: AppendServer, streams: AppendStreams, clock: SetClock
+) -> None:
+    def write(table: str) -> None:
+        header = a_header(table)
+        assert streams.append(table_definition(header), rows_of(1, header=header)).refused() == []
+
+    server.taken_at_once = 1
+    write("table0")
+    write("table1")
+    assert open_now() == 1
+    server.taken_at_once = None
+    write("table2")
+    assert open_now() == 1
+    clock.advance(timedelta(minutes=6))
+    write("table3")
+    write("table4")
+    assert open_now() == 2
+
+
+def test_a_table_whose_connection_stays_full_gets_another_and_no_row_is_sent_twice(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    limits = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, full_sends=3)
+    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    assert streams.append(PLANES, rows_of(*range(3))).refused() == []
+    assert streams.connections_opened == 1
+    assert streams.append(PLANES, rows_of(*range(3, 400))).refused() == []
+    assert streams.connections_opened == 2
+    streams.close()
+
+    assert sorted(identities(server.rows)) == list(range(400))
+    assert all(connection.requests for connection in server.connections)
+
+
+def test_what_went_over_connections_is_counted_those_that_are_closed_included(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    for table in ("planes", "pilots"):
+        header = a_header(table)
+        assert streams.append(table_definition(header), rows_of(*range(40), header=header)).refused() == []
+    assert streams.connections_open == 2
+    counted = streams.appends
+    streams.close()
+
+    assert streams.connections_open == 0
+    assert streams.appends == counted
+    assert counted.requests == len(server.requests)
+    sent = sum(size for connection in server.connections for size in connection.sizes)
+    assert sent - 2 * 400 < counted.bytes < sent  # but for the opening of each
+    assert counted.seconds > 0
+
+
+def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_that_nobody_closes(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
+    server.script = lambda request: next(answers, accepted())
+    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
+    first = streams.append(PLANES, rows_of(1))
+    with pytest.raises(TransientError):
+        first.refused()
+    clock.advance(timedelta(minutes=10))
+    other = a_header("airports")
+    assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
+
+    assert first.refused() == []
+    streams.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("append ")]
+    assert streams.connections_opened == 2
+
+
+def test_an_append_that_nobody_waits_for_any_more_does_not_keep_its_stream(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
+    server.script = lambda request: next(answers, accepted())
+    streams = AppendStreams(channel, "p", "d", stop, clock, Limits())
+    appending = streams.append(PLANES, rows_of(1))
+    with pytest.raises(TransientError):
+        appending.refused()
+    del appending
+    gc.collect()  # the error's traceback knows it too
+    clock.advance(timedelta(minutes=10))
+    other = a_header("airports")
+    assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
+
+    open_now = [thread.name for thread in threading.enumerate() if thread.name.startswith("append ")]
+    assert len(open_now) == 1
+    streams.close()

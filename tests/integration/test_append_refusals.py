@@ -1,0 +1,180 @@
+"""What the append stream makes of refusals: which rows are to blame, which table, or nobody."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.ports import RowError, TableTroubleError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from tests.integration.append_server import AppendServer, Close, a_status, accepted, bad_rows, refused
+from tests.integration.append_streams import PLANES, identities, ids_of, rows_of
+from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import server as server  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import stop as stop  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import streams as streams  # noqa: PLC0414  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
+
+
+@pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "ABORTED", "UNAVAILABLE", "INTERNAL"])
+def test_a_refusal_that_may_pass_is_for_the_callers_backoff_and_the_connection_stays(
+    server: AppendServer, streams: AppendStreams, code: str
+) -> None:
+    answers = iter([refused(grpc.StatusCode[code])])
+    server.script = lambda _request: next(answers, accepted())
+    appending = streams.append(PLANES, rows_of(*range(40)))
+    with pytest.raises(TransientError, match=code):
+        appending.refused()
+
+    assert appending.refused() == []
+    assert len(server.connections) == 1
+    assert sorted(identities(server.rows)) == sorted([*range(40), *ids_of(server.requests[0])])
+
+
+def test_bad_rows_are_returned_by_index_and_the_rest_of_their_request_is_sent_again(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    bad = {7, 8, 33}
+    taken: list[int] = []
+
+    def script(request: Any) -> Any:
+        found = [index for index, identity in enumerate(ids_of(request)) if identity in bad]
+        if found:
+            return bad_rows(*found)
+        taken.extend(ids_of(request))
+        return accepted()
+
+    server.script = script
+    errors = streams.append(PLANES, rows_of(*range(50))).refused()
+
+    assert [(error.index, error.reason) for error in errors] == [(i, Reason.REFUSED_BY_BIGQUERY) for i in (7, 8, 33)]
+    assert errors[0].detail.endswith("is bad")
+    assert sorted(taken) == sorted(set(range(50)) - bad)
+
+
+def test_a_request_of_nothing_but_bad_rows_is_not_sent_again(server: AppendServer, streams: AppendStreams) -> None:
+    server.script = lambda _request: bad_rows(0, 1)
+    errors = streams.append(PLANES, rows_of(1, 2)).refused()
+
+    assert [error.index for error in errors] == [0, 1]
+    assert len(server.requests) == 1
+
+
+def test_a_request_refused_without_a_row_named_is_halved_down_to_the_row_that_provokes_it(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    taken: list[int] = []
+
+    def script(request: Any) -> Any:
+        if 17 in ids_of(request):
+            return refused(grpc.StatusCode.INVALID_ARGUMENT, message="something is wrong")
+        taken.extend(ids_of(request))
+        return accepted()
+
+    server.script = script
+    errors = streams.append(PLANES, rows_of(*range(40))).refused()
+
+    assert errors == [RowError(17, Reason.REFUSED_BY_BIGQUERY, "something is wrong")]
+    assert sorted(taken) == [n for n in range(40) if n != 17]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 500])
+def test_a_table_that_refuses_every_half_is_in_trouble_and_no_row_is_to_blame(
+    server: AppendServer, streams: AppendStreams, rows: int
+) -> None:
+    server.script = lambda _request: refused(grpc.StatusCode.INVALID_ARGUMENT, message="something is wrong")
+    with pytest.raises(TableTroubleError, match="something is wrong"):
+        streams.append(PLANES, rows_of(*range(rows))).refused()
+    assert len(server.requests) < 60
+
+    server.script = lambda _request: accepted()
+    assert streams.append(PLANES, rows_of(*range(rows))).refused() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "storage"),
+    [
+        ("NOT_FOUND", "TABLE_NOT_FOUND"),
+        ("INVALID_ARGUMENT", "SCHEMA_MISMATCH_EXTRA_FIELDS"),
+        ("PERMISSION_DENIED", ""),
+        ("NOT_FOUND", ""),
+        ("INVALID_ARGUMENT", "KMS_PERMISSION_DENIED"),
+    ],
+)
+@pytest.mark.parametrize("closing", [False, True])
+def test_what_is_one_tables_trouble_is_said_so(
+    server: AppendServer, streams: AppendStreams, code: str, storage: str, closing: bool
+) -> None:
+    status = grpc.StatusCode[code]
+    server.script = lambda _request: (
+        Close(status, a_status(status, storage).details) if closing else refused(status, storage)
+    )
+    with pytest.raises(TableTroubleError, match="table planes"):
+        streams.append(PLANES, rows_of(1, 2)).refused()
+
+
+@pytest.mark.parametrize("code", ["UNAUTHENTICATED", "UNIMPLEMENTED"])
+def test_what_nobody_but_a_person_can_mend_is_misconfigured(
+    server: AppendServer, streams: AppendStreams, code: str
+) -> None:
+    server.script = lambda _request: Close(grpc.StatusCode[code])
+    with pytest.raises(MisconfiguredError, match=code):
+        streams.append(PLANES, rows_of(1)).refused()
+
+
+def test_a_refused_opening_is_sent_again_with_the_next_request(server: AppendServer, streams: AppendStreams) -> None:
+    answers = iter([refused(grpc.StatusCode.INVALID_ARGUMENT), refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
+    server.script = lambda _request: next(answers, accepted())
+    appending = streams.append(PLANES, rows_of(1, 2))
+    with pytest.raises(TransientError):
+        appending.refused()
+    assert appending.refused() == []
+
+    opened = [request.proto_rows.HasField("writer_schema") for request in server.requests]
+    assert opened[:3] == [True, True, False]
+    assert len(server.connections) == 1
+
+
+def test_trouble_that_begins_in_mid_append_blames_no_row(server: AppendServer, streams: AppendStreams) -> None:
+    """The first requests are accepted, then the table takes nothing more, and few rows are left to be refused."""
+    count = iter(range(1_000))
+    server.script = lambda _request: (
+        accepted() if next(count) < 2 else refused(grpc.StatusCode.INVALID_ARGUMENT, message="not any more")
+    )
+    appending = streams.append(PLANES, rows_of(*range(25)))
+    with pytest.raises(TableTroubleError, match="not any more") as raised:
+        appending.refused()
+    assert raised.value.shown == "INVALID_ARGUMENT"
+
+    server.script = lambda _request: accepted()
+    assert appending.refused() == []
+    assert set(identities(server.rows)) == set(range(25))
+
+
+def test_the_last_row_is_blamed_only_when_the_table_still_takes_another(
+    server: AppendServer, streams: AppendStreams
+) -> None:
+    def script(request: Any) -> Any:
+        return refused(grpc.StatusCode.INVALID_ARGUMENT, message="bad") if 24 in ids_of(request) else accepted()
+
+    server.script = script
+    errors = streams.append(PLANES, rows_of(*range(25))).refused()
+
+    assert errors == [RowError(24, Reason.REFUSED_BY_BIGQUERY, "bad")]
+    assert ids_of(server.requests[-1]) != [24]
+
+
+def test_what_is_logged_of_a_refusal_holds_no_words_of_bigquery(server: AppendServer, streams: AppendStreams) -> None:
+    server.script = lambda _request: refused(grpc.StatusCode.INTERNAL, message="value 'secret'")
+    with pytest.raises(TransientError) as transient:
+        streams.append(PLANES, rows_of(1)).refused()
+    server.script = lambda _request: refused(grpc.StatusCode.NOT_FOUND, "TABLE_NOT_FOUND", message="value 'secret'")
+    with pytest.raises(TableTroubleError) as trouble:
+        streams.append(PLANES, rows_of(1)).refused()
+
+    assert str(transient.value) == "table planes: append refused, INTERNAL"
+    assert trouble.value.shown == "NOT_FOUND TABLE_NOT_FOUND"

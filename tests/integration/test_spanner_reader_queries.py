@@ -1,0 +1,131 @@
+"""Queries of a change stream on the Spanner emulator: where they start and end, and what is refused."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from deploy.local import emulators
+from deploy.local.processes import Processes
+from deploy.local.source import SpannerInstance
+from services.spanner_reader.adapters.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.schema import SpannerCatalog, check_start
+from services.spanner_reader.core.records import (
+    ROOT,
+    ChildPartitionsRecord,
+    HeartbeatRecord,
+    PartitionToken,
+    StreamQuery,
+    StreamRecord,
+)
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds
+from tests.integration.test_spanner_reader import TABLES, Source, changes_of, singer
+from tests.integration.test_spanner_reader import source as source  # noqa: PLC0414  a fixture
+
+pytestmark = pytest.mark.integration
+
+
+def test_start_and_end_are_inclusive(source: Source) -> None:
+    times = [source.commit(("insert", "Singers", singer(n))) for n in range(4)]
+    source.started = times[1]
+    topic = source.read_all(end=times[2])
+    assert [json.loads(change.key)["Id"] for change in changes_of(topic, "Singers")] == ["1", "2"]
+
+
+def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        early = Nanoseconds(source.started - 3_600 * 1_000_000_000)
+        with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
+            await check_start(stream, StreamQuery(ROOT, early, None, 1_000))
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        query = StreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
+        with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
+            async with aclosing(stream.read(query)) as records:
+                await anext(records)
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until_it_is_left(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
+            found: list[StreamRecord] = [record async for record in records]
+        assert found
+        tokens: list[PartitionToken] = []
+        for record in found:
+            assert isinstance(record, ChildPartitionsRecord)
+            assert all(child.parents == frozenset() for child in record.children)
+            tokens += [child.token for child in record.children]
+        async with aclosing(stream.read(StreamQuery(tokens[0], source.started, None, 1_000))) as records:
+            first, second = await anext(records), await anext(records)
+        assert isinstance(first, HeartbeatRecord)
+        assert isinstance(second, HeartbeatRecord)
+        assert source.started <= first.timestamp < second.timestamp
+        await channels.close()  # at once: leaving the block has ended the query
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+@pytest.fixture
+def mortal_emulator(new_processes: Processes) -> Iterator[str]:
+    """Return ``host:port`` of an emulator that a test may kill."""
+    with emulators.spanner_emulator(new_processes, enable_change_stream_churning="false") as address:
+        yield address
+
+
+def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, new_processes: Processes) -> None:
+    made = SpannerInstance.create(mortal_emulator, "millrace-test", "mortal").create_database(TABLES)
+    source = Source(made, made.now())
+
+    async def scenario() -> None:
+        channels = Channels(mortal_emulator)
+        stream = SpannerChangeStream(Database(made.path, channels), "Everything")
+        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
+            children = [record async for record in records]
+        assert isinstance(children[0], ChildPartitionsRecord)
+        token = children[0].children[0].token
+        async with aclosing(stream.read(StreamQuery(token, source.started, None, 1_000))) as records:
+            await anext(records)
+            new_processes.end_all()
+            with pytest.raises(TransientError):
+                await asyncio.wait_for(_exhaust(records), 20)
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
+    async def scenario() -> None:
+        channels = Channels(source.database.instance.address)
+        catalog = SpannerCatalog(Database(source.database.path, channels), "Nothing")
+        with pytest.raises(MisconfiguredError, match="CREATE CHANGE STREAM Nothing"):
+            await catalog.definition()
+        elsewhere = SpannerCatalog(Database(source.database.path + "-not", channels), "Everything")
+        with pytest.raises(MisconfiguredError, match="Database not found"):
+            await elsewhere.definition()
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+async def _exhaust(records: Any) -> None:
+    async for _record in records:
+        pass

@@ -1,0 +1,49 @@
+"""A table that the changes do not fit: when it is looked at again."""
+
+from datetime import timedelta
+
+from tests.builders import a_change, a_header, a_message
+from tests.unit.cdc_consumer.test_trouble import attempts as attempts  # noqa: PLC0414  a fixture
+from tests.unit.cdc_consumer.test_trouble import world as world  # noqa: PLC0414  a fixture
+from tests.unit.cdc_consumer.world import AT_ONCE, WIDER, World
+
+
+def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(world: World) -> None:
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    assert world.apply(a_message(a_change(2))).letters == {"schema_conflict": 1}
+
+    (wrong,) = world.tables.there.values()
+    world.apply(a_message(a_change(1), header=WIDER))
+    world.tables.there.clear()  # an operator drops the table, so that it is made anew
+    world.clock.pass_time(timedelta(seconds=11))
+    counts = world.apply(a_message(a_change(2)))
+
+    assert (counts.letters, counts.rows_written) == ({}, 1)
+    assert world.tables.there["planes"] != wrong
+
+
+def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: list[str]) -> None:
+    world.clock.ticks = AT_ONCE
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    attempts.clear()
+    for number in range(20):
+        assert world.apply(a_message(a_change(number))).letters == {"schema_conflict": 1}
+    assert len(attempts) == 1
+
+    world.clock.pass_time(timedelta(seconds=11))
+    world.apply(a_message(a_change(1)))
+    assert 2 <= len(attempts) <= 3
+
+
+def test_a_replay_is_reason_to_look_at_once(world: World) -> None:
+    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+    world.apply(a_message(a_change(1, seats="many"), header=other))
+    refused = a_message(a_change(2))
+    assert world.apply(refused).letters == {"schema_conflict": 1}
+    world.tables.there.clear()
+    assert world.apply(a_message(a_change(3))).letters == {"schema_conflict": 1}, "said from memory"
+
+    counts = world.apply(dict(refused) | {"attributes": [("replay_of", "a letter")]}, a_message(a_change(4)))
+    assert (counts.letters, counts.rows_written) == ({}, 2)

@@ -1,0 +1,164 @@
+"""A row that always fails retryably: found beside rows that are taken, never blamed for its table or the service."""
+
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from services.cdc_consumer.trouble import Patience
+from shared.contracts.reasons import Reason
+from tests.builders import a_change, a_message
+from tests.unit.cdc_consumer.test_trouble import attempts as attempts  # noqa: PLC0414  a fixture
+from tests.unit.cdc_consumer.test_trouble import world as world  # noqa: PLC0414  a fixture
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World
+
+
+def stuck(world: World) -> None:
+    world.writer.stuck = lambda _table, row: row["name"] == "stuck"
+
+
+def test_a_row_that_always_fails_retryably_is_found_and_only_its_message_put_off(world: World) -> None:
+    stuck(world)
+    others = [a_message(*[a_change(n) for n in range(first, first + 20)]) for first in (100, 200, 300)]
+    bad = a_message(a_change(1, 1), a_change(1, 2, name="stuck"), a_change(2))
+    counts = world.apply(*others, bad, a_message(a_change(1), header=AIRPORTS))
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (4, 1, ())
+    assert world.leases.put_off_for == {"a3": timedelta(seconds=30)}
+    assert len(world.names()) == 62
+    assert world.names()[1] == "name 1"  # the next newest is written in its place
+    assert world.letters.kept == {}
+
+
+def test_a_row_that_has_failed_retryably_for_an_hour_is_a_letter_and_the_rest_of_its_message_applied(
+    world: World,
+) -> None:
+    stuck(world)
+    bad = a_message(a_change(1, 2, name="stuck"), a_change(2), delivery_attempt=10)
+    counts = world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS), bad)
+
+    assert (counts.acked, counts.put_off, counts.letters) == (3, 0, {"retries_exhausted": 1})
+    assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
+    assert set(world.names()) == {2, 3}
+
+
+def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> list[tuple[int, Any, int]]:
+    """Deliver a row that always fails, alone of its table, until it is a letter; return what each task said."""
+    said = []
+    for delivery in range(1, deliveries + 1):
+        world.leases.put_off_for.clear()
+        counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery), *beside)
+        said.append((counts.put_off, counts.tables_in_trouble, sum(counts.letters.values())))
+        if counts.put_off:
+            assert world.leases.put_off_for == {"a0": world.patience.put_off_at(delivery)}
+            world.clock.pass_time(world.patience.put_off_at(delivery))
+    return said
+
+
+@pytest.mark.parametrize("beside", [(), (a_message(a_change(1), header=AIRPORTS),)], ids=["alone", "another table"])
+def test_a_row_that_always_fails_on_a_quiet_table_is_found_by_what_an_earlier_task_wrote(
+    world: World, beside: tuple[Mapping[str, object], ...]
+) -> None:
+    stuck(world)
+    assert world.apply(a_message(a_change(3))).acked == 1
+    said = come_back(world, *beside, deliveries=10)
+
+    assert said == [(1, (), 0)] * 9 + [(0, (), 1)]
+    assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
+    assert world.names() == {3: "name 1"}
+    assert world.apply(a_message(a_change(4))).tables_well == ("planes",)
+
+
+def test_a_row_that_fails_when_its_tables_trouble_has_ended_is_found_too(world: World) -> None:
+    stuck(world)
+    world.apply(a_message(a_change(3)))
+    world.writer.failing.add("planes")
+    for _ in range(3):
+        counts = world.apply(a_message(a_change(4)), a_message(a_change(1), header=AIRPORTS))
+        assert counts.tables_in_trouble == ("planes",)
+    world.writer.failing.clear()
+    world.clock.pass_time(timedelta(seconds=11))
+
+    counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=10))
+    assert (counts.letters, counts.tables_in_trouble) == ({"retries_exhausted": 1}, ())
+
+
+def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(world: World) -> None:
+    world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS))
+    world.writer.failing.add("planes")
+    for delivery in range(1, 100):
+        counts = world.apply(
+            a_message(a_change(1), delivery_attempt=delivery), a_message(a_change(1, delivery), header=AIRPORTS)
+        )
+        assert (counts.put_off, counts.tables_in_trouble) == (1, ("planes",))
+        world.clock.pass_time(world.patience.put_off_at(delivery))
+
+    assert world.letters.kept == {}
+
+
+def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_whole(world: World) -> None:
+    world.apply(a_message(a_change(3)))
+    world.writer.stuck = lambda _table, row: "colour" in row
+    for delivery in range(1, 20):
+        message = a_message(a_change(1, colour="red"), header=WIDER, delivery_attempt=delivery)
+        counts = world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS))
+        assert (counts.put_off, counts.tables_in_trouble) == (1, ("planes",))
+        world.clock.pass_time(world.patience.put_off_at(delivery))
+
+    assert world.letters.kept == {}
+
+
+def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
+    world = World(tables_file='[tables.planes]\nmode = "history"')
+    world.clock.ticks = timedelta(seconds=1)
+    stuck(world)
+    world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS))
+    for delivery in range(1, 20):
+        message = a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery)
+        assert world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS)).put_off == 1
+        world.clock.pass_time(timedelta(seconds=600))
+
+    assert [len(rows) for rows in world.writer.appended.values()] == [1]
+    assert world.letters.kept == {}
+
+
+@pytest.mark.parametrize("rows", [2, 9, 100])
+def test_a_blip_that_ends_while_rows_are_looked_at_one_by_one_blames_none(rows: int) -> None:
+    for refusals in range(1, 40):
+        world = World()
+        world.start_anew(Patience(between_calls=AT_ONCE))
+        world.clock.ticks = timedelta(seconds=1)
+        left = iter([True] * refusals)
+        world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
+        counts = world.apply(
+            a_message(*[a_change(n) for n in range(rows)], delivery_attempt=10),
+            a_message(a_change(1), header=AIRPORTS),
+        )
+        assert (counts.letters, world.letters.kept) == ({}, {}), refusals
+
+
+@pytest.mark.parametrize("probability", [0.3, 0.5, 0.8])
+def test_a_table_that_takes_appends_only_now_and_then_has_no_bad_rows(probability: float) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        world = World()
+        world.start_anew(Patience(between_calls=AT_ONCE))
+        world.clock.ticks = timedelta(seconds=1)
+        left = iter([chance.random() < probability for _ in range(500)])
+        world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
+        counts = world.apply(
+            a_message(*[a_change(n) for n in range(30)], delivery_attempt=10),
+            a_message(a_change(1), header=AIRPORTS),
+        )
+        assert (counts.letters, world.letters.kept) == ({}, {}), seed
+
+
+def test_all_rows_of_a_table_failing_are_never_letters_however_often_they_came(world: World) -> None:
+    world.writer.failing.add("planes")
+    counts = world.apply(
+        *[a_message(*[a_change(n) for n in range(50)], delivery_attempt=90)], a_message(a_change(1), header=AIRPORTS)
+    )
+
+    assert (counts.acked, counts.put_off, world.letters.kept) == (1, 1, {})
