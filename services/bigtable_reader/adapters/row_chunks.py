@@ -1,23 +1,23 @@
 """ReadRows: the cells of rows, put together from the chunks that the service cuts them into.
 
-Source: `google.bigtable.v2.ReadRowsResponse.CellChunk`. What a chunk does not say is as in the one before it.
+Source: `google.bigtable.v2.ReadRowsResponse.CellChunk`: a chunk names its row, family and qualifier only where they
+differ from the chunk before; a value may be cut; a row counts once it is committed, and may be taken back before.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from google.cloud.bigtable_v2.types import ReadRowsRequest, ReadRowsResponse
 
-from services.bigtable_reader.adapters.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Method, Table
 from shared.contracts.errors import TransientError
 
-READ_ROWS = Method("ReadRows", ReadRowsRequest.pb(), ReadRowsResponse.pb())
+READ_ROWS: Final = Method("ReadRows", ReadRowsRequest.pb(), ReadRowsResponse.pb())
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, gc=False):
     """One version of a cell. ``timestamp``: microseconds since 1970-01-01 in UTC."""
 
     family: str
@@ -26,46 +26,102 @@ class Cell:
     value: bytes
 
 
-@dataclass(slots=True)
-class _Unfinished:
-    row_key: bytes = b""
-    family: str = ""
-    qualifier: bytes = b""
-    timestamp: int = 0
-    value: list[bytes] = field(default_factory=list)
-    cells: list[Cell] = field(default_factory=list)
+class BrokenRowError(ValueError):
+    """The chunks of a row contradict each other; nothing of it can be used."""
 
 
-async def read_rows(channels: Channels, table: Table, request: Any) -> AsyncGenerator[tuple[bytes, list[Cell]], None]:
+async def read_rows(
+    channels: Channels,
+    table: Table,
+    request: Any,
+    timeout: float = TIMEOUT,  # noqa: ASYNC109  the deadline travels with the call
+) -> AsyncGenerator[tuple[bytes, list[Cell]], None]:
     """Yield the rows that a raw ReadRowsRequest names and that exist, each with its cells in the service's order.
 
     TransientError, MisconfiguredError. A row is yielded when all of it is there, or not at all.
     """
-    row = _Unfinished()
-    async with aclosing(channels.stream(READ_ROWS, table, request)) as responses:
-        async for response in responses:
-            for chunk in response.chunks:
-                if chunk.reset_row:
-                    row = _Unfinished()
-                    continue
-                _add(row, chunk)
-                if chunk.commit_row:
-                    yield row.row_key, row.cells
-                    row = _Unfinished()
-    if row.row_key:
-        raise TransientError(f"ReadRows on {table.name} ended in the middle of a row")
+    chunks = RowChunks()
+    try:
+        async with aclosing(channels.stream(READ_ROWS, table, request, timeout=timeout)) as responses:
+            async for response in responses:
+                for row in chunks.take(response.chunks):
+                    yield row
+        chunks.end()
+    except BrokenRowError as error:
+        raise TransientError(f"ReadRows on {table.name}: {error}") from error
 
 
-def _add(row: _Unfinished, chunk: Any) -> None:
-    if chunk.row_key:
-        row.row_key = chunk.row_key
-    if chunk.HasField("family_name"):
-        row.family = chunk.family_name.value
-    if chunk.HasField("qualifier"):
-        row.qualifier = chunk.qualifier.value
-    if not row.value:  # the pieces of a value after its first one carry no timestamp
-        row.timestamp = chunk.timestamp_micros
-    row.value.append(chunk.value)
-    if not chunk.value_size:  # not zero where more of this value follows
-        row.cells.append(Cell(row.family, row.qualifier, row.timestamp, b"".join(row.value)))
-        row.value = []
+class RowChunks:
+    """What has come of the row that is not yet whole."""
+
+    def __init__(self) -> None:
+        self._last = b""
+        self._begin(b"")
+
+    def take(self, chunks: Sequence[Any]) -> Iterator[tuple[bytes, list[Cell]]]:
+        """Take chunks, in their order; yield the rows that are whole with them. BrokenRowError."""
+        for chunk in chunks:
+            if chunk.reset_row:
+                self._reset(chunk)
+            elif self._is_committed_by(chunk):
+                self._last, cells = self._key, self._cells
+                self._begin(b"")
+                yield self._last, cells
+
+    def end(self) -> None:
+        """Tell that all has come. BrokenRowError if a row is not whole."""
+        if self._key:
+            raise BrokenRowError("the answer ended within a row")
+
+    def _begin(self, row_key: bytes) -> None:
+        self._key = row_key
+        """Empty: no row is under way."""
+        self._cells: list[Cell] = []
+        self._family = ""
+        self._qualifier = b""
+        self._timestamp = 0
+        self._pieces: list[bytes] = []
+        self._is_cut = False
+
+    def _reset(self, chunk: Any) -> None:
+        if not self._key:
+            raise BrokenRowError("a row was taken back before it began")
+        if chunk.row_key or chunk.HasField("family_name") or chunk.HasField("qualifier") or chunk.value:
+            raise BrokenRowError("a row is taken back by a chunk with content")
+        self._begin(b"")
+
+    def _is_committed_by(self, chunk: Any) -> bool:
+        """Take a cell, or a piece of one; return whether its row is whole with it."""
+        if not self._is_cut:
+            self._find_column(chunk)
+            self._timestamp = chunk.timestamp_micros  # which the pieces of a value after its first one do not carry
+        elif chunk.row_key and chunk.row_key != self._key:
+            raise BrokenRowError("a row begins before a value is whole")
+        self._is_cut, was_cut = chunk.value_size > 0, self._is_cut
+        if self._is_cut and chunk.commit_row:
+            raise BrokenRowError("a row is committed before a value is whole")
+        value = chunk.value
+        if self._is_cut or was_cut:
+            self._pieces.append(value)
+            if self._is_cut:
+                return False
+            value, self._pieces = b"".join(self._pieces), []
+        self._cells.append(Cell(self._family, self._qualifier, self._timestamp, value))
+        return bool(chunk.commit_row)
+
+    def _find_column(self, chunk: Any) -> None:
+        has_family, has_qualifier = chunk.HasField("family_name"), chunk.HasField("qualifier")
+        if not self._key:
+            if not chunk.row_key or not has_family or not has_qualifier:
+                raise BrokenRowError("a row begins without key, family and qualifier")
+            if chunk.row_key <= self._last:
+                raise BrokenRowError("rows out of order")
+            self._begin(chunk.row_key)
+        elif chunk.row_key and chunk.row_key != self._key:
+            raise BrokenRowError("a row begins before another is committed")
+        if has_family:
+            if not has_qualifier:
+                raise BrokenRowError("a family without a qualifier")
+            self._family = chunk.family_name.value
+        if has_qualifier:
+            self._qualifier = chunk.qualifier.value

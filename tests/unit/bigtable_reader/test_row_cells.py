@@ -9,7 +9,8 @@ from google.cloud.bigtable_v2.types import ReadRowsResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.adapters.rows import BrokenRowError, RowChunks, portions
+from services.bigtable_reader.adapters.row_chunks import BrokenRowError, Cell, RowChunks
+from services.bigtable_reader.adapters.rows import portions
 from services.bigtable_reader.core.images import CellVersion, RowCells
 
 Chunk: Final[Any] = ReadRowsResponse.CellChunk.pb()
@@ -39,15 +40,20 @@ def chunks(rows: dict[bytes, RowCells], draw: Any) -> Iterator[Any]:
         yield from whole
 
 
-def _row(row_key: bytes, families: RowCells, draw: Any) -> Iterator[Any]:
-    cells = [
-        (family, qualifier, version)
+def cells_of(families: RowCells) -> list[Cell]:
+    return [
+        Cell(family, qualifier, version.timestamp, version.value)
         for family, columns in families.items()
         for qualifier, found in columns.items()
         for version in found
     ]
+
+
+def _row(row_key: bytes, families: RowCells, draw: Any) -> Iterator[Any]:
+    cells = cells_of(families)
     before: tuple[str, bytes] | None = None
-    for index, (family, qualifier, version) in enumerate(cells):
+    for index, version in enumerate(cells):
+        family, qualifier = version.family, version.qualifier
         chunk = Chunk(timestamp_micros=version.timestamp, labels=draw(st.sampled_from([(), ("label",)])))
         if before is None or draw(st.booleans()):
             chunk.row_key = row_key
@@ -77,10 +83,13 @@ def _row(row_key: bytes, families: RowCells, draw: Any) -> Iterator[Any]:
 @given(some_rows, st.data())
 def test_any_cutting_gives_the_same_rows(rows: dict[bytes, RowCells], data: Any) -> None:
     taken = RowChunks()
-    for chunk in chunks(rows, data.draw):
-        taken.take([Chunk.FromString(chunk.SerializeToString())])
+    came = [Chunk.FromString(chunk.SerializeToString()) for chunk in chunks(rows, data.draw)]
+    cut = data.draw(st.integers(0, len(came)))
 
-    assert taken.rows() == rows
+    found = [*taken.take(came[:cut]), *taken.take(came[cut:])]
+    taken.end()
+
+    assert found == [(row_key, cells_of(rows[row_key])) for row_key in sorted(rows)]
 
 
 def chunk(**fields: Any) -> Any:
@@ -117,8 +126,8 @@ def first(**fields: Any) -> Any:
 def test_what_contradicts_itself_is_no_row(came: list[Any], what: str) -> None:
     def all_of_it() -> None:
         taken = RowChunks()
-        taken.take(came)
-        taken.rows()
+        list(taken.take(came))
+        taken.end()
 
     with pytest.raises(BrokenRowError, match=what):
         all_of_it()
