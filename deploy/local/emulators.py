@@ -128,10 +128,14 @@ def bigtable_emulator(processes: Processes) -> Iterator[str]:
 
 
 @contextmanager
-def bigtable_front(processes: Processes, port: int = 0) -> Iterator[str]:
-    """Run the Bigtable emulator and the front that adds change streams to it; yield the front's ``host:port``."""
+def bigtable_front(processes: Processes, port: int = 0, **options: str) -> Iterator[str]:
+    """Run the Bigtable emulator and the front that adds change streams to it; yield the front's ``host:port``.
+
+    ``options`` are the front's: ``garbage_seconds="1"`` lets it collect garbage every second, not on demand only.
+    """
     with bigtable_emulator(processes) as emulator:
         arguments = ["-m", "deploy.local.bigtable_change_streams", "--port", str(port), "--emulator", emulator]
+        arguments += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         process = processes.start("bigtable_front", [sys.executable, *arguments], {"PYTHONPATH": str(ROOT)})
 
         def address() -> str | None:

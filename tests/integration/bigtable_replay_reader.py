@@ -20,6 +20,7 @@ _ReadChangeStreamRequest: Final[Any] = data_types.ReadChangeStreamRequest.pb()
 _ReadChangeStreamResponse: Final[Any] = data_types.ReadChangeStreamResponse.pb()
 _PartitionsRequest: Final[Any] = data_types.GenerateInitialChangeStreamPartitionsRequest.pb()
 _PartitionsResponse: Final[Any] = data_types.GenerateInitialChangeStreamPartitionsResponse.pb()
+_Mutation: Final[Any] = data_types.Mutation.pb()
 _SERVICE: Final = "/google.bigtable.v2.Bigtable"
 _DataChange: Final = _ReadChangeStreamResponse.DataChange
 _OUT_OF_RANGE: Final = grpc.StatusCode.OUT_OF_RANGE.value[0]
@@ -209,7 +210,7 @@ def put_together(messages: Sequence[Any]) -> ReadRecord:
             continue
         assert info.chunked_value_offset == sum(map(len, pieces))
         if not pieces:
-            entries.append(chunk.mutation)
+            entries.append(_Mutation.FromString(chunk.mutation.SerializeToString()))
         pieces.append(chunk.mutation.set_cell.value)
         if info.last_chunk:
             whole = b"".join(pieces)

@@ -85,6 +85,7 @@ async def replay(table: FrontTable, seed: int, writers: int = WRITERS, calls: in
 def churn(table: FrontTable, seed: int) -> None:
     """Split and merge at random, collect garbage, and let late writes of another cluster arrive."""
     control, pick = table.front.control, random.Random(seed)
+    rows = pick.sample([b"r%02d" % number for number in range(40)], CHURN)
     for _ in range(CHURN):
         at = b"r%02d" % pick.randrange(1, 40)
         if pick.random() < 0.5 or not control.merge(table.name, at):
@@ -95,7 +96,7 @@ def churn(table: FrontTable, seed: int) -> None:
             case 1:
                 late = control.describe(table.name).now - pick.randrange(200_000)
                 value = set_cell("f", b"a", b"from far away", pick.choice([1_000, 2_000]))
-                control.replicate(table.name, b"r%02d" % pick.randrange(40), [value], commit=late, cluster="far-c2")
+                control.replicate(table.name, rows.pop(), [value], commit=late, cluster="far-c2")
             case _:
                 pass
 

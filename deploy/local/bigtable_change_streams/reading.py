@@ -45,7 +45,7 @@ class Reading:
         request = ReadChangeStreamRequest.FromString(data)
         table, log = await self._open(request)
         wanted = _requested_range(request)
-        positions = self._start(request, wanted, table, log)
+        positions = self._start(request, wanted, log)
         end = request.end_time.ToMicroseconds() if request.HasField("end_time") else None
         seconds = request.heartbeat_duration.ToMicroseconds() / 1e6 or _HEARTBEAT_SECONDS
         stream = OpenStream(table.name, log, wanted, positions)
@@ -64,9 +64,10 @@ class Reading:
         table = await self._tables.get(request.table_name)
         if table.log is None:
             raise precondition(f"Change stream is not enabled for table {table.name}")
+        table.log.trim(self._now() - table.retention_micros)
         return table, table.log
 
-    def _start(self, request: Any, wanted: KeyRange, table: Table, log: ChangeLog) -> tuple[Position, ...]:
+    def _start(self, request: Any, wanted: KeyRange, log: ChangeLog) -> tuple[Position, ...]:
         match request.WhichOneof("start_from"):
             case "continuation_tokens":
                 return _positions_of(request.continuation_tokens.tokens, wanted, log)
@@ -79,7 +80,7 @@ class Reading:
                     raise invalid(
                         f"start_time is before the change stream was created: {request.start_time.ToJsonString()}"
                     )
-                if time < max(log.trimmed_until, now - table.retention_micros):
+                if time < log.trimmed_until:
                     raise expired()
                 return (Position(wanted.start, wanted.end, log.index_at(wanted, time)),)
             case _:

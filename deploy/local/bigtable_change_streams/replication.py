@@ -49,6 +49,9 @@ class Replication:
             history = table.log.history(row_key)
             if any(record.order == order for record in history):
                 raise invalid("the row has a change of this commit time and tiebreaker already")
+            if any(record.cluster == cluster.id and record.commit >= commit for record in history):
+                # change streams overview: the records of one row key and cluster are in commit timestamp order
+                raise invalid("the row has a later change of this cluster already")
             row = await read_row(self._emulator, table.name, row_key)
             entries = as_recorded(row.copy(), mutations)
             later = [entry for record in history if record.order > order for entry in record.entries]

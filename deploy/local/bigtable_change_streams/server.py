@@ -1,11 +1,14 @@
 """The gRPC server: Bigtable's data and admin API and the control calls on one port, the real emulator behind it."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import grpc
+import structlog
 
 from deploy.local.bigtable_change_streams.clock import AdvancingClock
 from deploy.local.bigtable_change_streams.control import Control
@@ -30,6 +33,7 @@ _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.so_reuseport", 0),
 ]
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -40,31 +44,45 @@ class Ports:
 
 
 @asynccontextmanager
-async def serving(port: int, emulator_address: str) -> AsyncIterator[Ports]:
-    """Serve inside the block; a port of 0 means a free one."""
-    emulator = Emulator(emulator_address)
-    handlers = _handlers(emulator)
+async def serving(port: int, emulator_address: str, garbage_every: timedelta | None = None) -> AsyncIterator[Ports]:
+    """Serve inside the block; a port of 0 means a free one. Garbage is collected that often, or when asked to only."""
+    emulator, clock = Emulator(emulator_address), AdvancingClock()
+    tables, garbage = Tables(emulator, clock.now), Garbage(emulator, clock.now)
+    handlers = _handlers(emulator, clock, tables, garbage)
     server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers((handlers,))
     bound = server.add_insecure_port(f"{HOST}:{port}")
     await server.start()
+    collecting = None if garbage_every is None else asyncio.create_task(_collecting(tables, garbage, garbage_every))
     try:
         yield Ports(bound)
     finally:
+        if collecting is not None:
+            collecting.cancel()
+            with suppress(asyncio.CancelledError):
+                await collecting
         await server.stop(_GRACE_SECONDS)
         await handlers.settle()
         await emulator.close()
 
 
-def _handlers(emulator: Emulator) -> Handlers:
-    clock, profiles, streams, faults = AdvancingClock(), Profiles(), Streams(), Faults()
-    tables = Tables(emulator, clock.now)
+async def _collecting(tables: Tables, garbage: Garbage, every: timedelta) -> None:
+    while True:
+        await asyncio.sleep(every.total_seconds())
+        for table in tables.all():
+            try:
+                await garbage.collect(table)
+            except grpc.aio.AioRpcError as error:  # the table may have been dropped meanwhile: the next round will tell
+                log.warning("garbage_not_collected", table=table.name, error=error.details())
+
+
+def _handlers(emulator: Emulator, clock: AdvancingClock, tables: Tables, garbage: Garbage) -> Handlers:
+    profiles, streams, faults = Profiles(), Streams(), Faults()
     reading = Reading(tables, profiles, streams, clock.now)
     writes = Writes(emulator, tables, profiles, clock.now)
     admin = TableAdmin(emulator, tables, profiles, clock.now)
     instances = InstanceAdmin(profiles)
-    garbage, replication = Garbage(emulator, clock.now), Replication(emulator, clock.now)
-    control = Control(tables, profiles, streams, faults, clock, garbage, replication)
+    control = Control(tables, profiles, streams, faults, clock, garbage, Replication(emulator, clock.now))
     return Handlers(
         emulator,
         faults,

@@ -5,7 +5,6 @@ read to, and may be closed again before the ranges have caught up with each othe
 """
 
 import base64
-import binascii
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -53,12 +52,12 @@ def decode_token(text: str) -> Token:
         data = base64.b64decode(text, altchars=b"-_", validate=True)
         check, body = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
         token = msgspec.msgpack.decode(body, type=Token)
-        if int.from_bytes(check, "big") != zlib.crc32(body) or not token.positions:
-            raise ValueError("not a token of this service")
+        if int.from_bytes(check, "big") != zlib.crc32(body):
+            raise ValueError("it was changed")
         if not exactly_covers((position.range for position in token.positions), token.range):
-            raise ValueError("the token's ranges leave gaps or overlap")
-    except (msgspec.MsgspecError, binascii.Error) as error:
-        raise ValueError("not a token of this service") from error
+            raise ValueError("its ranges leave gaps or overlap")
+    except (msgspec.MsgspecError, ValueError, IndexError) as error:
+        raise ValueError(f"not a token of this service: {error}") from error
     return token
 
 

@@ -1,0 +1,175 @@
+"""What the front passes through arrives as it was sent, both ways; a write is recorded though its client has left."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import grpc
+import pytest
+from google.cloud.bigtable_admin_v2 import types as admin_types
+from google.cloud.bigtable_v2 import types as data_types
+
+from deploy.local import emulators
+from deploy.local.bigtable_change_streams.server import serving
+from deploy.local.processes import Processes
+from tests.integration.bigtable_front import Front, ReadChangeStreamResponse, set_cell
+
+pytestmark = pytest.mark.integration
+
+METHOD: Final = "/some.Service/Method"
+DATA: Final = "/google.bigtable.v2.Bigtable/"
+TABLE: Final = "projects/p/instances/i/tables/t"
+
+
+class Behind(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the published types only
+    """A scripted server behind the front, instead of the emulator."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.seconds: float | None = None
+        self.started, self.cancelled, self.go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def service(self, handler_call_details: Any) -> Any:
+        if handler_call_details.method == METHOD:
+            return grpc.stream_stream_rpc_method_handler(self._answer)
+        return grpc.unary_unary_rpc_method_handler(self._api)
+
+    async def _answer(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        self.metadata = dict(context.invocation_metadata())
+        self.seconds = context.time_remaining()
+        await context.send_initial_metadata((("initial", "1"),))
+        async for request in requests:
+            match request:
+                case b"wait":
+                    self.started.set()
+                    try:
+                        await asyncio.sleep(60)
+                    finally:
+                        self.cancelled.set()
+                case b"fail":
+                    context.set_trailing_metadata((("trailing-bin", b"\0\1"),))
+                    await context.abort(grpc.StatusCode.DATA_LOSS, "as it was said")
+                case _:
+                    yield request + b"!"
+        context.set_trailing_metadata((("trailing", "2"),))
+
+    async def _api(self, request: bytes, context: Any) -> bytes:
+        if b"wait" in request:
+            self.started.set()
+            await self.go_on.wait()
+            return b""
+        table = admin_types.Table.pb()(name=TABLE)
+        table.column_families["f"].SetInParent()
+        return bytes(table.SerializeToString())
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[tuple[Behind, grpc.aio.Channel]]:
+    behind, server = Behind(), grpc.aio.server()
+    server.add_generic_rpc_handlers((behind,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with (
+            serving(0, f"127.0.0.1:{port}") as ports,
+            grpc.aio.insecure_channel(f"127.0.0.1:{ports.port}") as channel,
+        ):
+            yield behind, channel
+    finally:
+        await server.stop(None)
+
+
+def run(test: Callable[[Behind, grpc.aio.Channel], Awaitable[None]]) -> None:
+    async def scene() -> None:
+        async with scripted() as (behind, channel):
+            await asyncio.wait_for(test(behind, channel), 30)
+
+    asyncio.run(scene())
+
+
+async def sent(*requests: bytes) -> AsyncIterator[bytes]:
+    for request in requests:
+        yield request
+
+
+def test_metadata_deadline_and_messages_of_any_number_pass_both_ways() -> None:
+    async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
+        metadata = (("x-goog-request-params", "table_name=t"), ("odd-bin", b"\xff"))
+        call: Any = channel.stream_stream(METHOD, None, None)(sent(b"a", b"b"), metadata=metadata, timeout=20)
+        assert [answer async for answer in call] == [b"a!", b"b!"]
+        assert dict(await call.initial_metadata())["initial"] == "1"
+        assert dict(await call.trailing_metadata())["trailing"] == "2"
+        assert behind.metadata["x-goog-request-params"] == "table_name=t"
+        assert behind.metadata["odd-bin"] == b"\xff"
+        assert behind.seconds is not None
+        assert 0 < behind.seconds <= 20
+        one: Any = channel.unary_unary(METHOD, None, None)
+        assert await one(b"a") == b"a!"
+
+    run(scene)
+
+
+def test_a_status_passes_with_its_words_and_trailing_metadata() -> None:
+    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
+        one: Any = channel.unary_unary(METHOD, None, None)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await one(b"fail")
+        assert raised.value.code() is grpc.StatusCode.DATA_LOSS
+        assert raised.value.details() == "as it was said"
+        trailing: Any = raised.value.trailing_metadata()
+        assert dict(trailing)["trailing-bin"] == b"\0\1"
+
+    run(scene)
+
+
+def test_a_call_that_is_given_up_is_given_up_behind_the_front_too() -> None:
+    async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
+        one: Any = channel.unary_unary(METHOD, None, None)
+        call = one(b"wait")
+        await behind.started.wait()
+        call.cancel()
+        await behind.cancelled.wait()
+
+    run(scene)
+
+
+def test_a_write_is_recorded_though_its_client_left_while_it_was_applied() -> None:
+    async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
+        create: Any = channel.unary_unary("/google.bigtable.admin.v2.BigtableTableAdmin/CreateTable", None, None)
+        wanted = admin_types.CreateTableRequest.pb()(parent="projects/p/instances/i", table_id="t")
+        wanted.table.column_families["f"].SetInParent()
+        wanted.table.change_stream_config.retention_period.FromTimedelta(timedelta(days=1))
+        await create(wanted.SerializeToString())
+        read: Any = channel.unary_stream(f"{DATA}ReadChangeStream", None, ReadChangeStreamResponse.FromString)
+        asked = data_types.ReadChangeStreamRequest.pb()(table_name=TABLE)
+        asked.heartbeat_duration.FromTimedelta(timedelta(milliseconds=20))
+        stream = aiter(read(asked.SerializeToString()))
+        assert (await anext(stream)).HasField("heartbeat"), "it is open before the write"
+        write: Any = channel.unary_unary(f"{DATA}MutateRow", None, None)
+        request = data_types.MutateRowRequest.pb()(table_name=TABLE, row_key=b"wait")
+        request.mutations.append(set_cell("f", b"q", b"v", 1_000))
+        call = write(request.SerializeToString())
+        await behind.started.wait()
+        call.cancel()
+        behind.go_on.set()
+        async for message in stream:
+            if message.HasField("data_change"):
+                assert message.data_change.row_key == b"wait"
+                return
+
+    run(scene)
+
+
+def test_garbage_is_collected_by_itself_where_that_is_asked_for(new_processes: Processes) -> None:
+    with emulators.bigtable_front(new_processes, garbage_seconds="0.05") as address, Front(address) as front:
+        table = front.table("f", rules={"f": {"max_num_versions": 1}})
+        table.write(b"a", set_cell("f", b"q", b"1", 1_000), set_cell("f", b"q", b"2", 2_000))
+        stream = table.read(start=table.since)
+        next(stream)
+
+        (gone,) = next(stream).data_change.chunks
+
+        assert gone.mutation.delete_from_column.time_range.start_timestamp_micros == 1_000
+        assert table.rows() == {b"a": {("f", b"q", 2_000): b"2"}}
