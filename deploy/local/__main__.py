@@ -133,7 +133,7 @@ def _add(platform: BackgroundPlatform, arguments: argparse.Namespace, console: C
     amounts = [(family, qualifier.encode(), arguments.amount)]
     with contextlib.closing(BigtableInstance(pipeline.bigtable, pipeline.project, pipeline.instance)) as instance:
         instance.apply(Increment(arguments.table, arguments.row_key.encode(), amounts))
-    console.print("1 row changed")
+    console.print("1 rows changed")
     return 0
 
 

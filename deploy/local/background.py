@@ -36,7 +36,7 @@ _APPLY_PATIENCE: Final = timedelta(minutes=2)
 _STOP_PATIENCE: Final = 5 * GRACE
 _COMMAND: Final = ".venv/bin/python -m deploy.local"
 _A_FLIGHT: Final = "carrier = 'UA' AND flight = 1545 AND flight_date = '2013-01-01'"  # the first of the year
-_AN_HOUR: Final = "JFK#2013-01-01T11"
+_AN_HOUR: Final = "JFK#2013-01-01T10"
 _IN_SPANNER: Final = f"""change a row in Spanner, and see it in BigQuery:
   {_COMMAND} sql "UPDATE airlines SET name = 'Renamed' WHERE carrier = 'UA'"
   {_COMMAND} query "SELECT * FROM airlines WHERE carrier = 'UA'"

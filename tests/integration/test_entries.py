@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections
@@ -155,3 +156,16 @@ def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, res
     assert stand_in.run("SELECT COUNT(*) FROM beside_changelog") == [(2,)]
     assert stand_in.run("SELECT id FROM beside_changelog_once") == [("x",)]
     assert stand_in.run("SELECT table_name FROM INFORMATION_SCHEMA.TABLES WHERE table_name = 'beside_history'") == []
+
+
+def test_doctor_takes_a_table_of_entries_for_what_it_is(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+    images = structs.replace(a_header("examined"), content="images")
+    consumer = Consumer(stand_in, rest, channel)
+    consumer.apply(
+        a_message(a_plane(1, 1, name="a"), header=images), a_message(an_entry("x"), header=log_of("examined"))
+    )
+
+    found = {one.check: one for one in inspect_dataset(stand_in.client, channel, PROJECT, stand_in.dataset)}
+    assert found["table examined_changelog"].detail == "a change log"
+    assert found["table examined"].detail.startswith("a mirror, primary key (id)")
+    assert not [check for check in found if check.startswith("table examined_changelog:")]

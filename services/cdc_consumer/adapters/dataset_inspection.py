@@ -220,7 +220,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
     alter = f"ALTER TABLE `{table.project}.{table.dataset_id}.{name}`"
     ours = MIRROR_OF in table.labels
     columns = {field.name: field for field in table.schema}
-    if _HISTORY_COLUMN not in columns and not _key(table):
+    if not _has_no_key(table) and not _key(table):
         yield Finding(
             Level.ERROR if ours else Level.WARNING,
             f"table {name}: primary key",
@@ -266,10 +266,15 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
 def _described(table: bigquery.Table) -> str:
     staleness = table.max_staleness
     fresh = f"as of up to {staleness} ago (max_staleness)" if staleness else "fresh at every query"
-    if _HISTORY_COLUMN in {field.name for field in table.schema}:
-        return "a history"
+    if _has_no_key(table):
+        return "a history" if _HISTORY_COLUMN in {field.name for field in table.schema} else "a change log"
     mirror = "a mirror" if MIRROR_OF in table.labels else "not a mirror yet"
     return f"{mirror}, primary key ({', '.join(_key(table))}), {fresh}"
+
+
+def _has_no_key(table: bigquery.Table) -> bool:
+    """Tell whether a table is appended to: a history, one of Google's template among them, or a change log."""
+    return HISTORY_OF in table.labels or _HISTORY_COLUMN in {field.name for field in table.schema}
 
 
 def _key(table: bigquery.Table) -> Iterable[str]:
