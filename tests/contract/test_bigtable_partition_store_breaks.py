@@ -358,6 +358,25 @@ def test_a_late_end_after_the_partition_changed_hands_changes_nothing(run: Run) 
     run(scenario)
 
 
+def test_an_end_whose_answer_was_lost_is_ones_own_though_another_finished_it(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("unlucky")
+        held = await holding(rig, store)
+        channels.restart_counting({1: "after"})
+        with pytest.raises(TransientError):
+            await store.close(reached(held), CHILDREN)
+        well = rig.well()
+        await well.survey()
+        assert (await well.tend()).split == 1
+        assert (await whole(well)).saved == {}
+        assert await store.close(reached(held), CHILDREN)
+        assert await store.advance([reached(held)]) == frozenset()
+        assert await pieces(well) == ["-b:-b", "b-c:b-c", "c-:@"]
+
+    run(scenario)
+
+
 # Owners that wake up
 
 

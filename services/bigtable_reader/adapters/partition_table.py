@@ -264,11 +264,9 @@ class BigtablePartitionStore:
             found = await self._pieces.change(lambda row: shape.settle(row.topology, endings))
         if self._reconciled(found) is not None:
             found = await self._pieces.change(self._reconciled)
-        if scan.partitions.keys() - found.topology.names:
-            there = (await self._pieces.known()).topology.names  # read after the rows: a new piece's is not deleted
-            for name, row in scan.partitions.items():
-                if name not in there and self._is_left(name, row.lease):
-                    await self._rows.delete_partition(name, row.lease)
+        for name, row in scan.partitions.items():
+            if name not in found.topology.names and self._is_left(name, row.lease):
+                await self._rows.delete_partition(name, row.lease)
         for owner, presence in scan.readers.items():
             seen = self._present.get(owner)
             if seen is not None and self._monotonic() - seen.since >= _GONE * self._lease:

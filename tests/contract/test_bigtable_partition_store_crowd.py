@@ -1,0 +1,284 @@
+"""Several owners at once, some asleep or out of reach, while the service splits and merges: on the fake and for real.
+
+Whatever they do: the key space is covered, and never twice; what a later owner stamps for a key is above all that any
+earlier one did or ever will; and when it is quiet, the pieces are the service's partitions.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.core.partitions import Partition
+from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, RangeToken
+from services.bigtable_reader.core.stamps import Stamps
+from services.bigtable_reader.ports import PartitionStore
+from shared.contracts.errors import TransientError
+from tests.contract.bigtable_partitions import (
+    LEASE,
+    NO_PATIENCE,
+    PARTITION_TABLE,
+    BreakingChannels,
+    Stores,
+    When,
+    a_store,
+    a_stream,
+    reached,
+    whole,
+)
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+
+KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+NOON = 1_700_000_000_000_000
+SECOND = 1_000_000
+Generation = tuple[int, int]
+"""Of who stamps: the version that the piece is of, and the fence."""
+
+
+@dataclass
+class Service:
+    """The partitions as they truly are."""
+
+    partitions: list[KeyRange]
+
+    def split(self, key: bytes) -> None:
+        (found,) = [one for one in self.partitions if key in one]
+        if found.start != key:
+            self.partitions.remove(found)
+            self.partitions += [KeyRange(found.start, key), KeyRange(key, found.end)]
+
+    def merge(self, key: bytes) -> None:
+        right = [one for one in self.partitions if one.start == key]
+        left = [one for one in self.partitions if one.end == key and key]
+        if right and left:
+            self.partitions = [one for one in self.partitions if one not in (left[0], right[0])]
+            self.partitions.append(KeyRange(left[0].start, right[0].end))
+
+    def children(self, range_: KeyRange) -> list[Child]:
+        parts = [(partition, common(partition, range_)) for partition in self.partitions]
+        return [Child(RangeToken(part, "true"), partition) for partition, part in parts if part is not None]
+
+
+@dataclass
+class Reading:
+    """A partition that somebody claimed at some time, and goes on stamping for without asking whether it is theirs."""
+
+    partition: Partition
+    stamps: Stamps
+
+    @property
+    def generation(self) -> Generation:
+        return int(self.partition.piece.id.split(".")[1]), self.partition.fence
+
+
+@dataclass
+class Crowd:
+    """What the owners have in common."""
+
+    chance: Random
+    monotonic: list[float]
+    service: Service = field(default_factory=lambda: Service([KeyRange(b"", b"c"), KeyRange(b"c", b"")]))
+    stamped: dict[bytes, dict[Generation, list[int]]] = field(default_factory=lambda: {key: {} for key in KEYS})
+    closed: int = 0
+
+    def stamp(self, reading: Reading, now: int) -> None:
+        stamp = reading.stamps.next(Microseconds(now))
+        if stamp is None:
+            return
+        for key in KEYS:
+            if key in reading.partition.piece.range:
+                self.stamped[key].setdefault(reading.generation, []).append(stamp)
+
+    def check(self) -> None:
+        for generations in self.stamped.values():
+            in_turn = [generations[generation] for generation in sorted(generations)]
+            for stamps in in_turn:
+                assert stamps == sorted(set(stamps))
+            for earlier, later in itertools.pairwise(in_turn):
+                assert earlier[-1] < later[0]
+
+
+async def live(crowd: Crowd, store: PartitionStore, steps: int, deliver: Callable[[], object]) -> None:
+    """Do what a reader does, in any order; and what none should, as one that sleeps and wakes up."""
+    chance = crowd.chance
+    skew = chance.randint(-3_600, 3_600) * SECOND
+    held: dict[str, Reading] = {}
+    ever: list[Reading] = []
+    for step in range(steps):
+        await asyncio.sleep(0)
+        now = NOON + skew + step * chance.choice([1, SECOND])
+        if ever:
+            crowd.stamp(chance.choice(ever[-6:]), now)
+        with suppress(TransientError):
+            match chance.randrange(11):
+                case 0 | 1:
+                    survey = await whole(store)
+                    free = [p for p in survey.pieces if p.is_readable and p.id not in held]
+                    asked = chance.sample(free, min(len(free), 2))
+                    for partition in await store.claim(asked):
+                        held[partition.piece.id] = Reading(partition, Stamps(partition.floor, partition.ceiling))
+                        ever.append(held[partition.piece.id])
+                case 2 | 3 | 4 if held:
+                    some = chance.sample(list(held.values()), min(len(held), 3))
+                    wanted = [
+                        reading.stamps.wanted(Microseconds(now), chance.randint(1, 20) * SECOND) for reading in some
+                    ]
+                    asking = [
+                        reached(one.partition, minutes=chance.randint(0, 3), ceiling=ceiling - one.partition.floor)
+                        for one, ceiling in zip(some, wanted, strict=True)
+                    ]
+                    lost = await store.advance(asking)
+                    for one, ceiling in zip(some, wanted, strict=True):
+                        if one.partition.piece.id in lost:
+                            held.pop(one.partition.piece.id)  # it goes on stamping all the same
+                        else:
+                            one.stamps.raised(ceiling)
+                case 5 if held:
+                    one = chance.choice(list(held.values()))
+                    del held[one.partition.piece.id]
+                    await store.advance([reached(one.partition, ceiling=1)], release=True)
+                case 6 | 7 | 8 if held:
+                    one = chance.choice(list(held.values()))
+                    range_ = one.partition.piece.range
+                    children = crowd.service.children(range_) if chance.random() < 0.8 else wild(chance)
+                    del held[one.partition.piece.id]
+                    crowd.closed += await store.close(reached(one.partition), children)
+                case 9:
+                    await store.tend()
+                    crowd.monotonic[0] += LEASE.total_seconds() * chance.choice([0, 0.4, 1.1])
+                case _:
+                    key = chance.choice(KEYS[1:])
+                    if chance.random() < 0.5:
+                        crowd.service.split(key)
+                    else:
+                        crowd.service.merge(key)
+                    done = deliver()
+                    if asyncio.iscoroutine(done):
+                        await done
+
+
+async def settle(crowd: Crowd, stores: Stores, last: PartitionStore) -> None:
+    """Let the last one read all there is, until nothing changes; the leases of all others end."""
+    for _round in range(20):
+        await stores.let_leases_end(last)
+        await last.tend()
+        survey = await whole(last)
+        ranges = [piece.range for piece in survey.pieces if piece.is_readable]
+        if ranges == sorted(crowd.service.partitions) and survey.saved.keys() <= {p.id for p in survey.pieces}:
+            break
+        for partition in await last.claim(survey.pieces):
+            if partition.piece.range not in crowd.service.partitions:
+                await last.close(reached(partition), crowd.service.children(partition.piece.range))
+    else:
+        raise AssertionError("it never comes together")
+    for partition in await last.claim(survey.pieces):
+        stamps = Stamps(partition.floor, partition.ceiling)
+        stamps.raised(partition.floor + 1)
+        assert await last.advance([reached(partition, ceiling=1)]) == frozenset()
+        crowd.stamp(Reading(partition, stamps), 0)
+    assert all(max(generations)[0] == max(g[0] for g in generations) for generations in crowd.stamped.values())
+    crowd.check()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_in_memory(seed: int) -> None:
+    async def scenario() -> None:
+        ticks = itertools.count(NOON, 1_000)
+        table = PartitionTable(lambda: Microseconds(next(ticks)))
+        chance = Random(seed)
+        crowd = Crowd(chance, [1_000.0])
+
+        async def step() -> None:
+            await asyncio.sleep(0)
+            if chance.random() < 0.05:
+                raise TransientError("UNAVAILABLE")
+
+        async def no_step() -> None: ...
+
+        def store(owner: str, *, breaks: bool = False, **_: object) -> PartitionStore:
+            return FakePartitionStore(
+                table,
+                owner,
+                LEASE,
+                lambda: crowd.monotonic[0],
+                patience=NO_PATIENCE,
+                retention=timedelta(days=7),
+                step=step if breaks else no_step,
+            )
+
+        last = store("last")
+        await last.begin(list(crowd.service.partitions), Microseconds(NOON))
+        owners = [store(f"{n}", breaks=True) for n in range(3)]
+        await asyncio.gather(*(live(crowd, owner, 150, lambda: None) for owner in owners))
+        await settle(crowd, Stores(store, crowd.monotonic), last)
+        assert crowd.closed > 5
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
+    async def scenario() -> None:
+        chance = Random(seed)
+        crowd = Crowd(chance, [1_000.0])
+        stream = a_stream()
+        well = Channels(bigtable_emulator)
+        ways = [RandomlyBreakingChannels(bigtable_emulator, chance) for _ in range(3)]
+        try:
+            await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
+
+            def store(owner: str, channels: Channels = well, **_: object) -> PartitionStore:
+                return a_store(channels, stream, owner, crowd.monotonic, patience=NO_PATIENCE)
+
+            last = store("last")
+            start = (await last.survey()).now
+            await last.begin(list(crowd.service.partitions), start)
+            owners = [store(f"{n}", way) for n, way in enumerate(ways)]
+            await asyncio.gather(
+                *(live(crowd, owner, 150, way.deliver) for owner, way in zip(owners, ways, strict=True))
+            )
+            for way in ways:
+                await way.deliver()
+            await settle(crowd, Stores(store, crowd.monotonic), last)
+            assert (await last.survey()).saved.keys() == {piece.id for piece in (await whole(last)).pieces}
+            assert crowd.closed > 5
+        finally:
+            for channels in (well, *ways):
+                await channels.close()
+
+    asyncio.run(scenario())
+
+
+class RandomlyBreakingChannels(BreakingChannels):
+    """A connection on which one request in twenty fails, in one of three ways."""
+
+    def __init__(self, emulator_host: str, chance: Random) -> None:
+        super().__init__(emulator_host)
+        self._chance = chance
+
+    def _next(self, method: object) -> When | None:
+        kinds: Sequence[When] = ("before", "after", "late")
+        return self._chance.choice(kinds) if self._chance.random() < 0.05 else None
+
+
+def wild(chance: Random) -> list[Child]:
+    def range_() -> KeyRange:
+        first, last = sorted(chance.sample(range(len(KEYS) + 1), 2))
+        return KeyRange(KEYS[first], KEYS[last] if last < len(KEYS) else b"")
+
+    return [Child(RangeToken(range_(), "wild"), range_()) for _ in range(chance.randint(1, 4))]
+
+
+def common(one: KeyRange, other: KeyRange) -> KeyRange | None:
+    start = max(one.start, other.start)
+    ends = [until for until in (one.end, other.end) if until]
+    until = min(ends, default=b"")
+    return None if until and start >= until else KeyRange(start, until)
