@@ -1,4 +1,4 @@
-"""What the stream never carries: families that are added or dropped. Looked for, said, and answered with the cure."""
+"""What the stream never carries: families and clusters that are added or dropped. Looked for, said, with the cure."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -11,7 +11,7 @@ from shared.contracts.errors import TransientError
 
 
 class FamilyWatch:
-    """Compares a table's families with what they were at the last look."""
+    """Compares a table's families, and the clusters that have it, with what they were at the last look."""
 
     def __init__(
         self,
@@ -26,6 +26,7 @@ class FamilyWatch:
         self._every = every
         self._learn = learn
         self._known: frozenset[str] | None = None
+        self._clusters: frozenset[str] | None = None
         self._log = structlog.get_logger()
 
     async def keep_looking(self) -> None:
@@ -33,6 +34,7 @@ class FamilyWatch:
         while True:
             try:
                 await self._compare(frozenset(await self._catalog.families()))
+                self._compare_clusters(frozenset(await self._catalog.clusters()))
             except TransientError as error:
                 self._log.warning("families_not_looked_at", error=str(error))
             await asyncio.sleep(self._every.total_seconds())
@@ -55,3 +57,17 @@ class FamilyWatch:
                 fix="write every row of the table once more, each unchanged, and its image is read again; rows that "
                 "had cells in these families only are gone without a delete: drop the mirror first where that may be",
             )
+
+    def _compare_clusters(self, found: frozenset[str]) -> None:
+        known, self._clusters = self._clusters, found
+        if known is None or known == found:
+            return
+        self._log.warning(
+            "clusters_changed",
+            added=sorted(found - known),
+            dropped=sorted(known - found),
+            why="no record tells of it. While a new cluster is filled the low watermark stands still; changes are "
+            "published all the same",
+            fix="nothing, unless the cluster that APP_PROFILE routes to was dropped: then name a profile of another, "
+            "under another CHANGE_STREAM_NAME (nothing promises that tokens go on elsewhere), and copy the rows again",
+        )

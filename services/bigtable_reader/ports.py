@@ -145,6 +145,9 @@ class Catalog(Protocol):
     async def families(self) -> Collection[str]:
         """Return the table's column families; MisconfiguredError where its stream is not there any more."""
 
+    async def clusters(self) -> Collection[str]:
+        """Return the clusters that the table is replicated to; none where that is not told."""
+
 
 class Clock(Protocol):
     """This machine's clock: for stamps, which only have to rise, and for what is shown."""

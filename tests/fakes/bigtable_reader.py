@@ -335,14 +335,19 @@ class FakeRows:
 
 
 class FakeCatalog:
-    """A table's families."""
+    """A table's families, and its clusters."""
 
     def __init__(self, *families: str) -> None:
         self.found = set(families)
+        self.found_clusters = {"c1"}
 
     async def families(self) -> Collection[str]:
         """Return the table's column families."""
         return set(self.found)
+
+    async def clusters(self) -> Collection[str]:
+        """Return the clusters that the table is replicated to."""
+        return set(self.found_clusters)
 
 
 class FakeLetters:

@@ -53,6 +53,10 @@ class BigtableCatalog:
             raise MisconfiguredError(f"table {self._table.id} has no change stream any more\n{enabling(self._table)}")
         return look.families
 
+    async def clusters(self) -> frozenset[str]:
+        """Return the clusters that the table is replicated to; none where that is not told."""
+        return (await self.look()).clusters
+
     async def look(self) -> TableLook:
         """Return what the table is like. TransientError, MisconfiguredError."""
         request = GetTableRequest.pb()(name=self._table.name, view=_FULL)

@@ -1,6 +1,5 @@
 """Rows as they are now, by their keys."""
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -29,8 +28,8 @@ class BigtableRows:
     async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
         """Return those of the rows that exist and have a cell that is asked for. TransientError, MisconfiguredError."""
         found: dict[bytes, RowCells] = {}
-        for rows in await asyncio.gather(*(self._read(keys) for keys in portions(sorted(set(row_keys))))):
-            found.update(rows)
+        for keys in portions(sorted(set(row_keys))):
+            found.update(await self._read(keys))
         return found
 
     async def _read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:

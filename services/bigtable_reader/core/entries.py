@@ -34,6 +34,17 @@ _content: Final = msgspec.msgpack.Encoder().encode
 _TIEBREAKER_OFFSET: Final = 1 << 31
 _NO_REVISION: Final = "/0000000000000000"
 _REMEMBERED: Final = 10_000
+_SHORT: Final = 100  # bytes of a qualifier that is worth remembering
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What all lines of a record begin with, each text up to where the entry's index comes."""
+
+    id: str
+    sequence: str
+    commit: str
+    place: str
+    """What follows the index."""
 
 
 class EntryMaker:
@@ -83,46 +94,68 @@ class EntryMaker:
         wanted = self._watched.entries(record)
         if not wanted:
             return [], []
-        try:
-            row_key, no_key = self._row_key(record.row_key), None
-        except PoisonRecordError as error:
-            row_key, no_key = _bytes(record.row_key), error
-        # As of the row's image, if there is one: what is of one row comes in order, whichever of the two it is.
-        canonical = f"{self._table}\0[{row_key}]".encode()
-        key = ordering_key(self._table, bucket_of(canonical, self._buckets))
-        count = len(record.entries)
-        name = _record_id(record)
         commit = instant(record.commit)
-        tiebreaker = record.tiebreaker
-        sequence = f"{record.commit:016X}/{tiebreaker + _TIEBREAKER_OFFSET:016X}/"
-        cluster = _text(record.source_cluster)
-        low = instant(record.low_watermark)
-        place = f'"entry_count":{count},"source_cluster":{cluster},"tiebreaker":{tiebreaker},"low_watermark":"{low}"}}'
+        count, tiebreaker, cluster = len(record.entries), record.tiebreaker, _text(record.source_cluster)
+        head = _Head(
+            id=f'{{"id":"{_record_id(record)}-',
+            sequence=f"{record.commit:016X}/{tiebreaker + _TIEBREAKER_OFFSET:016X}/",
+            commit=commit,
+            place=f',"entry_count":{count},"source_cluster":{cluster},"tiebreaker":{tiebreaker}'
+            f',"low_watermark":"{instant(record.low_watermark)}"}}',
+        )
+        try:
+            row_key = self._row_key(record.row_key)
+        except PoisonRecordError as error:
+            key = self._ordering_key(_bytes(record.row_key))
+            return [], [self._refused(record.row_key, entry, index, head, key, error) for index, entry in wanted]
+        key = self._ordering_key(row_key)
         is_gc = "true" if record.kind == "GARBAGE_COLLECTION" else "false"
         rest = (
-            f',"entry_count":"{count}","commit_timestamp":"{commit}","is_gc":{is_gc},"tiebreaker":"{tiebreaker}"'
-            f',"source_cluster":{cluster}{self._about_source}}}'
+            f'","row_key":{row_key},"entry_count":"{count}","commit_timestamp":"{commit}","is_gc":{is_gc}'
+            f',"tiebreaker":"{tiebreaker}","source_cluster":{cluster}{self._about_source}}}'
         )
         made: list[tuple[str, Change]] = []
         refused: list[Refused] = []
         for index, entry in wanted:
-            number = f"{sequence}{index:016X}{_NO_REVISION}"
-            id_text = f'{{"id":"{name}-{index:05d}"}}'
-            at = f'{{"entry_index":{index},{place}'
             try:
-                if no_key is not None:
-                    raise no_key
                 kind, fields = self._fields(entry)
-                row = f'{{"row_key":{row_key},"mod_type":"{kind}"{fields},"entry_index":"{index}"{rest}'
-                made.append((key, Change("UPSERT", kind, number, commit, at, id_text, row)))
             except PoisonRecordError as error:
-                old = raw({"row_key": record.row_key, "entry": msgspec.to_builtins(entry, builtin_types=(bytes,))})
-                change = Change("UPSERT", _kind(entry), number, commit, at, id_text, NO_ROW, old)
-                refused.append(Refused(self.header, key, change, error.reason, error.detail))
+                refused.append(self._refused(record.row_key, entry, index, head, key, error))
+                continue
+            change = Change(
+                "UPSERT",
+                kind,
+                f"{head.sequence}{index:016X}{_NO_REVISION}",
+                commit,
+                f'{{"entry_index":{index}{head.place}',
+                f'{head.id}{index:05d}"}}',
+                f'{{"mod_type":"{kind}"{fields},"entry_index":"{index}{rest}',
+            )
+            made.append((key, change))
         return made, refused
 
+    def _refused(
+        self, row_key: bytes, entry: Entry, index: int, head: _Head, key: str, error: PoisonRecordError
+    ) -> Refused:
+        content = msgspec.structs.asdict(entry)
+        change = Change(
+            "UPSERT",
+            _kind(entry),
+            f"{head.sequence}{index:016X}{_NO_REVISION}",
+            head.commit,
+            f'{{"entry_index":{index}{head.place}',
+            f'{head.id}{index:05d}"}}',
+            NO_ROW,
+            raw({"row_key": row_key, "entry": content}),
+        )
+        return Refused(self.header, key, change, error.reason, error.detail)
+
+    def _ordering_key(self, row_key: str) -> str:
+        """Return that of the row's image, if there is one: what is of one row comes in order, whichever it is."""
+        return ordering_key(self._table, bucket_of(f"{self._table}\0[{row_key}]".encode(), self._buckets))
+
     def _row_key(self, row_key: bytes) -> str:
-        return _text(key_text(row_key)) if self._keys_are_text else _bytes(row_key)
+        return _json(key_text(row_key)).decode() if self._keys_are_text else _bytes(row_key)
 
     def _fields(self, entry: Entry) -> tuple[str, str]:
         """Return an entry's kind, and its own columns as members of a JSON object, each behind its comma."""
@@ -145,7 +178,10 @@ class EntryMaker:
 
     def _cell(self, entry: SetCell | Aggregated) -> str:
         column = self._columns.get((entry.family, entry.qualifier)) or self._column(entry.family, entry.qualifier)
-        return f'{column},"timestamp":{self._time("timestamp", entry.timestamp)}{self._value(entry.value)}'
+        time = self._time("timestamp", entry.timestamp)
+        if self._options.strip_values:
+            return f'{column},"timestamp":{time}'
+        return f'{column},"timestamp":{time},"value":"{b2a_base64(entry.value, newline=False).decode()}"'
 
     def _value(self, value: bytes) -> str:
         return "" if self._options.strip_values else f',"value":{_bytes(value)}'
@@ -155,7 +191,7 @@ class EntryMaker:
             column = _bytes(qualifier)
         else:
             try:
-                column = _text(qualifier.decode())
+                column = _json(qualifier.decode()).decode()
             except UnicodeDecodeError:
                 raise PoisonRecordError(
                     Reason.VALUE_DOES_NOT_FIT,
@@ -163,7 +199,7 @@ class EntryMaker:
                     'qualifiers = "base64" takes every one, in a column of type BYTES',
                 ) from None
         text = f',"column_family":{_text(family)},"column":{column}'
-        if len(self._columns) < _REMEMBERED:
+        if len(self._columns) < _REMEMBERED and len(qualifier) <= _SHORT:
             self._columns[family, qualifier] = text
         return text
 
@@ -182,14 +218,7 @@ class EntryMaker:
 
 def _record_id(record: DataChange) -> str:
     """Name a record by all that it says; token and watermark are not its own, but the reading's."""
-    said = (
-        record.row_key,
-        record.kind,
-        record.source_cluster,
-        record.commit,
-        record.tiebreaker,
-        [(type(entry).__name__, entry) for entry in record.entries],
-    )
+    said = (record.row_key, record.kind, record.source_cluster, record.commit, record.tiebreaker, record.entries)
     return hashlib.blake2b(_content(said), digest_size=16).hexdigest()
 
 
@@ -206,7 +235,7 @@ def _kind(entry: Entry) -> str:
     assert_never(entry)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=1_000)
 def _text(text: str) -> str:
     return _json(text).decode()
 

@@ -52,7 +52,7 @@ class Position(msgspec.Struct, frozen=True):
             raise ValueError("a position is either tokens or a time")
 
 
-class SetCell(msgspec.Struct, frozen=True, gc=False):
+class SetCell(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """A cell was written."""
 
     family: str
@@ -61,7 +61,7 @@ class SetCell(msgspec.Struct, frozen=True, gc=False):
     value: bytes
 
 
-class DeleteCells(msgspec.Struct, frozen=True, gc=False):
+class DeleteCells(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """The cells of a column from ``start``, inclusive, up to ``end``, exclusive, were deleted; 0 is open."""
 
     family: str
@@ -70,13 +70,13 @@ class DeleteCells(msgspec.Struct, frozen=True, gc=False):
     end: Microseconds
 
 
-class DeleteFamily(msgspec.Struct, frozen=True, gc=False):
+class DeleteFamily(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """All cells of a family were deleted. Deleting a row is one of these for each family that it had data in."""
 
     family: str
 
 
-class Aggregated(msgspec.Struct, frozen=True, gc=False):
+class Aggregated(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """Something was added to, or merged into, a cell of an aggregate family: what the cell is now is not told.
 
     ``value`` is what was added, as the stream has it: the bytes of a raw value, or the 8 big-endian bytes of a number.
@@ -89,7 +89,7 @@ class Aggregated(msgspec.Struct, frozen=True, gc=False):
     value: bytes
 
 
-class UnknownEntry(msgspec.Struct, frozen=True, gc=False):
+class UnknownEntry(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """An entry of a kind that this version does not know, by its name and bytes in the protocol."""
 
     kind: str
