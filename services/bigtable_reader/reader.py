@@ -162,7 +162,6 @@ class Reader:
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()
-            await self._tend()
             survey = await retried(self._stop, self._store.survey)
             if not survey.pieces:
                 raise MisconfiguredError(
@@ -173,6 +172,7 @@ class Reader:
             if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces):
                 self._log.info("end_timestamp_reached")
                 return
+            await self._tend()
             await self._take_and_give(survey)
             self._health.progressed()
             self._health.ready = True
@@ -186,6 +186,7 @@ class Reader:
         if tended.split or tended.merged or tended.reconciled:
             self._metrics.reshaped(tended.split, tended.merged, tended.reconciled)
             self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)
+            self._wake.set()  # there are others to claim
 
     # Sharing
 

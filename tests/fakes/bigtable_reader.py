@@ -33,13 +33,16 @@ from services.bigtable_reader.core.records import (
     StreamRecord,
 )
 from services.bigtable_reader.ports import PositionLostError
+from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
-from tests.fakes.spanner_reader import Life
+from tests.fakes.spanner_reader import CrashError, Life
 
 EPOCH = Microseconds(1_700_000_000_000_000)
 CLUSTERS = ("c1", "c2")
 _OUT_OF_RANGE = 11
+_PUBLISHING = 4
+"""How many times as long as another call the two halves of publishing may take."""
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Bigtable:
         self.splits = 0
         self.merges = 0
         self._rows: dict[bytes, list[Applied]] = {}
+        self._watching: set[asyncio.Future[None]] = set()
         self._last_commit = 0
         self._clock = VirtualClock()
 
@@ -126,12 +130,14 @@ class Bigtable:
         if key and key not in self._starts:
             bisect.insort(self._starts, key)
             self.splits += 1
+            self._changed()
 
     def merge(self, number: int) -> None:
         """Put a partition together with the next one."""
         if len(self._starts) > 1:
             del self._starts[1 + number % (len(self._starts) - 1)]
             self.merges += 1
+            self._changed()
 
     def row(self, row_key: bytes) -> RowCells | None:
         """Return a row as the first cluster has it: later commits win, whatever the order of their arrival."""
@@ -167,14 +173,36 @@ class Bigtable:
             if (common := _common(range_, partition)) is not None
         )
 
+    async def change(self, *, at_most: float) -> None:
+        """Return when something has changed, or some seconds are over."""
+        loop = asyncio.get_running_loop()
+        changed = loop.create_future()
+        self._watching.add(changed)
+        timer = loop.call_later(at_most, _resolve, changed)
+        try:
+            await changed
+        finally:
+            timer.cancel()
+            self._watching.discard(changed)
+
+    def _changed(self) -> None:
+        for watching in self._watching:
+            _resolve(watching)
+
     def _apply(self, change: Applied) -> None:
         self._rows.setdefault(change.row_key, []).append(change)
         self.log.append(change)
+        self._changed()
 
     def _commit(self) -> int:
         """Return a commit time of its own: no two writes have the same."""
         self._last_commit = max(self._last_commit + 2_000, self._clock.now())
         return self._last_commit
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Vector(msgspec.Struct, array_like=True):
@@ -270,7 +298,7 @@ class FakeChangeStream:
                 yield CloseStream(0, "")
                 return
             else:
-                await asyncio.sleep(0.2)
+                await self.table.change(at_most=1.0)
 
     def _begin(self, range_: KeyRange, position: Position) -> dict[KeyRange, int]:
         if range_ in self.table.lost and position.tokens:
@@ -332,6 +360,62 @@ class FakeRows:
                 found[row_key] = cells
         await self.way.step()
         return found
+
+
+@dataclass
+class Topic:
+    """What has been published, and in which order; with duplicates."""
+
+    batches: list[tuple[Header, Sequence[Change]]] = field(default_factory=list)
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """Return all changes, in the order in which they were published."""
+        return [change for _header, changes in self.batches for change in changes]
+
+
+class FakePublisher:
+    """Publishes to a topic in memory, and confirms some time later, in any order."""
+
+    def __init__(self, topic: Topic, way: Way | None = None) -> None:
+        self.topic = topic
+        self.way = way or Way()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
+        """Take changes; the future resolves when all are confirmed."""
+        if self._closed:
+            raise RuntimeError("the publisher is closed")
+        self.way.life.step()
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken = [change for _key, change in changes]
+        self._tasks.add(asyncio.create_task(self._publish(header, taken, confirmed)))
+        return confirmed
+
+    async def close(self) -> None:
+        """Publish what was taken, and end."""
+        self._closed = True
+        await asyncio.gather(*self._tasks)
+
+    async def _publish(self, header: Header, changes: Sequence[Change], confirmed: "asyncio.Future[None]") -> None:
+        """A process that dies with a message on its way may or may not have sent it."""
+        try:
+            await self._on_the_way()
+            self.topic.batches.append((header, changes))
+            await self._on_the_way()
+        except CrashError as error:
+            if not confirmed.done():
+                confirmed.set_exception(error)
+                confirmed.exception()  # seen: who waited for it is as dead
+            return
+        _resolve(confirmed)
+
+    async def _on_the_way(self) -> None:
+        await asyncio.sleep(self.way.chance.random() * self.way.slowest * _PUBLISHING)
+        while self.way.held_up is not None and not self.way.held_up.is_set():
+            await self.way.held_up.wait()
+        self.way.life.step()
 
 
 class FakeCatalog:
