@@ -121,10 +121,9 @@ class Settings:
         return f"{self.instance_path}/tables/{self.bigtable_table}"
 
     @property
-    def partition_table_path(self) -> str:
-        """Return the full name of the table that progress is kept in."""
-        instance = self.partition_instance or self.bigtable_instance
-        return f"projects/{self.project}/instances/{instance}/tables/{self.partition_table}"
+    def partition_instance_path(self) -> str:
+        """Return the full name of the instance that progress is kept in."""
+        return f"projects/{self.project}/instances/{self.partition_instance or self.bigtable_instance}"
 
     @property
     def partition_profile(self) -> str:

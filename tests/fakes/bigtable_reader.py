@@ -246,14 +246,27 @@ class Way:
     """Seconds that a call takes at most."""
     breaks: float = 0.0
     """Which part of the calls fail with a TransientError."""
-    held_up: asyncio.Event | None = None
-    """While it is not set, nothing that this reader asks for gets through."""
+    _free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._free.set()
+
+    def hold_up(self) -> None:
+        """Let nothing get through that this reader asks for, as a machine that stands still."""
+        self._free.clear()
+
+    def let_go(self) -> None:
+        """Let it go on."""
+        self._free.set()
+
+    async def passable(self) -> None:
+        """Wait while it is held up."""
+        await self._free.wait()
 
     async def step(self, what: str = "UNAVAILABLE") -> None:
         """Take the time of a call; die, or fail, where that is due."""
         await asyncio.sleep(self.chance.random() * self.slowest)
-        while self.held_up is not None and not self.held_up.is_set():
-            await self.held_up.wait()
+        await self.passable()
         self.life.step()
         if self.chance.random() < self.breaks:
             raise TransientError(what)
@@ -413,8 +426,7 @@ class FakePublisher:
 
     async def _on_the_way(self) -> None:
         await asyncio.sleep(self.way.chance.random() * self.way.slowest * _PUBLISHING)
-        while self.way.held_up is not None and not self.way.held_up.is_set():
-            await self.way.held_up.wait()
+        await self.way.passable()
         self.way.life.step()
 
 

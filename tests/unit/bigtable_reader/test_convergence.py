@@ -87,9 +87,7 @@ class World:
             Life(),
             slowest=self.chance.choice((0.02, 0.5, 1.0)),
             breaks=self.breaks,
-            held_up=asyncio.Event(),
         )
-        way.held_up.set()
         wrong_by = timedelta(seconds=self.chance.uniform(-60, 60))
         reader = Reader(
             stream=FakeChangeStream(self.table, way),
@@ -114,7 +112,7 @@ class World:
         """End a reader between two effects; what it had under way comes to nothing, or had come to something."""
         self.readers.remove(reader)
         reader.way.life.over = True
-        reader.way.held_up.set()
+        reader.way.let_go()
         reader.task.cancel()
         with contextlib.suppress(CrashError, asyncio.CancelledError):
             await reader.task
@@ -122,7 +120,7 @@ class World:
     async def end(self) -> None:
         """Ask all readers to stop, and wait for them."""
         for reader in self.readers:
-            reader.way.held_up.set()
+            reader.way.let_go()
             reader.stop.request()
         for reader in self.readers:
             await reader.task
@@ -194,7 +192,7 @@ async def live(steps: Sequence[str], chance: Random, breaks: float) -> World:
         await happen(world, step)
     world.table.replicate(len(world.table.on_the_way))
     for reader in world.readers:
-        reader.way.held_up.set()
+        reader.way.let_go()
         reader.way.breaks = 0.0
     if not world.readers:
         world.start()
@@ -246,9 +244,11 @@ async def happen(world: World, step: str) -> None:
             await world.kill(world.readers[0])
             await asyncio.sleep(chance.uniform(15, 30))
         case "pause" if world.readers:  # as a machine that stands still; what it had is taken over
-            world.readers[0].way.held_up.clear()
+            world.readers[0].way.hold_up()
             world.start()
             await asyncio.sleep(chance.uniform(0, 30))
         case "go on":
             for reader in world.readers:
-                reader.way.held_up.set()
+                reader.way.let_go()
+        case _:  # nobody is there to whom it could happen
+            pass

@@ -1,0 +1,367 @@
+"""The Bigtable reader: a table's changes, as change batches, on a Pub/Sub topic.
+
+Exits 0 when asked to stop or at the end asked for, 2 when nothing will work until someone acts (the message says what).
+"""
+
+import argparse
+import asyncio
+import importlib.metadata
+import os
+import sys
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Final, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.bigtable_reader.adapters.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
+from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore, saved
+from services.bigtable_reader.adapters.rows import BigtableRows
+from services.bigtable_reader.adapters.subscriptions import TopicSubscriptions
+from services.bigtable_reader.core.entries import EntryMaker
+from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.images import ImageMaker
+from services.bigtable_reader.core.outputs import Outputs
+from services.bigtable_reader.core.partitions import Survey, begins
+from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, StreamQuery
+from services.bigtable_reader.core.topology import Patience
+from services.bigtable_reader.doctor import doctor
+from services.bigtable_reader.held import Options
+from services.bigtable_reader.metrics import ReaderMetrics
+from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.reader import Reader
+from services.bigtable_reader.settings import Settings, owner_name
+from services.bigtable_reader.status import document, exit_code, print_status
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TablesFile
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.pubsub.channels import open_async_channel
+from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.names import topic_path
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.runtime.clock import SystemClock
+from shared.runtime.findings import Level
+from shared.runtime.health import Health, serving_health
+from shared.runtime.logs import configure_logs
+from shared.runtime.retries import retrying_async
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop, stop_on_signals
+from shared.runtime.tables_file import load_tables_file
+
+MISCONFIGURED: Final = 2
+
+_MICROSECOND: Final = 1_000  # in nanoseconds
+_LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
+_BEFORE_NOW: Final = (60_000_000, 10_000_000, 1_000_000, 0)
+"""Microseconds before now at which a first start tries to begin."""
+_PROBE_MILLISECONDS: Final = 1_000
+
+
+class MicrosecondClock:
+    """This machine's clock."""
+
+    def now(self) -> Microseconds:
+        """Return the time."""
+        return Microseconds(SystemClock().now() // _MICROSECOND)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the service, or a command beside it; return the exit code."""
+    configure_logs(service="bigtable_reader")
+    log = structlog.get_logger()
+    try:
+        if arguments:
+            return command(arguments)
+        settings = read_settings(Settings, os.environ)
+        configure_logs(service="bigtable_reader", level=settings.log_level)
+        log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
+        serve(settings)
+    except MisconfiguredError as error:
+        log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
+        return MISCONFIGURED
+    log.info("service_stopped")
+    return 0
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    try:
+        match arguments:
+            case ["status", *rest]:
+                return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["doctor", *rest]:
+                return doctor(rest, os.environ, sys.stdout)
+            case _:
+                raise MisconfiguredError("usage: python -m services.bigtable_reader [doctor | status]")
+    except TransientError as error:  # who typed the command is the retry
+        raise MisconfiguredError(
+            f"Bigtable does not answer: {error}. Check the network and BIGTABLE_EMULATOR_HOST, which is for emulators "
+            "only; then ask again"
+        ) from error
+
+
+def serve(settings: Settings) -> None:
+    """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
+    health = Health()
+    registry = CollectorRegistry()
+    metrics = ReaderMetrics(registry, MicrosecondClock())
+    with (
+        stop_on_signals() as stop,
+        serving_health(health, registry, settings.host, settings.port, metrics.document) as port,
+    ):
+        structlog.get_logger().info("health_served", port=port)
+        subscriptions = TopicSubscriptions(
+            settings.pubsub_emulator_host,
+            [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
+            settings.keep_messages_for,
+        )
+        try:
+            subscriptions.check_now(stop)
+            asyncio.run(read(settings, stop, health, metrics, subscriptions))
+        except TransientError:
+            if not stop.requested:  # else a check's retries, ended by the stop
+                raise
+
+
+async def read(
+    settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics, subscriptions: TopicSubscriptions
+) -> None:
+    """Check what can be checked, and read until the end."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.bigtable_emulator_host)
+    table = watched_table(settings)
+    try:
+        owner = owner_name(uuid.uuid4().hex[:8])
+        async for attempt in retrying_async(stop):
+            with attempt:
+                outputs, store = await prepare(settings, file, channels, owner)
+        options = file.options(settings.bigtable_table).bigtable
+        async with open_async_channel(settings.pubsub_emulator_host) as channel:
+            letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
+            reader = Reader(
+                stream=BigtableChangeStream(
+                    channels, table, keep_values=outputs.entries is not None and not options.strip_values
+                ),
+                store=store,
+                rows=BigtableRows(
+                    channels, table, family_pattern=outputs.watched.family_pattern(), versions=options.versions
+                ),
+                publisher=BatchPublisher(
+                    channel,
+                    topic_path(settings.project, settings.topic),
+                    letters,
+                    stop,
+                    failed_in="bigtable_reader",
+                    limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                    outstanding_bytes=settings.outstanding_bytes,
+                    last_chance=_LAST_CHANCE,
+                ),
+                letters=letters,
+                subscriptions=subscriptions,
+                catalog=BigtableCatalog(channels, table),
+                outputs=outputs,
+                clock=MicrosecondClock(),
+                metrics=metrics,
+                health=health,
+                options=Options(
+                    owner=owner,
+                    lease=settings.lease_duration,
+                    heartbeat=settings.heartbeat_interval,
+                    end=_micros(settings.end_timestamp),
+                    recheck=settings.check_subscriptions_every,
+                    look=settings.check_families_every,
+                ),
+            )
+            await reader.run(stop)
+    finally:
+        await channels.close()
+
+
+def watched_table(settings: Settings) -> Table:
+    """Return the watched table."""
+    return Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
+
+
+def partition_rows(settings: Settings, channels: Channels) -> PartitionRows:
+    """Return the partition table's rows of this change stream."""
+    table = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
+    return PartitionRows(channels, table, settings.stream_name)
+
+
+def partition_store(
+    settings: Settings, rows: PartitionRows, owner: str, retention: timedelta
+) -> BigtablePartitionStore:
+    """Return the partition table as one owner sees it."""
+    return BigtablePartitionStore(
+        rows,
+        source=settings.table_path,
+        owner=owner,
+        lease=settings.lease_duration,
+        retention=retention,
+        patience=Patience(merge=settings.wait_for_merge, token=settings.wait_for_token),
+    )
+
+
+def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]) -> Outputs:
+    """Return what is made of the table's changes, as the tables file says; MisconfiguredError if it is left out."""
+    table = settings.bigtable_table
+    if not file.included(table):
+        raise MisconfiguredError(
+            f"the tables file leaves table {table} out: mend include and exclude, or BIGTABLE_TABLE"
+        )
+    options = file.options(table)
+    watched = Watched(options.bigtable)
+    buckets = options.buckets or settings.buckets
+    images = entries = None
+    if options.mode in ("mirror", "both"):
+        images = ImageMaker(
+            source=settings.source,
+            table=table,
+            options=options.bigtable,
+            families=families,
+            buckets=buckets,
+            watched=watched,
+        )
+    if options.mode in ("history", "both"):
+        entries = EntryMaker(
+            source=settings.source,
+            table=table,
+            instance=settings.bigtable_instance,
+            options=options.bigtable,
+            buckets=buckets,
+            watched=watched,
+        )
+    return Outputs(watched, images, entries)
+
+
+async def prepare(
+    settings: Settings, file: TablesFile, channels: Channels, owner: str
+) -> tuple[Outputs, BigtablePartitionStore]:
+    """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
+    log = structlog.get_logger()
+    table, rows = watched_table(settings), partition_rows(settings, channels)
+    catalog = BigtableCatalog(channels, table)
+    outputs = make_outputs(settings, file, await _families(catalog))
+    options = file.options(settings.bigtable_table).bigtable
+    inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None)
+    findings = [found async for found in inspected]
+    require_no_error(findings)
+    for found in findings:
+        if found.level is Level.WARNING:
+            log.warning("start_checked", check=found.check, detail=found.detail, cure=found.cure)
+    look = await catalog.look()
+    log.info("costs", what=COSTS)
+    await create_partition_table(channels, rows)
+    store = partition_store(settings, rows, owner, look.retention or timedelta(0))
+    survey = await store.survey()
+    if begins(settings.resume, survey, settings.stream_name):
+        stream = BigtableChangeStream(channels, table)
+        ranges = await stream.initial_partitions()
+        start = await first_start(settings, stream, ranges[0], survey.now)
+        if await store.begin(ranges, start):
+            log.info("first_start", start=_time(start), partitions=len(ranges))
+    else:
+        log.info("resumed", partitions=len(survey.pieces), start_timestamp_ignored=settings.start_timestamp is not None)
+    return outputs, store
+
+
+async def first_start(
+    settings: Settings, stream: BigtableChangeStream, range_: KeyRange, now: Microseconds
+) -> Microseconds:
+    """Return where a first start begins, after a look whether the stream can be read from there.
+
+    Bigtable's clock says what now is. A little earlier is as good, and safe if clusters' clocks differ; but a stream
+    that was enabled just now has no earlier.
+    """
+    asked = _micros(settings.start_timestamp)
+    if asked is not None and asked > now:
+        raise MisconfiguredError(
+            f"START_TIMESTAMP {_time(asked)} is still to come (in Bigtable it is {_time(now)}): leave it out, or name "
+            "an earlier one"
+        )
+    candidates = [asked] if asked is not None else [Microseconds(now - one) for one in _BEFORE_NOW]
+    for start in candidates:
+        try:
+            await _probe(stream, StreamQuery(range_, Position(start=start), None, _PROBE_MILLISECONDS))
+        except PositionLostError as error:
+            if start == candidates[-1]:
+                raise MisconfiguredError(
+                    f"the change stream cannot be read from {_time(start)}: {error}\nname a START_TIMESTAMP that lies "
+                    "within its retention and after it was enabled"
+                ) from error
+        else:
+            return start
+    raise AssertionError("the last candidate is an answer or an error")
+
+
+async def _probe(stream: BigtableChangeStream, query: StreamQuery) -> None:
+    """Read until something comes: a record, a heartbeat, or an end."""
+    async with aclosing(stream.read(query)) as records:
+        async for _record in records:
+            return
+
+
+async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Print what the partition table says of all readers; no reader has to run."""
+    parser = argparse.ArgumentParser("python -m services.bigtable_reader status", description=status.__doc__)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    as_json = parser.parse_args(arguments).json
+    channels = Channels(settings.bigtable_emulator_host)
+    try:
+        look = await BigtableCatalog(channels, watched_table(settings)).look()
+        survey = await survey_of(partition_rows(settings, channels))
+    finally:
+        await channels.close()
+    shown = document(settings.source, survey, look.retention, MicrosecondClock().now())
+    print_status(shown, as_json, out)
+    return exit_code(shown)
+
+
+async def survey_of(rows: PartitionRows) -> Survey:
+    """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
+    try:
+        scan = await rows.scan()
+    except MisconfiguredError as error:
+        if "NOT_FOUND" not in str(error):
+            raise
+        return Survey((), {}, frozenset())
+    pieces = () if scan.topology is None else scan.topology.topology.pieces
+    held = {name: saved(row, free=False) for name, row in scan.partitions.items()}
+    return Survey(pieces, held, frozenset(scan.readers))
+
+
+async def _families(catalog: BigtableCatalog) -> Collection[str]:
+    return (await catalog.look()).families
+
+
+def _micros(time: Nanoseconds | None) -> Microseconds | None:
+    return None if time is None else Microseconds(time // _MICROSECOND)
+
+
+def _time(time: Microseconds) -> str:
+    return format_timestamp(Nanoseconds(time * _MICROSECOND))
+
+
+def _shown(value: object) -> object:
+    return value if isinstance(value, int | None) else str(value)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("millrace")
+    except importlib.metadata.PackageNotFoundError:  # run from the source tree
+        return "source"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

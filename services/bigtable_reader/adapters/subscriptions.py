@@ -1,0 +1,36 @@
+"""Whether the topics keep what is published to them, asked again while the reader runs."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from shared.pubsub.channels import open_channel
+from shared.pubsub.topology import check_topic
+from shared.runtime.stop import Stop
+
+
+class TopicSubscriptions:
+    """The subscriptions of some topics, by their full names."""
+
+    def __init__(self, emulator_host: str | None, topics: Sequence[str], keep_messages_for: timedelta) -> None:
+        self._emulator_host = emulator_host
+        self._topics = topics
+        self._keep_messages_for = keep_messages_for
+
+    async def check(self) -> None:
+        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
+        stop = Stop()
+        try:
+            await asyncio.to_thread(self._check, stop)
+        except asyncio.CancelledError:
+            stop.request()  # the thread is not waited for by who cancelled, but by the end of the loop
+            raise
+
+    def check_now(self, stop: Stop) -> None:
+        """Do the same, where there is no event loop yet."""
+        self._check(stop)
+
+    def _check(self, stop: Stop) -> None:
+        with open_channel(self._emulator_host) as channel:
+            for topic in self._topics:
+                check_topic(channel, topic, self._keep_messages_for, stop)

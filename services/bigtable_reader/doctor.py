@@ -1,0 +1,94 @@
+"""`python -m services.bigtable_reader doctor`: look at everything the reader needs, before it is started or beside it.
+
+Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
+It takes the reader's own settings and changes nothing.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TextIO
+
+from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.inspection import inspect
+from services.bigtable_reader.settings import Settings
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
+from shared.pubsub.channels import open_channel
+from shared.pubsub.inspection import Inspection
+from shared.pubsub.names import topic_path
+from shared.runtime.findings import Finding, Level, exit_code, print_findings
+from shared.runtime.settings import read_settings
+from shared.runtime.tables_file import load_tables_file
+
+_LOGIN: Final = "gcloud auth application-default login, or a service account of the workload's"
+
+
+def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+    """Look at everything, print what was found and return the exit code."""
+    parser = argparse.ArgumentParser("python -m services.bigtable_reader doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    as_json = parser.parse_args(arguments).json
+    findings = list(_looked_at(environ))
+    print_findings(findings, as_json, out)
+    return exit_code(findings)
+
+
+def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        settings = read_settings(Settings, environ)
+    except MisconfiguredError as error:
+        yield Finding(
+            Level.ERROR, "settings", str(error), "set what is named; nothing else can be looked at without it"
+        )
+        return
+    yield Finding(Level.OK, "settings", f"{settings.source} to topic {settings.topic}")
+    file = TablesFile()
+    try:
+        _text, file = load_tables_file(settings.tables_file)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "tables file", str(error), "mend the lines that are named")
+    else:
+        yield Finding(Level.OK, "tables file", str(settings.tables_file or "none: rows are mirrored"))
+    if not file.included(settings.bigtable_table):
+        yield Finding(
+            Level.ERROR,
+            "tables file",
+            f"it leaves table {settings.bigtable_table} out",
+            "mend include and exclude, or BIGTABLE_TABLE",
+        )
+    yield from asyncio.run(_bigtable(settings, file))
+    yield from _pubsub(settings)
+
+
+async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
+    try:
+        channels = Channels(settings.bigtable_emulator_host)
+    except MisconfiguredError as error:
+        return [Finding(Level.ERROR, "Bigtable", str(error), _LOGIN)]
+    options = file.options(settings.bigtable_table)
+    try:
+        looked = inspect(
+            channels,
+            Table(settings.instance_path, settings.bigtable_table, settings.app_profile),
+            Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile),
+            options.bigtable,
+            reads_rows=options.mode != "history",
+        )
+        return [found async for found in looked]
+    finally:
+        await channels.close()
+
+
+def _pubsub(settings: Settings) -> Iterator[Finding]:
+    try:
+        opened = open_channel(settings.pubsub_emulator_host)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "Pub/Sub", str(error), _LOGIN)
+        return
+    with opened as channel:
+        inspection = Inspection(channel)
+        for name in (settings.topic, settings.dead_letter_topic):
+            topic = topic_path(settings.project, name)
+            yield from inspection.topic(topic, settings.keep_messages_for)
+            yield from inspection.rights(topic, "publish")

@@ -1,0 +1,256 @@
+"""The reader as a process, before the emulator and its front: kills, splits, merges, a pause, refusals to start."""
+
+import asyncio
+import base64
+import json
+import random
+import signal
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.local.processes import Process, Processes
+from services.bigtable_reader.__main__ import MISCONFIGURED
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import short_name
+from shared.pubsub.topology import Topology
+from tests.integration.bigtable_front import INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
+from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
+from tests.integration.pubsub_topics import a_topology, pull
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTS = timedelta(seconds=60)
+PATIENCE = timedelta(seconds=90)
+
+Mirror = Mapping[bytes, Mapping[str, Mapping[str, str] | None]]
+
+
+@dataclass
+class Pipeline:
+    """A watched table, a topic, and readers between them."""
+
+    table: FrontTable
+    pubsub: str
+    channel: grpc.Channel
+    topology: Topology
+    processes: Processes
+    partitions: str = field(default_factory=lambda: f"partitions-{uuid.uuid4().hex[:8]}")
+    readers: int = 0
+    newest: dict[bytes, tuple[str, str | None]] = field(default_factory=dict)
+    """Sequence and row of the newest change of each row key."""
+    lines: set[str] = field(default_factory=set)
+    changes: int = 0
+    messages: set[str] = field(default_factory=set)
+
+    def start(self, **variables: str) -> Process:
+        """Start a reader and wait until it reads."""
+        reader = self.launch(**variables)
+        self.processes.wait_until(lambda: _ready(reader) or None, "the reader", STARTS)
+        return reader
+
+    def launch(self, **variables: str) -> Process:
+        """Start a reader."""
+        self.readers += 1
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
+            "BIGTABLE_TABLE": self.table.name.rpartition("/")[2],
+            "PARTITION_TABLE": self.partitions,
+            "TOPIC": short_name(self.topology.topic),
+            "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
+            "BIGTABLE_EMULATOR_HOST": self.table.front.address,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "HEARTBEAT_INTERVAL": "1s",
+            "LEASE_DURATION": "5s",
+            "WAIT_FOR_MERGE": "5s",
+            "PORT": "0",
+        }
+        arguments = [sys.executable, "-m", "services.bigtable_reader"]
+        return self.processes.start(f"reader_{self.readers}", arguments, environment | variables)
+
+    def pull(self) -> None:
+        """Take what is on the subscription now, and apply it as a consumer does: by sequence."""
+        for one in pull(self.channel, self.topology.subscription):
+            if one.message.message_id in self.messages:
+                continue
+            self.messages.add(one.message.message_id)
+            batch = decode_batch(one.message.data)
+            self.changes += len(batch)
+            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
+                if batch.header.content == "entries":
+                    self.lines.add(json.loads(bytes(key))["id"])
+                    continue
+                row_key = json.loads(bytes(key))["row_key"].encode()
+                text = bytes(row).decode()
+                if row_key not in self.newest or sequence > self.newest[row_key][0]:
+                    self.newest[row_key] = sequence, None if text == "null" else text
+
+    def mirror(self) -> Mirror:
+        """Return the rows that a consumer would have."""
+        return {
+            row_key: {family: json.loads(text) if text else None for family, text in json.loads(row).items()}
+            for row_key, (_sequence, row) in self.newest.items()
+            if row is not None
+        }
+
+    def source(self, *families: str) -> Mirror:
+        """Return what the mirror should be: of each column the newest version."""
+        wanted: dict[bytes, dict[str, dict[str, str] | None]] = {}
+        for row_key, cells in self.table.rows().items():
+            row = wanted[row_key] = dict.fromkeys(families)
+            for (family, qualifier, _timestamp), value in sorted(cells.items(), key=lambda cell: cell[0][2]):
+                columns = row[family] = row[family] or {}
+                columns[qualifier.decode()] = base64.b64encode(value).decode()
+        return wanted
+
+    def wait_until_equal(self, *families: str) -> None:
+        """Wait until the mirror is what the table is."""
+
+        def equal() -> bool | None:
+            self.pull()
+            return self.mirror() == self.source(*families) or None
+
+        self.processes.wait_until(equal, "the mirror to be equal", PATIENCE)
+
+
+@pytest.fixture
+def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    """Return a channel to the Pub/Sub emulator."""
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def front(bigtable_front: str) -> Iterator[Front]:
+    """Return the session's front."""
+    with Front(bigtable_front) as front:
+        yield front
+
+
+@pytest.fixture
+def pipeline(front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes) -> Pipeline:
+    """Return a pipeline on a table of its own, with the families f and g."""
+    table = front.table("f", "g")
+    return Pipeline(table, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
+
+
+def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_where_it_was(pipeline: Pipeline) -> None:
+    reader = pipeline.start()
+    for number in range(50):
+        pipeline.table.write(b"row %02d" % number, set_cell("f", b"q", b"%d" % number))
+    pipeline.table.write(b"row 00", delete_row())
+    pipeline.table.write(b"row 01", set_cell("g", b"q", b"more"))
+    pipeline.wait_until_equal("f", "g")
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0, reader.obituary()
+    published = pipeline.changes
+
+    pipeline.table.write(b"row 02", set_cell("f", b"q", b"while nobody reads"))
+    again = pipeline.start()
+    pipeline.wait_until_equal("f", "g")
+    assert pipeline.changes == published + 1  # it went on behind what was confirmed
+    assert '"resumed"' in again.output()
+    started = [line for line in reader.output().splitlines() if '"service_started"' in line]
+    assert len(started) == 1
+    assert '"costs"' in reader.output()
+
+
+def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
+    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+) -> None:
+    table = front.table(*FAMILIES, aggregates=[SUMS])
+    topology = a_topology(pubsub_channel)
+    pipeline = Pipeline(table, pubsub_emulator, pubsub_channel, topology, new_processes)
+    chance = random.Random(4)
+    keys = [b"r%02d" % number for number in range(1, 40)]
+
+    async def write(seed: int) -> None:
+        async with grpc.aio.insecure_channel(front.address) as channel:
+            await asyncio.gather(*(Writer(channel, table.name, seed + one).run(25) for one in range(4)))
+
+    running = [pipeline.start(), pipeline.start()]
+    for round_ in range(5):
+        asyncio.run(write(100 * round_))
+        for _change in range(3):
+            if chance.random() < 0.6:
+                front.control.split(table.name, chance.choice(keys))
+            else:
+                front.control.merge(table.name, chance.choice(keys))
+        victim = running.pop(0)
+        victim.kill()
+        pipeline.pull()
+        running.append(pipeline.start())
+    asyncio.run(write(1_000))
+    pipeline.wait_until_equal(*FAMILIES, SUMS)
+    assert '"pieces_reshaped"' in "".join(process.output() for process in new_processes.running)
+
+
+def test_a_reader_that_was_paused_wakes_up_and_publishes_only_what_loses(pipeline: Pipeline) -> None:
+    first = pipeline.start()
+    for number in range(200):
+        pipeline.table.write(b"row", set_cell("f", b"q", b"%d" % number))
+    first.signal(signal.SIGSTOP)  # with records in hand, as a long pause of its machine would
+    second = pipeline.start()
+    pipeline.table.write(b"row", set_cell("f", b"q", b"last"))
+    pipeline.wait_until_equal("f", "g")  # by the second, when the lease has ended
+    assert '"partition_claimed"' in second.output()
+    first.signal(signal.SIGCONT)
+    pipeline.processes.wait_until(lambda: '"lease_lost"' in first.output() or None, "the first to notice", PATIENCE)
+    pipeline.wait_until_equal("f", "g")
+
+
+def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(pipeline: Pipeline, tmp_path: Path) -> None:
+    tables = tmp_path / "tables.toml"
+    tables.write_text('[defaults]\nmode = "both"\n', encoding="utf-8")
+    since = pipeline.table.since
+    for number in range(10):
+        pipeline.table.write(b"row %d" % number, set_cell("f", b"q", b"v"), set_cell("g", b"q", b"w"))
+    end = pipeline.table.front.control.describe(pipeline.table.name).now
+    reader = pipeline.launch(
+        TABLES_FILE=str(tables),
+        START_TIMESTAMP=format_timestamp(Nanoseconds(since * 1_000)),
+        END_TIMESTAMP=format_timestamp(Nanoseconds(end * 1_000)),
+    )
+    assert reader.wait(STARTS) == 0, reader.obituary()
+    reader.end()
+    pipeline.pull()
+    assert pipeline.mirror() == pipeline.source("f", "g")
+    assert len(pipeline.lines) == 20
+
+
+def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: Pipeline) -> None:
+    plain = pipeline.table.front.table("f", retention=None)
+    early = format_timestamp(Nanoseconds((pipeline.table.since - 3_600_000_000) * 1_000))
+    cases = {
+        "gcloud pubsub subscriptions": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
+        "--change-stream-retention-period": {"BIGTABLE_TABLE": plain.name.rpartition("/")[2]},
+        "RESUME=resume-or-new": {"RESUME": "resume-or-fail"},
+        "is still to come": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
+        "name a START_TIMESTAMP": {"START_TIMESTAMP": early},
+        "HEARTBEAT_INTERVAL": {"HEARTBEAT_INTERVAL": "999ms"},
+        "app profile": {"APP_PROFILE": "nobody"},
+    }
+    refused = {wanted: pipeline.launch(**variables) for wanted, variables in cases.items()}
+    for wanted, reader in refused.items():
+        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+        assert wanted in reader.output(), reader.output()
+        reader.end()
+    reader = pipeline.start()  # nothing of a refused start was remembered
+    assert '"first_start"' in reader.output()
+
+
+def _ready(reader: Process) -> bool:
+    if reader.exit_code is not None:
+        raise AssertionError(reader.obituary())
+    return '"partition_claimed"' in reader.output() or '"resumed"' in reader.output()
