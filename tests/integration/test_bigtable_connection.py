@@ -1,0 +1,123 @@
+"""The connections to Bigtable, against a server that holds its streams open and sees who asks for what."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import parse_qs
+
+import grpc
+import pytest
+from google.cloud.bigtable_v2.types import (
+    CheckAndMutateRowRequest,
+    CheckAndMutateRowResponse,
+    ReadChangeStreamRequest,
+    ReadChangeStreamResponse,
+)
+
+from services.bigtable_reader.adapters.connection import STREAMS_PER_CONNECTION, Channels, Method, Table
+
+pytestmark = pytest.mark.integration
+
+STREAM = Method("ReadChangeStream", ReadChangeStreamRequest.pb(), ReadChangeStreamResponse.pb())
+CALL = Method("CheckAndMutateRow", CheckAndMutateRowRequest.pb(), CheckAndMutateRowResponse.pb())
+TABLE = Table("projects/p/instances/i", "t", "one-cluster")
+
+
+class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Answers each stream once and keeps it open; counts them by connection."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
+        self.metadata: list[dict[str, str]] = []
+        self.one_ended = asyncio.Event()
+
+    def service(self, handler_call_details: Any) -> Any:
+        self.metadata.append(dict(handler_call_details.invocation_metadata))
+        if handler_call_details.method == STREAM.path:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream, STREAM.request.FromString, STREAM.response.SerializeToString
+            )
+        return grpc.unary_unary_rpc_method_handler(self._call, CALL.request.FromString, CALL.response.SerializeToString)
+
+    async def _stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        peer = context.peer()
+        self.open[peer] += 1
+        try:
+            yield STREAM.response(heartbeat={"estimated_low_watermark": {"seconds": 7}})
+            await asyncio.Event().wait()
+        finally:
+            self.open[peer] -= 1
+            self.one_ended.set()
+
+    async def _call(self, request: Any, context: Any) -> Any:
+        return CALL.response(predicate_matched=request.row_key == b"k")
+
+
+def run(scenario: Callable[[Server, Channels], Awaitable[None]]) -> None:
+    async def go() -> None:
+        handler = Server()
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers([handler])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        channels = Channels(f"127.0.0.1:{port}")
+        try:
+            await scenario(handler, channels)
+        finally:
+            await channels.close()
+            await server.stop(None)
+
+    asyncio.run(go())
+
+
+async def opened(channels: Channels, streams: int) -> list[AsyncGenerator[Any, None]]:
+    """Open streams, and wait for each one's first answer."""
+    found = [channels.stream(STREAM, TABLE, STREAM.request(), timeout=None) for _ in range(streams)]
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(*(anext(stream) for stream in found))
+    assert {answer.heartbeat.estimated_low_watermark.seconds for answer in answers} == {7}
+    return found
+
+
+def test_streams_beyond_what_a_connection_carries_get_another_one() -> None:
+    async def scenario(server: Server, channels: Channels) -> None:
+        streams = await opened(channels, 2 * STREAMS_PER_CONNECTION + 1)
+        assert sorted(server.open.values()) == [1, STREAMS_PER_CONNECTION, STREAMS_PER_CONNECTION]
+        for stream in streams:
+            await stream.aclose()
+        again = await opened(channels, STREAMS_PER_CONNECTION)  # the connections are used again
+        assert len(server.open) == 3
+        for stream in again:
+            await stream.aclose()
+
+    run(scenario)
+
+
+def test_closing_a_stream_ends_the_call_on_the_server() -> None:
+    async def scenario(server: Server, channels: Channels) -> None:
+        (stream,) = await opened(channels, 1)
+        assert server.open.total() == 1
+        await stream.aclose()
+        async with asyncio.timeout(10):
+            await server.one_ended.wait()
+        assert server.open.total() == 0
+
+    run(scenario)
+
+
+def test_each_call_says_which_table_and_profile_it_is_for() -> None:
+    async def scenario(server: Server, channels: Channels) -> None:
+        answer = await channels.call(CALL, TABLE, CALL.request(row_key=b"k"))
+        assert answer.predicate_matched
+        async with aclosing(channels.stream(STREAM, TABLE, STREAM.request())) as stream:
+            await anext(stream)
+        for metadata in server.metadata:
+            assert parse_qs(metadata["x-goog-request-params"]) == {
+                "table_name": ["projects/p/instances/i/tables/t"],
+                "app_profile_id": ["one-cluster"],
+            }
+        assert len(server.metadata) == 2
+
+    run(scenario)
