@@ -18,13 +18,15 @@ from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
 from services.bigtable_reader.adapters.connection import Channels, Method, Table
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.partition_schema import create_partition_table, partition_table_exists
 from services.bigtable_reader.core.partitions import Partition
+from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.ports import PartitionStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,
     LONG,
+    MINUTE,
     PARTITION_TABLE,
     BreakingChannels,
     KilledError,
@@ -451,6 +453,36 @@ def test_a_reader_that_has_gone_is_forgotten(run: Run) -> None:
     run(scenario)
 
 
+# What is shown
+
+
+def test_a_view_shows_who_reads_what_and_is_seen_by_nobody(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
+        now = (await rig.well("other").survey()).now
+        assert (await viewer.view(now)).pieces == ()
+        one, two = rig.well("one"), rig.well("two")
+        await begun(one, "-b", "b-d", "d-")
+        left, middle, _right = await take(one, "a", "c", "e")
+        await one.advance([reached(left, minutes=1)])
+        await one.advance([reached(middle)], release=True)
+        now = (await two.survey()).now
+
+        survey = await viewer.view(now)
+        shown_of = [(str(p.range), survey.saved[p.id].owner, survey.saved[p.id].free) for p in survey.pieces]
+        assert shown_of == [("[, b)", "one", False), ("[b, d)", "", True), ("[d, end)", "one", False)]
+        assert survey.saved[left.piece.id].low_watermark == left.low_watermark + MINUTE
+        assert survey.readers == {"one", "two", "other"}
+        assert (await two.survey()).readers == {"one", "two", "other"}
+
+        later = await viewer.view(Microseconds(now + int(2 * LEASE.total_seconds() * 1_000_000)))
+        assert {saved.owner for saved in later.saved.values()} == {""}
+        assert later.readers == frozenset()
+
+    run(scenario)
+
+
 # What somebody else did to the table
 
 
@@ -554,6 +586,8 @@ def test_a_table_that_would_lose_what_is_written_is_refused(
             request={"parent": table.instance, "table_id": table.id, "table": {"column_families": described}}
         )
         try:
+            assert await partition_table_exists(channels, table)
+            assert not await partition_table_exists(channels, Table(table.instance, "another"))
             if why is None:
                 await create_partition_table(channels, PartitionRows(channels, table, "s"))
             else:

@@ -20,14 +20,23 @@ _SOON: Final = 30
 """Seconds until a table that was made is there for everybody."""
 
 
+async def partition_table_exists(channels: Channels, table: Table) -> bool:
+    """Tell whether there is a table of that name. TransientError, MisconfiguredError."""
+    with bigtable_errors(f"partition table {table.name}"):
+        try:
+            await _admin(channels).get_table(name=table.name, retry=None, timeout=_TIMEOUT)
+        except NotFound:
+            return False
+    return True
+
+
 async def create_partition_table(channels: Channels, rows: PartitionRows) -> None:
     """Make the table unless it is there; the right to make tables is needed only then.
 
     MisconfiguredError if a table of that name is something else, or has a rule that deletes cells by their age.
     TransientError.
     """
-    table = rows.table
-    client = BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
+    table, client = rows.table, _admin(channels)
     with bigtable_errors(f"partition table {table.name}"):
         try:
             found = await client.get_table(name=table.name, retry=None, timeout=_TIMEOUT)
@@ -35,6 +44,10 @@ async def create_partition_table(channels: Channels, rows: PartitionRows) -> Non
             found = await _create(client, table)
     _check(table, {name: family.gc_rule for name, family in found.column_families.items()})
     await _until_readable(rows)
+
+
+def _admin(channels: Channels) -> BigtableTableAdminAsyncClient:
+    return BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
 
 
 async def _create(client: BigtableTableAdminAsyncClient, table: Table) -> Any:

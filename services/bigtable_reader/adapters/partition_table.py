@@ -103,6 +103,25 @@ class BigtablePartitionStore:
             self._now,
         )
 
+    async def view(self, at: Microseconds) -> Survey:
+        """Return the same without being counted, or writing anything: what there is to show at a time.
+
+        Who is present, and so who has what, is told by that clock.
+        """
+        scan = await self._rows.scan()
+        if scan.topology is not None:
+            self._pieces.check(scan.topology)
+        since = at - self._lease * 1_000_000
+        readers = frozenset(owner for owner, one in scan.readers.items() if one.at >= since)
+        rows = {name: saved(row, free=row.lease.state == "RELEASED") for name, row in scan.partitions.items()}
+        left = {name: row for name, row in rows.items() if row.owner not in readers and row.state == "RUNNING"}
+        return Survey(
+            () if scan.topology is None else scan.topology.topology.pieces,
+            rows | {name: replace(row, owner="", free=True) for name, row in left.items()},
+            readers,
+            at,
+        )
+
     async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor."""
         scan = self._scan or await self._look()

@@ -1,0 +1,103 @@
+"""What is told of a set of pieces: what nobody covers, what overlaps, what may be read; and what a start may do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.bigtable_reader.core.partitions import (
+    Piece,
+    PieceId,
+    Resume,
+    Survey,
+    begins,
+    overlapping,
+    uncovered,
+)
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
+from shared.contracts.errors import MisconfiguredError
+
+KEYS = [b"", b"a", b"b", b"c", b"d", b"e"]
+NOON = Microseconds(1_700_000_000_000_000)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> KeyRange:
+    first, last = sorted(draw(st.lists(st.integers(0, len(KEYS)), min_size=2, max_size=2, unique=True)))
+    return KeyRange(KEYS[first], KEYS[last] if last < len(KEYS) else b"")
+
+
+def a_piece(**values: object) -> Piece:
+    known: dict[str, object] = {
+        "id": PieceId("p"),
+        "range": ALL_KEYS,
+        "position": Position(start=NOON),
+        "floor": 0,
+        "low_watermark": NOON,
+    }
+    return Piece(**(known | values))  # type: ignore[arg-type]
+
+
+@given(st.lists(ranges(), max_size=6), ranges())
+def test_uncovered_is_what_no_range_holds(some: list[KeyRange], whole: KeyRange) -> None:
+    holes = uncovered(some, whole)
+    for key in KEYS:
+        in_holes = sum(key in hole for hole in holes)
+        assert in_holes == (key in whole and not any(key in one for one in some))
+    assert holes == sorted(holes)
+
+
+@given(st.lists(ranges(), max_size=6))
+def test_ranges_overlap_where_one_key_is_in_two(some: list[KeyRange]) -> None:
+    twice = [key for key in KEYS if sum(key in one for one in some) > 1]
+    found = overlapping(some)
+    assert bool(found) == bool(twice)
+    for one, other in found:
+        assert any(key in one and key in other for key in KEYS)
+
+
+def test_what_touches_neither_overlaps_nor_leaves_a_hole() -> None:
+    some = [KeyRange(b"b", b""), KeyRange(b"", b"a"), KeyRange(b"a", b"b")]
+    assert (uncovered(some), overlapping(some)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("piece", "readable"),
+    [
+        (a_piece(), True),
+        (a_piece(position=None), False),
+        (
+            a_piece(
+                range=KeyRange(b"", b"a"),
+                position=Position((RangeToken(KeyRange(b"", b"a"), "t"),)),
+                target=KeyRange(b"", b"b"),
+            ),
+            False,
+        ),
+    ],
+)
+def test_a_piece_is_read_once_it_has_a_position_and_waits_for_nothing(piece: Piece, readable: bool) -> None:
+    assert piece.is_readable == readable
+
+
+@pytest.mark.parametrize(
+    ("resume", "known", "first"),
+    [
+        ("resume-or-new", False, True),
+        ("resume-or-new", True, False),
+        ("new", False, True),
+        ("resume-or-fail", True, False),
+    ],
+)
+def test_a_start_begins_or_goes_on(resume: Resume, known: bool, first: bool) -> None:
+    assert begins(resume, Survey((a_piece(),) if known else (), {}, frozenset()), "s") == first
+
+
+@pytest.mark.parametrize(
+    ("resume", "known", "cure"),
+    [("new", True, "another CHANGE_STREAM_NAME"), ("resume-or-fail", False, "mend CHANGE_STREAM_NAME")],
+)
+def test_a_start_that_is_not_what_was_asked_for_is_refused_with_the_choices(
+    resume: Resume, known: bool, cure: str
+) -> None:
+    with pytest.raises(MisconfiguredError, match=cure):
+        begins(resume, Survey((a_piece(),) if known else (), {}, frozenset()), "s")
