@@ -67,6 +67,30 @@ def test_the_documents_table_is_made_written_and_queried(stand_in: StandIn, bq: 
     assert "Not found" in bq(*query, "SELECT * FROM missing", fails=True)
 
 
+def test_records_and_the_rarer_types_are_made_shown_and_queried(stand_in: StandIn, bq: Bq) -> None:
+    query = ("query", "--nouse_legacy_sql", f"--dataset_id={stand_in.dataset}")
+    bq(*query, "CREATE TABLE t (d DATETIME, b BIGNUMERIC, s ARRAY<STRUCT<r RANGE<DATE>, i INTERVAL>>, g GEOGRAPHY)")
+    record = "STRUCT(RANGE<DATE> '[2024-01-01, UNBOUNDED)', INTERVAL 90 MINUTE)"
+    bq(*query, f"INSERT INTO t VALUES ('2024-01-02 03:04:05', 1.5, [{record}], ST_GEOGFROMTEXT('POINT(1 2)'))")
+
+    assert json.loads(bq(*query, "SELECT * FROM t")) == [
+        {
+            "d": "2024-01-02T03:04:05",
+            "b": "1.5",
+            "s": [{"r": "[2024-01-01, UNBOUNDED)", "i": "0-0 0 1:30:0"}],
+            "g": "POINT(1 2)",
+        }
+    ]
+    shown = json.loads(bq("show", "--schema", f"{stand_in.dataset}.t"))
+    assert [(field["name"], field["type"]) for field in shown] == [
+        ("d", "DATETIME"),
+        ("b", "BIGNUMERIC"),
+        ("s", "RECORD"),
+        ("g", "GEOGRAPHY"),
+    ]
+    assert [field["type"] for field in shown[2]["fields"]] == ["RANGE", "INTERVAL"]
+
+
 def test_datasets_tables_and_views_are_made_listed_and_removed(bq: Bq) -> None:
     bq("mk", "--dataset", "made_by_bq")
     bq("mk", "--table", "made_by_bq.t", "k:INTEGER,v:STRING")

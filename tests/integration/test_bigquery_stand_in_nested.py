@@ -367,6 +367,15 @@ class TestLiterals:
             ("RANGE_END(RANGE<DATETIME> '[2024-01-01, 2024-01-02)')", "2024-01-02 00:00:00"),
             ("STRUCT(1 AS a, [STRUCT('x' AS b)] AS c)", {"a": 1, "c": [{"b": "x"}]}),
             ("[JSON '1'][OFFSET(0)]", 1),
+            ("CAST('1.5' || '0' AS BIGNUMERIC)", Decimal("1.5")),
+            ("CAST(1 / 4 AS BIGNUMERIC)", Decimal("0.25")),
+            ("SAFE_CAST(x AS BIGNUMERIC) FROM UNNEST(['NaN']) AS x", None),
+            ("SAFE_CAST(x AS BIGNUMERIC) FROM UNNEST(['1e-39']) AS x", Decimal(0)),
+            ("SAFE_CAST('x' AS BIGNUMERIC)", None),
+            ("SAFE_CAST('2024-02-30' AS DATETIME)", None),
+            ("SAFE_CAST('1' AS BIGNUMERIC)", Decimal(1)),
+            ("CAST(DATETIME '2024-01-02 03:04:05' AS STRING)", "2024-01-02 03:04:05"),
+            ("CAST(DATE '2024-01-02' AS STRING)", "2024-01-02"),
         ],
     )
     def test_a_value_in_a_statement(self, stand_in: StandIn, expression: str, value: Any) -> None:
@@ -399,6 +408,10 @@ class TestLiterals:
             "ST_GEOGFROMTEXT('POINT(1)')",
             "BIGNUMERIC '1' + BIGNUMERIC '1'",
             "BIGNUMERIC '1' = 1",
+            "CAST('x' || '' AS BIGNUMERIC)",
+            "CAST(BIGNUMERIC '1' AS STRING)",
+            "CAST(STRUCT(1 AS a) AS STRING)",
+            "CAST([1] AS STRING)",
         ],
     )
     def test_what_is_none_or_not_served_is_refused(self, stand_in: StandIn, expression: str) -> None:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+BIGNUMERIC_OF: Final = "bignumeric_of"
+"""The function, in DuckDB, that makes a BIGNUMERIC of a number's text."""
+
 _TEXT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _SORTED_BYTES: Final = 32
 _OFFSET: Final = 1 << (8 * _SORTED_BYTES - 1)
@@ -23,10 +26,10 @@ class DecimalType:
     greatest: int
     size: int
 
-    def units(self, value: object) -> int:
+    def units(self, value: object, *, rounded: bool = False) -> int:
         """Return a value in units of the last digit; ValueError for what is no number, too large or too exact.
 
-        A float is rounded, half away from zero, as a cast from FLOAT64 is; text must be exact.
+        A float is rounded, half away from zero, as a cast is; other text must be exact, unless it is cast.
         """
         if isinstance(value, bytes):
             if len(value) > self.size:
@@ -37,7 +40,7 @@ class DecimalType:
             raise ValueError("not a number")
         numerator, denominator = Decimal(text).as_integer_ratio()
         units, rest = divmod(abs(numerator) * 10**self.scale, denominator)
-        if rest and not isinstance(value, float):
+        if rest and not (rounded or isinstance(value, float)):
             raise ValueError(f"more than {self.scale} digits after the decimal point")
         units += 2 * rest >= denominator
         return self._in_range(-units if numerator < 0 else units)

@@ -2,8 +2,8 @@
 
 sqlglot, which reads and writes both dialects, knows most of them; these are the rest. What is written as a literal is
 checked here as BigQuery does. How types are held is told in `column_types`; of those that DuckDB does not have, a value
-is made of a literal only, and no operation is served but comparison, order and what takes them apart. A DATETIME cast
-to STRING shows the zone of the type that stands for it.
+is made of a literal (a BIGNUMERIC of anything that has a number's text), and no operation is served but comparison,
+order and what takes them apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,6 +29,7 @@ from deploy.local.bigquery.column_types import (
     column_type,
     range_type,
 )
+from deploy.local.bigquery.decimals import BIGNUMERIC_OF
 from deploy.local.bigquery.errors import ApiError, invalid_query
 from deploy.local.bigquery.geographies import geography_text
 from deploy.local.bigquery.intervals import Interval, parse_interval, parse_span
@@ -96,6 +97,8 @@ def _replacement(node: exp.Expr, now: int) -> exp.Expr | None:
             return _quantiles(node)
         case exp.Interval(unit=exp.IntervalSpan() as span):
             return _interval(_checked("INTERVAL", node.this.name, lambda text: parse_span(text, *_units(span))))
+        case exp.TryCast():
+            return _adapt_safe_cast(node)
         case exp.Cast():
             return _adapt_cast(node)
         case exp.Anonymous() if node.name.upper() in _FUNCTIONS:
@@ -104,12 +107,24 @@ def _replacement(node: exp.Expr, now: int) -> exp.Expr | None:
             return None
 
 
+def _adapt_safe_cast(node: exp.TryCast) -> exp.Expr | None:
+    try:
+        adapted = _adapt_cast(node)
+    except ApiError as error:
+        if error.reason != "invalidQuery":
+            raise
+        return exp.Cast(this=exp.Null(), to=node.to.copy())
+    return exp.Anonymous(this="try", expressions=[adapted]) if adapted is not None else None
+
+
 def _adapt_cast(node: exp.Cast) -> exp.Expr | None:
     if isinstance(node.this, exp.Null):
         return None
     match node.to.this:
+        case _Type.TEXT if not isinstance(node.this, exp.Literal):
+            return _text(node.this)
         case _Type.BIGDECIMAL:
-            return bignumeric(node.this) or _not_served(node)
+            return bignumeric(node.this) or exp.func(BIGNUMERIC_OF, exp.cast(node.this.copy(), "VARCHAR"))
         case _Type.RANGE:
             element = column_type(node.to.expressions[0].sql(dialect="bigquery"))
             return _range_literal(node.this.name, element) if node.this.is_string else _not_served(node)
@@ -131,6 +146,17 @@ def _adapt_cast(node: exp.Cast) -> exp.Expr | None:
         case _:
             pass
     return None
+
+
+def _text(value: exp.Expr) -> exp.Expr:
+    """Return a value as STRING: of what has another type in DuckDB the text must be made, or there is none."""
+    template = _duckdb(
+        "CASE WHEN typeof(given) LIKE 'STRUCT(%' OR typeof(given) LIKE '%[]' "
+        "THEN error('Invalid cast to STRING, or not served: ' || typeof(given)) "
+        "WHEN typeof(given) = 'TIMESTAMP WITH TIME ZONE' THEN regexp_replace(given::VARCHAR, '[+]00$', '') "
+        "ELSE given::VARCHAR END"
+    )
+    return template.transform(lambda node: value.copy() if isinstance(node, exp.Column) else node)
 
 
 def _not_served(node: exp.Cast) -> exp.Expr:

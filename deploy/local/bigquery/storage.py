@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-from duckdb.sqltypes import DuckDBPyType
+from duckdb.sqltypes import VARCHAR, DuckDBPyType
 
+from deploy.local.bigquery import decimals
 from deploy.local.bigquery.catalog import Table
-from deploy.local.bigquery.column_types import Column
+from deploy.local.bigquery.column_types import BIGNUMERIC, UNITS, Column
+from deploy.local.bigquery.decimals import BIGNUMERIC_OF, sortable
 from deploy.local.bigquery.disk import AcceptedPart, AcceptedParts
 from deploy.local.bigquery.errors import invalid_query
 from deploy.local.bigquery.rows import DELETED, Rows
@@ -69,6 +71,7 @@ class Storage:
 
         if self._run("SELECT 1 FROM duckdb_settings() WHERE name = 'TimeZone'"):
             self._run("SET GLOBAL TimeZone = 'UTC'")  # what a DATETIME is read in: see column_types
+        self._functions = False
         self._numbers = 0
         if directory is not None:
             self._accepted = AcceptedParts(directory / "accepted")
@@ -214,6 +217,7 @@ class Storage:
         with self._writing:
             for table in fresh:
                 self.merge(table)
+            self._add_functions(sql)
             cursor = self._database.cursor()
         try:
             for name, rows in beside.items():
@@ -233,12 +237,19 @@ class Storage:
         with self._writing:
             for read in fresh:
                 self.merge(read)
+            self._add_functions(sql)
             with self._transaction():
                 if repeated and self._run(repeated):
                     raise invalid_query(MORE_THAN_ONCE)
                 changed = int(self._run(sql)[0][0])
                 self._check_required(table)
             return changed
+
+    def _add_functions(self, sql: str) -> None:
+        # Only when it is asked for: with a function in Python a connection that nobody closes is never collected.
+        if BIGNUMERIC_OF in sql.lower() and not self._functions:
+            self._database.create_function(BIGNUMERIC_OF, _bignumeric_of, [VARCHAR], BIGNUMERIC.duckdb)
+            self._functions = True
 
     def _check_required(self, table: Table) -> None:
         missing = {column.name: condition for column in table.columns for condition in _missing(column)}
@@ -322,6 +333,10 @@ def _together(first: AcceptedPart, other: AcceptedPart) -> bool:
 def _read(column: Column) -> str:
     name = quoted(column.name)
     return f"coalesce({name}, []) AS {name}" if column.repeated else name  # BigQuery knows no NULL array, only []
+
+
+def _bignumeric_of(text: str) -> Mapping[str, bytes]:
+    return {UNITS: sortable(decimals.BIGNUMERIC.units(text, rounded=True))}
 
 
 def _missing(column: Column) -> Iterator[str]:
