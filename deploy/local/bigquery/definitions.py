@@ -126,14 +126,31 @@ def _partitioning(node: exp.Expr) -> Partitioning:
 
 
 def _column(node: exp.ColumnDef) -> Column:
-    kinds = [constraint.kind for constraint in node.constraints]
-    required = any(isinstance(kind, exp.NotNullColumnConstraint) for kind in kinds)
+    required, description = False, ""
+    for constraint in node.constraints:
+        match constraint.kind:
+            case exp.NotNullColumnConstraint():
+                required = True
+            case exp.PrimaryKeyColumnConstraint():
+                pass
+            case exp.Properties() as options:
+                description = _column_description(options)
+            case other:
+                text = other.sql(dialect="bigquery")
+                raise ApiError("notImplemented", f"This stand-in does not serve {text} of a column: {node.name}")
     data_type = node.args["kind"]
     if data_type.is_type(exp.DataType.Type.ARRAY):
         if required:
             raise invalid_query(f"NOT NULL cannot be applied to ARRAY fields: {node.name}")
-        return Column(node.name, _column_type(data_type.expressions[0]), "REPEATED")
-    return Column(node.name, _column_type(data_type), "REQUIRED" if required else "NULLABLE")
+        return Column(node.name, _column_type(data_type.expressions[0]), "REPEATED", description)
+    return Column(node.name, _column_type(data_type), "REQUIRED" if required else "NULLABLE", description)
+
+
+def _column_description(options: exp.Properties) -> str:
+    unserved = [option.name for option in options.expressions if option.name.lower() != "description"]
+    if unserved:
+        raise ApiError("notImplemented", f"This stand-in does not serve the column option {unserved[0]}")
+    return str(options.expressions[-1].args["value"].name) if options.expressions else ""
 
 
 def _column_type(node: exp.DataType) -> ColumnType:

@@ -82,6 +82,9 @@ def _translate(
     target = target.this if isinstance(target, exp.Schema) else target
     if isinstance(statement, exp.Select):
         _name_columns(statement)
+    unserved = statement.find(exp.Version, exp.TableSample)
+    if unserved is not None:
+        raise ApiError("notImplemented", f"This stand-in does not serve {unserved.sql(dialect='bigquery').strip()}")
     _shorten_columns(statement)
     local = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
     for node in list(statement.find_all(exp.Table)):
