@@ -39,7 +39,7 @@ class Writer:
 
     async def run(self, calls: int) -> None:
         """Make so many calls, one after the other; some are given up before they are answered."""
-        for _ in range(calls):
+        while self.counts.total() < calls:
             await self._any_call()
 
     async def _any_call(self) -> None:
@@ -48,7 +48,6 @@ class Writer:
             [50, 20, 15, 15, 1],
         )[0]
         method, request, streaming = call()
-        self.counts[method.rsplit("/", 1)[-1]] += 1
         make: Any = self._channel.unary_stream if streaming else self._channel.unary_unary
         calling = make(method, None, None)(request.SerializeToString(), timeout=self._deadline())
         try:
@@ -61,7 +60,7 @@ class Writer:
         except grpc.aio.AioRpcError as error:
             if error.code() not in _EXPECTED:
                 raise
-            self.counts["given up"] += 1
+        self.counts[method.rsplit("/", 1)[-1]] += 1
 
     def _deadline(self) -> float:
         return self._random.uniform(0.001, 0.01) if self._random.random() < 0.03 else 30.0
@@ -132,8 +131,19 @@ class Writer:
         return f"{_TABLES}DropRowRange", request, False
 
 
-async def write_all(channel: grpc.aio.Channel, table: str, seed: int, writers: int, calls: int) -> Counter[str]:
-    """Let writers make their calls at the same time; return how many there were of each kind."""
-    made = [Writer(channel, table, seed * 1_000 + number) for number in range(writers)]
-    await asyncio.gather(*(writer.run(calls) for writer in made))
-    return sum((writer.counts for writer in made), Counter())
+class Writers:
+    """Several writers at the same time."""
+
+    def __init__(self, channel: grpc.aio.Channel, table: str, seed: int, writers: int, calls: int) -> None:
+        """``calls``: of each writer."""
+        self._calls = calls
+        self._writers = [Writer(channel, table, seed * 1_000 + number) for number in range(writers)]
+
+    @property
+    def share_done(self) -> float:
+        """Return how much of all calls is done, from 0 to 1."""
+        return sum(writer.counts.total() for writer in self._writers) / (self._calls * len(self._writers))
+
+    async def run(self) -> None:
+        """Make all calls."""
+        await asyncio.gather(*(writer.run(self._calls) for writer in self._writers))
