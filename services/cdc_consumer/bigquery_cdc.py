@@ -42,6 +42,7 @@ from pyspark.sql.types import StructType
 from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.deaths import DeathsOnDisk
 from services.cdc_consumer.adapters.imports import exempt_imports
+from services.cdc_consumer.adapters.kept_file import KeptFile
 from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import send_report
@@ -250,15 +251,17 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
     suspects = Path(options.suspects_directory) if options.suspects_directory else None
+    scope = f"{options.pubsub_emulator_host or ''} {options.subscription}"
+    flood = PoisonFlood(options.poison_limit, KeptFile(suspects, "flood", scope))
     ports = Ports(
         leases=leases,
-        deaths=DeathsOnDisk(suspects, f"{options.pubsub_emulator_host or ''} {options.subscription}"),
+        deaths=DeathsOnDisk(suspects, scope),
         letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
         tables=BigQueryTables(client, options.project, options.dataset),
         writer=writer,
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)
-    return _Composed(ports, leases, writer, Memory(flood=PoisonFlood(options.poison_limit), plan=plan), stop)
+    return _Composed(ports, leases, writer, Memory(flood=flood, plan=plan), stop)
 
 
 @contextmanager

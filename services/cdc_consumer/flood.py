@@ -2,7 +2,7 @@
 
 What a process has seen last is counted, in tasks small or large: whole messages that cannot be read, and changes that
 cannot be applied. When most are poison, and more than an operator lets pass, nothing more is set aside and the query
-stops.
+stops. The process that is started after it goes on counting there: else restarts would drain the topic by and by.
 
 One bad table alone is no flood: the others are none the worse for it, and its letters say what to do. So changes that
 its BigQuery table has no room for are not counted at all, and of other changes most have to be poison without the
@@ -14,8 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from services.cdc_consumer.core.columns import Decoded
 from services.cdc_consumer.core.poison import Poison
+from services.cdc_consumer.ports import Kept
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 
@@ -62,12 +65,18 @@ class Seen:
 
 
 class PoisonFlood:
-    """The last messages and changes of one process. ``limit`` is how many poison messages pass although most are."""
+    """The last messages and changes of one process, and of those before it that have ``kept`` theirs.
 
-    def __init__(self, limit: int = POISON_LIMIT) -> None:
+    ``limit`` is how many poison messages pass although most are.
+    """
+
+    def __init__(self, limit: int = POISON_LIMIT, kept: Kept | None = None) -> None:
+        self._kept = kept
         self._messages = _Window("messages", limit, f"{limit}")
         factor = _CHANGES_PER_MESSAGE
         self._changes = _Window("changes", limit * factor, f"{limit} (that times {factor} for changes)")
+        for window, (seen, poison) in zip((self._messages, self._changes), _restored(kept), strict=False):
+            window.add(Counter(seen), Counter(poison))
 
     def judge(self, seen: Seen) -> None:
         """Raise MisconfiguredError if this, with what was seen last, is a flood. Call it before any letter is kept."""
@@ -76,8 +85,10 @@ class PoisonFlood:
 
     def remember(self, seen: Seen) -> None:
         """Count it from now on."""
-        self._messages.add(*seen.of_messages())
-        self._changes.add(*seen.of_changes())
+        for window, (everything, poison) in ((self._messages, seen.of_messages()), (self._changes, seen.of_changes())):
+            window.add(everything, _by_table(poison))
+        if seen.poison and self._kept is not None:
+            self._kept.write(msgspec.json.encode([self._messages.totals, self._changes.totals]))
 
 
 class _Window:
@@ -113,15 +124,33 @@ class _Window:
         total, count = everything.total() - everything[worst], bad.total() - most
         return count <= self._limit // _FEW or 2 * count <= total
 
-    def add(self, seen: Counter[str], poison: Sequence[Poison]) -> None:
-        self._seen.append((seen, _by_table(poison)))
+    @property
+    def totals(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return how many were seen of each table, and how many of them were poison."""
+        return self._all, self._poison
+
+    def add(self, seen: Counter[str], poison: Counter[str]) -> None:
+        if not seen:
+            return
+        self._seen.append((seen, poison))
         self._tables |= seen.keys()
         self._all += seen
-        self._poison += self._seen[-1][1]
+        self._poison += poison
         while self._all.total() - self._seen[0][0].total() >= _WINDOW * self._limit:
             oldest = self._seen.popleft()
             self._all -= oldest[0]
             self._poison -= oldest[1]
+
+
+def _restored(kept: Kept | None) -> Sequence[tuple[Mapping[str, int], Mapping[str, int]]]:
+    data = None if kept is None else kept.read()
+    try:
+        return () if data is None else _totals.decode(data)
+    except msgspec.MsgspecError:
+        return ()
+
+
+_totals: Final = msgspec.json.Decoder(tuple[tuple[dict[str, int], dict[str, int]], ...])
 
 
 def _by_table(poison: Sequence[Poison]) -> Counter[str]:

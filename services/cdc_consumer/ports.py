@@ -96,6 +96,16 @@ class Deaths(Protocol):
         """Remember that number from now on, whatever ends this process; 0 is to forget the message."""
 
 
+class Kept(Protocol):
+    """A few bytes that outlive a process, for the one that comes after it."""
+
+    def read(self) -> bytes | None:
+        """Return what was written last; None if that is long ago, or nobody can tell."""
+
+    def write(self, data: bytes) -> None:
+        """Keep this in place of what was kept before; nothing is raised if that cannot be done."""
+
+
 class DeadLetters(Protocol):
     """Where poison records are kept."""
 

@@ -75,3 +75,18 @@ def test_a_flood_of_poison_ends_the_consumer_and_drains_nothing_until_an_operato
     world.wait_for_rows(dict.fromkeys(PLANES, "name 1"))
     assert ends(second) == 0, second.process.obituary()
     assert world.letters() == []
+
+
+def test_a_flood_that_trickles_in_is_not_drained_by_restarts(world: World) -> None:
+    world.publish(*[a_message(data=data) for data in sorted(GARBAGE)])
+    letters_of = []
+    for _start in range(3):
+        one = start_consumer(
+            world.processes, world.pipeline, "first", TASKS="1", POISON_LIMIT="5", MICRO_BATCH_MESSAGES="4"
+        )
+        one.process.expected_to_end = True
+        assert one.process.wait(PATIENCE) == 2, one.process.obituary()
+        letters_of.append(len(world.letters()))
+
+    assert 4 <= letters_of[0] <= 20, "few: some pass in each worker process of the first"
+    assert letters_of[1:] == [0, 0]

@@ -1,10 +1,15 @@
 """A flood of poison: the query stops before anything of it is set aside, in tasks small or large."""
 
+import os
+import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from services.cdc_consumer.adapters.kept_file import KeptFile
 from services.cdc_consumer.flood import PoisonFlood
+from services.cdc_consumer.ports import Kept
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
@@ -166,3 +171,78 @@ def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_
     assert set(world.names()) == set(range(20))
     assert (len(world.leases.acked), len(world.leases.put_off_for)) == (20, 101)
     assert world.deaths.over == {}
+
+
+class FakeKept:
+    """Keeps the promises of `Kept`."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    def read(self) -> bytes | None:
+        return self.data
+
+    def write(self, data: bytes) -> None:
+        self.data = data
+
+
+@pytest.fixture(params=["fake", "file"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    return FakeKept() if request.param == "fake" else KeptFile(tmp_path, "flood", "s")
+
+
+def test_what_is_kept_is_what_was_written_last(kept: Kept) -> None:
+    assert kept.read() is None
+    kept.write(b"a")
+    kept.write(b"b")
+    assert kept.read() == b"b"
+
+
+def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: Kept) -> None:
+    for process in range(5):
+        world.start_anew()
+        world.memory.flood = PoisonFlood(20, kept)
+        if process == 0:
+            for message in garbage(20):
+                world.apply(message)  # type: ignore[arg-type]
+        with pytest.raises(MisconfiguredError, match="21 of the last 21 messages"):
+            world.apply(a_message(data=b"one too many"))
+    assert len(world.letters.kept) == 20
+
+    world.start_anew()
+    world.memory.flood = PoisonFlood(20, kept)
+    world.apply(*good(30))  # type: ignore[arg-type]
+    assert world.apply(a_message(data=b"one alone")).letters == {"undecodable": 1}
+    world.memory.flood = PoisonFlood(60, kept)
+    world.apply(*garbage(39))  # type: ignore[arg-type]
+
+
+def test_changes_are_counted_on_too(strict: World, kept: Kept) -> None:
+    strict.memory.flood = PoisonFlood(10, kept)
+    strict.apply(many("planes", 100, seats="x"))
+    strict.start_anew()
+    strict.memory.flood = PoisonFlood(10, kept)
+    with pytest.raises(MisconfiguredError, match="101 of the last 101 changes"):
+        strict.apply(many("planes", 1, seats="x"))
+
+
+@pytest.mark.parametrize("data", [b"", b"[1]", b'[[{"a": "b"}, {}], [{}, {}]]'])
+def test_what_is_not_understood_of_it_is_passed_over(data: bytes) -> None:
+    kept = FakeKept()
+    kept.write(data)
+    PoisonFlood(1, kept)
+
+
+def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_tells_nothing(tmp_path: Path) -> None:
+    kept = KeptFile(tmp_path, "flood", "s")
+    kept.write(b"a")
+    assert KeptFile(tmp_path, "flood", "s").read() == b"a"
+    assert KeptFile(tmp_path, "flood", "another").read() is None
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (time.time() - 3_700, time.time() - 3_700))
+    assert kept.read() is None
+
+    for directory in (None, tmp_path / "nowhere"):
+        nowhere = KeptFile(directory, "flood", "s")
+        nowhere.write(b"a")
+        assert nowhere.read() is None

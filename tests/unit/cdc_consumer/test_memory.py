@@ -66,3 +66,23 @@ def test_one_that_fits_once_more_memory_is_there_is_applied(world: World, monkey
     assert deliveries.deliver(MINUTE)
     assert world.names() == {1: "huge", 2: "name 1"}
     assert world.letters.kept == {}
+
+
+def test_one_that_fits_once_the_others_are_done_is_applied_by_the_same_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied_before: list[int] = []
+
+    def with_little_room(table: Any, now: Any, plan: Any) -> Any:
+        if any(b"large" in data for data in table["data"].to_pylist()):
+            if len(world.names()) < 20:
+                raise MemoryError
+            applied_before.append(len(world.leases.acked))
+        return decode_messages(table, now, plan)
+
+    monkeypatch.setattr(micro_batch, "decode_messages", with_little_room)
+    counts = world.apply(a_message(a_change(99, name="large")), *[a_message(a_change(number)) for number in range(20)])
+
+    assert (counts.acked, counts.letters, applied_before) == (21, {}, [20])
+    assert world.names()[99] == "large"
+    assert world.deaths.over == {}
