@@ -150,7 +150,10 @@ async def read(
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
             reader = Reader(
                 stream=BigtableChangeStream(
-                    channels, table, keep_values=outputs.entries is not None and not options.strip_values
+                    channels,
+                    table,
+                    keep_values=outputs.entries is not None and not options.strip_values,
+                    most_bytes=settings.most_change_bytes,
                 ),
                 store=store,
                 rows=BigtableRows(
@@ -253,7 +256,7 @@ async def prepare(
     catalog = BigtableCatalog(channels, table)
     outputs = make_outputs(settings, file, await _families(catalog))
     options = file.options(settings.bigtable_table).bigtable
-    inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None)
+    inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
     findings = [found async for found in inspected]
     require_no_error(findings)
     for found in findings:

@@ -78,6 +78,9 @@ class Settings:
     buckets: int = setting("ordering keys per table", default=16, least=1)
     batch_changes: int = setting("changes in a message, at most", default=500, least=1)
     batch_bytes: int = setting("bytes in a message, about", default=1_000_000, least=1_000, most=9_000_000)
+    most_change_bytes: int = setting(
+        "bytes that are held of one change of a row while it comes in pieces", default=256 << 20, least=1_000_000
+    )
     outstanding_bytes: int = setting("bytes that wait for Pub/Sub, at most", default=64 << 20, least=1_000_000)
     keep_messages_for: timedelta = setting(
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)

@@ -10,7 +10,7 @@ from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.findings import Finding, Level
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, FrontTable
 
@@ -30,13 +30,16 @@ def looked_at(
     profile: str = "",
     partition_profile: str = "",
     reads_rows: bool = True,
+    retried: bool = False,
 ) -> list[Finding]:
     async def looking() -> list[Finding]:
         channels = Channels(table.front.address)
         try:
             watched = Table(INSTANCE, table.name.rpartition("/")[2], profile)
             kept = Table(INSTANCE, "millrace_partitions", partition_profile)
-            found = inspect(channels, watched, kept, options or BigtableOptions(), reads_rows=reads_rows)
+            found = inspect(
+                channels, watched, kept, options or BigtableOptions(), reads_rows=reads_rows, retried=retried
+            )
             return [one async for one in found]
         finally:
             await channels.close()
@@ -147,6 +150,52 @@ def test_a_log_alone_needs_no_right_to_read_rows(front: Front) -> None:
     checks = [one.check for one in looked_at(front.table("f"), reads_rows=False)]
 
     assert "rows" not in checks
+
+
+def test_what_does_not_answer_is_a_finding_unless_the_look_is_retried(front: Front) -> None:
+    table = front.table("f", retention=timedelta(days=7))
+    fault = front.control.add_fault(method="GetAppProfile", status="UNAVAILABLE")
+    try:
+        found = looked_at(table)
+        with pytest.raises(TransientError, match="UNAVAILABLE"):
+            looked_at(table, retried=True)
+    finally:
+        front.control.clear_faults(fault)
+
+    assert [(one.level, one.check) for one in found if one.level is not Level.OK] == [
+        (Level.ERROR, "app profile default"),
+        (Level.ERROR, "app profile of the partition table default"),
+    ]
+    assert wrong(looked_at(table, retried=True)) == []
+
+
+def test_a_profile_that_nobody_may_look_at_is_a_warning(front: Front) -> None:
+    table = front.table("f", retention=timedelta(days=7))
+    fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
+    try:
+        found = wrong(looked_at(table))
+    finally:
+        front.control.clear_faults(fault)
+
+    assert [level for level, _detail, _cure in found] == [Level.WARNING] * 2
+    assert "roles/bigtable.viewer" in found[0][2]
+
+
+def test_rights_that_are_missing_name_the_role(front: Front) -> None:
+    table = front.table("f", retention=timedelta(days=7))
+    methods = ("GetTable", "GenerateInitialChangeStreamPartitions", "ReadRows")
+    faults = [
+        front.control.add_fault(method=method, status="PERMISSION_DENIED", containing=table.name.encode())
+        for method in methods
+    ]
+    try:
+        found = wrong(looked_at(table))
+    finally:
+        for fault in faults:
+            front.control.clear_faults(fault)
+
+    assert [level for level, _detail, _cure in found] == [Level.ERROR] * 3
+    assert all("roles/bigtable.reader" in cure for _level, _detail, cure in found)
 
 
 def test_the_catalog_sees_families_come_and_go_and_the_end_of_the_stream(front: Front) -> None:

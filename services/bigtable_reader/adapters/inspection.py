@@ -5,6 +5,7 @@ Every check runs, whatever the others find, and each finding comes with its cure
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 import grpc
@@ -40,24 +41,42 @@ T = TypeVar("T")
 
 
 async def inspect(
-    channels: Channels, table: Table, partition_table: Table, options: BigtableOptions, *, reads_rows: bool
+    channels: Channels,
+    table: Table,
+    partition_table: Table,
+    options: BigtableOptions,
+    *,
+    reads_rows: bool,
+    retried: bool = False,
 ) -> AsyncIterator[Finding]:
-    """Look at the watched table, its stream, both app profiles and our rights; ``reads_rows``: there is a mirror."""
+    """Look at the watched table, its stream, both app profiles and our rights; ``reads_rows``: there is a mirror.
+
+    TransientError only if all of it is ``retried``; else what does not answer is a finding.
+    """
+    asked = _asked_once if retried else _asked
     catalog = BigtableCatalog(channels, table)
-    look, failed = await _asked(f"table {table.id}", catalog.look, _may_look(table))
+    look, failed = await asked(f"table {table.id}", catalog.look, _may_look(table))
     if failed is not None:
         yield failed
     if look is not None:
-        for found in inspect_table(table, look, options):
-            yield found
-    yield await _profile(channels, table, "app profile", transactional=False)
-    yield await _profile(channels, partition_table, "app profile of the partition table", transactional=True)
+        for one in inspect_table(table, look, options):
+            yield one
+    for each, what, transactional in (
+        (table, "app profile", False),
+        (partition_table, "app profile of the partition table", True),
+    ):
+        check = f"{what} {each.app_profile or 'default'}"
+        found, failed = await asked(
+            check, partial(_profile, channels, each, check, transactional=transactional), _AGAIN
+        )
+        if (judged := found or failed) is not None:
+            yield judged
     stream = BigtableChangeStream(channels, table)
-    partitions, failed = await _asked("change stream", stream.initial_partitions, _AGAIN)
+    partitions, failed = await asked("change stream", stream.initial_partitions, _AGAIN)
     yield failed or Finding(Level.OK, "change stream", f"answers; {len(partitions or ())} partitions")
     if reads_rows:
         rows = BigtableRows(channels, table)
-        _none, failed = await _asked(
+        _none, failed = await asked(
             "rows", lambda: rows.read([_NO_SUCH_ROW]), f"grant this identity roles/bigtable.reader on table {table.id}"
         )
         yield failed or Finding(Level.OK, "rows", "can be read back")
@@ -110,13 +129,9 @@ def _declared(options: BigtableOptions) -> list[str]:
     return sorted({column.family for column in options.columns})
 
 
-async def _profile(channels: Channels, table: Table, what: str, *, transactional: bool) -> Finding:
-    name = table.app_profile or "default"
-    check = f"{what} {name}"
+async def _profile(channels: Channels, table: Table, check: str, *, transactional: bool) -> Finding:
     try:
         found = await BigtableCatalog(channels, table).profile()
-    except TransientError as error:
-        return Finding(Level.ERROR, check, str(error), _AGAIN)
     except MisconfiguredError as error:
         return _not_seen(table, check, error, transactional=transactional)
     return _judged(table, check, found, transactional=transactional)
@@ -163,7 +178,15 @@ def _may_look(table: Table) -> str:
 async def _asked(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
     """Return the answer, or the finding that there is none."""
     try:
+        return await _asked_once(what, call, mend)
+    except TransientError as error:
+        return None, Finding(Level.ERROR, what, str(error), _AGAIN)
+
+
+async def _asked_once(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+    """Return the answer, or the finding that someone has to act. TransientError."""
+    try:
         return await call(), None
-    except (MisconfiguredError, TransientError) as error:
+    except MisconfiguredError as error:
         said, _newline, cure = str(error).partition("\n")
         return None, Finding(Level.ERROR, what, said, cure or mend)
