@@ -22,7 +22,7 @@ from services.bigtable_reader.core.refused import Made
 from shared.contracts.bigtable_options import BigtableOptions
 from tests.integration.bigtable_front import INSTANCE, Cells, Front, FrontTable
 from tests.integration.bigtable_model import keep, number
-from tests.integration.bigtable_workload import FAMILIES, SUMS, write_all
+from tests.integration.bigtable_workload import FAMILIES, SUMS, Writers
 from tests.unit.bigtable_reader.consumed import consumed
 
 pytestmark = pytest.mark.integration
@@ -50,7 +50,7 @@ def written(front: Front, request: pytest.FixtureRequest) -> tuple[FrontTable, l
 
 async def write_and_read(table: FrontTable, seed: int) -> list[DataChange]:
     async with grpc.aio.insecure_channel(table.front.address) as channel:
-        await write_all(channel, table.name, seed, writers=WRITERS, calls=CALLS)
+        await Writers(channel, table.name, seed, writers=WRITERS, calls=CALLS).run()
     channels = Channels(table.front.address)
     try:
         stream = BigtableChangeStream(channels, watched_table(table))
