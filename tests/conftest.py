@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from deploy.local import emulators
 from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase, SpannerInstance
 
 PROJECT = "millrace-test"
+
+# A busy machine is no fault of a property: how long an example takes to make or to run says nothing here.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
