@@ -116,6 +116,7 @@ class ReplayReader:
         """Read a stream until it closes; return the CloseStream."""
         call = self._open(self._request(keys, self._streams[keys]))
         pending: list[Any] = []
+        watermark = 0
         async for message in call:
             match message.WhichOneof("stream_record"):
                 case "data_change":
@@ -123,6 +124,7 @@ class ReplayReader:
                     if message.data_change.done:
                         record = put_together(pending)
                         assert record.row_key in keys
+                        assert record.commit > watermark or record.tiebreaker, "only what comes from afar is late"
                         self.records.append(record)
                         self._streams[keys] = {keys: message.data_change.token}
                         pending = []
@@ -131,6 +133,8 @@ class ReplayReader:
                     token = message.heartbeat.continuation_token
                     assert read_range(token.partition.row_range) == keys
                     self._streams[keys] = {keys: token.token}
+                    assert message.heartbeat.estimated_low_watermark.ToMicroseconds() >= watermark
+                    watermark = message.heartbeat.estimated_low_watermark.ToMicroseconds()
                 case "close_stream":
                     assert not pending, "a stream closed in the middle of a change"
                     return message.close_stream

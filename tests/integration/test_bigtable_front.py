@@ -135,9 +135,12 @@ def test_a_table_without_a_stream_is_refused_and_its_old_tokens_with_it(front: F
         mask = {"paths": ["change_stream_config"]}
         return front.tables.update_table({"table": wanted, "update_mask": mask}).result(timeout=10)  # type: ignore[no-untyped-call]
 
-    for refused in (timedelta(hours=23), timedelta(days=8)):
-        with pytest.raises(InvalidArgument):
+    for refused in (timedelta(days=1, microseconds=-1), timedelta(days=7, microseconds=1), timedelta(0)):
+        with pytest.raises(InvalidArgument, match="retention_period"):
             retain(refused)
+        with pytest.raises(InvalidArgument, match="retention_period"):
+            front.table("f", retention=refused)
+    assert "change_stream_config" not in front.tables.get_table(name=table.name)
     retain(timedelta(days=7))
     shown = front.tables.get_table(name=table.name)
     assert shown.change_stream_config.retention_period == timedelta(days=7)

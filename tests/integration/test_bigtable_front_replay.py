@@ -15,7 +15,7 @@ from deploy.local.processes import Processes
 from tests.integration.bigtable_front import Cells, Front, FrontTable, set_cell
 from tests.integration.bigtable_model import table_after
 from tests.integration.bigtable_replay_reader import ReplayReader, ended
-from tests.integration.bigtable_workload import FAMILIES, SUMS, Writers
+from tests.integration.bigtable_workload import FAMILIES, SUMS, Writers, settle
 
 pytestmark = pytest.mark.integration
 
@@ -74,7 +74,7 @@ async def replay(
         await asyncio.gather(writing.run(), churn(table, seed, writing))
         table.front.control.collect_garbage(table.name)
         records, held = -1, table.rows()
-        while records != (records := settled(table)):  # calls that were given up may still be on their way
+        while records != (records := await settled(channel, table)):  # calls given up may still be on their way
             while not has_read(reader, records):
                 if reading.done():
                     await reading
@@ -84,9 +84,9 @@ async def replay(
     return reader, held
 
 
-def settled(table: FrontTable) -> int:
-    """Return how many records there are when no call is being applied: DropRowRange waits for them all."""
-    table.front.tables.drop_row_range({"name": table.name, "row_key_prefix": b"no such row"})
+async def settled(channel: grpc.aio.Channel, table: FrontTable) -> int:
+    """Return how many records there are when no call is being applied."""
+    await settle(channel, table.name)
     return table.front.control.describe(table.name).records
 
 

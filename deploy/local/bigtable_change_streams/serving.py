@@ -72,6 +72,7 @@ class Serving:
         self._streams = streams
         self._end = end
         self._heartbeat_seconds = heartbeat_seconds
+        self._watermark = 0
 
     async def messages(self) -> AsyncIterator[Any]:
         """Yield every message of the stream; RefusedError where it breaks off."""
@@ -91,6 +92,7 @@ class Serving:
                     for message in messages_of(record, self._streams.limits, self._token(record.index + 1)):
                         yield message
                 self._stream.positions = advanced(self._stream.positions, record.index + 1)
+                self._watermark = max(self._watermark, record.watermark)
                 if self._streams.seconds_per_change:
                     await asyncio.sleep(self._streams.seconds_per_change)
                 if not partition.is_open() or self._log.ended or self._streams.held or loop.time() >= heartbeat_at:
@@ -120,8 +122,8 @@ class Serving:
                 yield record
 
     def _token(self, index: int, keys: KeyRange | None = None) -> str:
-        positions = advanced(cut_to(self._stream.positions, keys or self._stream.range), index)
-        return Token(self._log.epoch, positions).encode()
+        positions = self._stream.positions if keys is None else cut_to(self._stream.positions, keys)
+        return Token(self._log.epoch, advanced(positions, index)).encode()
 
     def _heartbeat(self, partition: Partition) -> Any:
         message = ReadChangeStreamResponse()
@@ -130,7 +132,8 @@ class Serving:
         token.token = self._token(0)
         pending = next(self._due(partition), None)
         watermark = self._log.low_watermark() if pending is None else min(pending.commit - 1, pending.watermark)
-        message.heartbeat.estimated_low_watermark.FromMicroseconds(watermark)
+        self._watermark = max(self._watermark, watermark)  # a late record that is due does not take it back
+        message.heartbeat.estimated_low_watermark.FromMicroseconds(self._watermark)
         return message
 
     def _closed(self) -> Any:
