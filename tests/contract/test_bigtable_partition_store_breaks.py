@@ -495,7 +495,9 @@ def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
             ("shape", b"about", b'{"format":9,"table":"t","life":"x","start":1}'),
             ("partition", b"lease", b"1 RUNNING"),
             ("partition", b"lease", b"1 2 x DREAMING"),
+            ("piece", None, b"{"),
             ("partition", b"saved", None),
+            ("partition", b"saved", b"{"),
         ]:
             rig = make()
             store = rig.well()
@@ -507,6 +509,12 @@ def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
                 await store.survey()
             with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
                 await rig.well("another").survey()
+
+            cured = Rig(rig.address, opened=rig.opened)  # another stream, as the message has it
+            await begun(cured.well(), "-")
+            (piece,) = (await whole(cured.well())).pieces
+            if qualifier != b"saved":
+                assert piece.floor >= held.floor + CEILING
 
     run(scenario)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
+import structlog
 from google.cloud.bigtable_v2.types import (
     CheckAndMutateRowRequest,
     CheckAndMutateRowResponse,
@@ -177,15 +178,21 @@ class PartitionRows:
         return _partition(key, cells) if cells else None
 
     async def highest_stamp(self) -> int:
-        """Return the highest number that any stream of this partition table may have stamped; 0 where there is none."""
+        """Return the highest number that any stream of this partition table may have stamped; 0 where there is none.
+
+        What cannot be read is passed over: to begin anew is the cure for it.
+        """
         highest = 0
         request = READ_ROWS.request(table_name=self.table.name, app_profile_id=self.table.app_profile)
         async for key, cells in self._rows(request):
             for cell in cells:
-                if (cell.family, cell.qualifier) == _SAVED:
-                    highest = max(highest, _decoded(key, cell.value, Content).ceiling)
-                elif cell.family == "piece":
-                    highest = max(highest, _decoded(key, cell.value, Piece).floor)
+                try:
+                    if (cell.family, cell.qualifier) == _SAVED:
+                        highest = max(highest, msgspec.json.decode(cell.value, type=Content).ceiling)
+                    elif cell.family == "piece":
+                        highest = max(highest, msgspec.json.decode(cell.value, type=Piece).floor)
+                except msgspec.MsgspecError as error:
+                    structlog.get_logger().warning("row_not_understood", row=_shown(key), error=str(error))
         return highest
 
     async def write_topology(self, before: TopologyRow | None, topology: Topology, table: str, mark: str) -> bool:
@@ -315,13 +322,6 @@ def _partition(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
         )
         return PartitionRow(lease, msgspec.json.decode(found[_SAVED], type=Content))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise MisconfiguredError(_not_ours(key, error)) from error
-
-
-def _decoded(key: bytes, value: bytes, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
         raise MisconfiguredError(_not_ours(key, error)) from error
 
 
