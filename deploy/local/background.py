@@ -57,7 +57,7 @@ _IN_BIGTABLE: Final = f"""count flights in a row of Bigtable, and see it in BigQ
 class UpSettings:
     """How much data the platform that stays holds."""
 
-    sources: Sources = setting("which sources: both, spanner or bigtable", default="spanner")
+    sources: Sources = setting("which sources: both, spanner or bigtable", default="both")
     rows: int = setting("flights that are loaded at the start", default=1000, least=1, most=336_776)
 
 

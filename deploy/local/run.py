@@ -27,7 +27,7 @@ _LOOK_AGAIN: Final = timedelta(milliseconds=500)
 class RunSettings:
     """The size of a run."""
 
-    sources: Sources = setting("which sources: both, spanner or bigtable", default="spanner")
+    sources: Sources = setting("which sources: both, spanner or bigtable", default="both")
     rows: int = setting("flights that are loaded at the start", default=3000, least=1, most=336_776)
     seconds: int = setting("how long rows are changed after that", default=30, least=1)
     rate: int = setting("changes a second, in each source", default=60, least=1)

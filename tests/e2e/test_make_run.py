@@ -39,8 +39,9 @@ def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
-    tables = re.findall(r"│ (GoogleSQL|PostgreSQL) +│ (\w+) +│ +[\d,]+ │ +none │", run.stdout)
+    tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", run.stdout)
     assert sorted(tables) == [
+        *(("Bigtable", table) for table in ("airport_traffic", "hourly_weather")),
         *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes")),
         *(("PostgreSQL", table) for table in ("observations", "stations")),
     ]
@@ -60,13 +61,46 @@ def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
     )
     assert changes == committed
     assert re.search(r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +inserted$", run.stdout, re.MULTILINE)
-    assert run.stdout.rstrip().endswith("BigQuery equals Spanner, every column of every row")
+    ((entries, kinds),) = re.findall(
+        r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", run.stdout
+    )
+    counted = {kind: int(number.replace(",", "")) for number, kind in re.findall(r"([\d,]+) ([A-Z_]+)", kinds)}
+    assert counted.keys() == {"SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"}
+    assert sum(counted.values()) == int(entries.replace(",", ""))
+    ((split, merged),) = re.findall(r"hourly_weather (\d+) split, (\d+) merged", run.stdout)
+    assert int(split) > 0
+    assert int(split) >= int(merged)
+    for source in ("Spanner", "Bigtable"):
+        assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", run.stdout, re.MULTILINE)
+    assert run.stdout.rstrip().endswith("BigQuery equals Spanner and Bigtable, every column of every row")
+    assert running(mark) == []
+
+
+@pytest.mark.parametrize("source", ["Spanner", "Bigtable"])
+def test_one_source_alone_needs_nothing_of_the_other(source: str) -> None:
+    mark = new_mark()
+    size = {"SOURCES": source.lower(), "ROWS": "100", "SECONDS": "5", "RATE": "40"}
+
+    run = subprocess.run(
+        [sys.executable, "-m", "deploy.local", "run"],
+        cwd=ROOT,
+        env=child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=390,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.rstrip().endswith(f"BigQuery equals {source}, every column of every row")
+    others = {"spanner_emulator.log", "bigtable_emulator.log"} - {f"{source.lower()}_emulator.log"}
+    assert not others & {file.name for file in (ROOT / ".run" / "run").iterdir()}
     assert running(mark) == []
 
 
 def test_a_run_that_ends_unequal_exits_with_1_and_names_what_differs() -> None:
     mark = new_mark()
-    size = {"ROWS": "200", "SECONDS": "5", "RATE": "40", "PATIENCE": "45s"}
+    size = {"SOURCES": "spanner", "ROWS": "200", "SECONDS": "5", "RATE": "40", "PATIENCE": "45s"}
     command = [sys.executable, "-m", "deploy.local", "run"]
     environment = child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
