@@ -47,7 +47,7 @@ from deploy.local.source import DEADLINE
 from shared.contracts.timestamps import Nanoseconds
 
 _LARGE: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
-_RETENTION: Final = timedelta(days=1)
+_RETENTION: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)

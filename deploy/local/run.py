@@ -31,7 +31,7 @@ class RunSettings:
     rows: int = setting("flights that are loaded at the start", default=3000, least=1, most=336_776)
     seconds: int = setting("how long rows are changed after that", default=30, least=1)
     rate: int = setting("changes a second, in each source", default=60, least=1)
-    patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=60))
+    patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=90))
     seed: int = setting("which changes are made", default=2013)
 
     @property

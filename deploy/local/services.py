@@ -27,7 +27,7 @@ from shared.pubsub.topology import Topology, create_topology
 READER: Final = "services.spanner_reader"
 BIGTABLE_READER: Final = "services.bigtable_reader"
 CONSUMER: Final = "services.cdc_consumer"
-PATIENCE: Final = timedelta(seconds=120)
+PATIENCE: Final = timedelta(seconds=240)
 """How long a service may take to be ready: Spark's start on a busy machine, and some."""
 
 _KEPT: Final = re.compile(
