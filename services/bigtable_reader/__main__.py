@@ -24,7 +24,7 @@ from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore, saved
+from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.rows import BigtableRows
 from services.bigtable_reader.adapters.subscriptions import TopicSubscriptions
 from services.bigtable_reader.core.entries import EntryMaker
@@ -322,25 +322,24 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
     channels = Channels(settings.bigtable_emulator_host)
     try:
         look = await BigtableCatalog(channels, watched_table(settings)).look()
-        survey = await survey_of(partition_rows(settings, channels))
+        now = MicrosecondClock().now()
+        survey = await survey_of(settings, channels, now)
     finally:
         await channels.close()
-    shown = document(settings.source, survey, look.retention, MicrosecondClock().now())
+    shown = document(settings.source, survey, look.retention, now)
     print_status(shown, as_json, out)
     return exit_code(shown)
 
 
-async def survey_of(rows: PartitionRows) -> Survey:
+async def survey_of(settings: Settings, channels: Channels, now: Microseconds) -> Survey:
     """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
+    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
     try:
-        scan = await rows.scan()
+        return await store.view(now)
     except MisconfiguredError as error:
         if "NOT_FOUND" not in str(error):
             raise
         return Survey((), {}, frozenset())
-    pieces = () if scan.topology is None else scan.topology.topology.pieces
-    held = {name: saved(row, free=False) for name, row in scan.partitions.items()}
-    return Survey(pieces, held, frozenset(scan.readers))
 
 
 async def _families(catalog: BigtableCatalog) -> Collection[str]:

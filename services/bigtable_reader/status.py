@@ -7,7 +7,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from services.bigtable_reader.core.partitions import Piece, Survey
+from services.bigtable_reader.core.partitions import Piece, Survey, overlapping, uncovered
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.sharing import low_watermark
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -22,7 +22,7 @@ RUNNING: Final = "RUNNING"
 CLOSING: Final = "CLOSING"
 """Its end is recorded, its children are not pieces yet."""
 WAITING: Final = "WAITING"
-"""For the other parts of a merge."""
+"""For the other parts of a merge, or without a token."""
 STATES: Final = (READY, RUNNING, CLOSING, WAITING)
 
 _SECOND: Final = 1_000_000
@@ -33,7 +33,7 @@ _LITTLE: Final = 0.5
 def state(piece: Piece, survey: Survey) -> str:
     """Return the state of a piece, as it is shown."""
     saved = survey.saved.get(piece.id)
-    if piece.target is not None:
+    if not piece.is_readable:
         return WAITING
     if saved is None or (saved.state == "RUNNING" and not saved.owner):
         return READY
@@ -43,8 +43,9 @@ def state(piece: Piece, survey: Survey) -> str:
 def document(source: str, survey: Survey, retention: timedelta | None, now: Microseconds) -> Mapping[str, Any]:
     """Return everything there is to say, ready for JSON: names, counts and times, no row's values."""
     states = Counter(state(piece, survey) for piece in survey.pieces)
+    ranges = [piece.range for piece in survey.pieces]
     started = bool(survey.pieces)
-    low = low_watermark(survey)
+    low = low_watermark(survey) if started else now
     lag = max(0, now - low) / _SECOND
     held = Counter(saved.owner for saved in survey.saved.values() if saved.owner and saved.state == RUNNING)
     owners = sorted(survey.readers | held.keys())
@@ -55,6 +56,8 @@ def document(source: str, survey: Survey, retention: timedelta | None, now: Micr
         "state": (READING if owners else NOBODY) if started else NOT_STARTED,
         "now": format_timestamp(Nanoseconds(now * 1_000)),
         "partitions": {name: states[name] for name in STATES},
+        "uncovered": [str(one) for one in uncovered(ranges)] if started else [],
+        "covered_twice": [str(one) for _other, one in overlapping(ranges)],
         "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
         "low_watermark": format_timestamp(Nanoseconds(low * 1_000)) if started else None,
         "lag_seconds": lag if started else None,
@@ -64,10 +67,10 @@ def document(source: str, survey: Survey, retention: timedelta | None, now: Micr
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads, in time; else 1."""
+    """Return 0 if somebody reads all keys, in time; else 1."""
     left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
     late = left is not None and left < retention * _LITTLE
-    return int(shown["state"] != READING or late)
+    return int(shown["state"] != READING or late or bool(shown["uncovered"] or shown["covered_twice"]))
 
 
 def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
@@ -82,6 +85,9 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield f"{shown['source']}: {shown['state']} at {shown['now']}"
     yield "partitions: " + ", ".join(f"{count} {name}" for name, count in shown["partitions"].items())
+    if shown["state"] != NOT_STARTED:
+        holes, twice = ", ".join(shown["uncovered"]), ", ".join(shown["covered_twice"])
+        yield f"keys that no partition covers: {holes or 'none'}; that two cover: {twice or 'none'}"
     for reader in shown["readers"]:
         yield f"  {reader['owner']} reads {reader['partitions']}"
     if shown["low_watermark"] is not None:

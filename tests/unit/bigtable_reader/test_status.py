@@ -1,0 +1,82 @@
+"""What `status` shows of the partition table, and what its exit code says."""
+
+from datetime import timedelta
+from io import StringIO
+
+import msgspec
+import pytest
+
+from services.bigtable_reader.core.partitions import Piece, PieceId, Saved, Survey
+from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.status import document, exit_code, lines, print_status
+
+NOON = Microseconds(1_700_000_000_000_000)
+DAY = timedelta(days=1)
+LEFT, MIDDLE, RIGHT = KeyRange(b"", b"b"), KeyRange(b"b", b"d"), KeyRange(b"d", b"")
+
+
+def a_piece(name: str, range_: KeyRange, *, position: bool = True, target: KeyRange | None = None) -> Piece:
+    return Piece(
+        id=PieceId(name),
+        range=range_,
+        position=Position((RangeToken(range_, "t"),)) if position else None,
+        floor=0,
+        low_watermark=NOON,
+        target=target,
+    )
+
+
+def a_survey(*pieces: Piece, readers: str = "", **saved: Saved) -> Survey:
+    return Survey(pieces, {PieceId(name): one for name, one in saved.items()}, frozenset(readers.split()))
+
+
+def running(owner: str, *, behind: int = 0) -> Saved:
+    return Saved(owner, 1, "RUNNING", Microseconds(NOON - behind * 1_000_000), not owner)
+
+
+def test_a_stream_that_was_never_begun_is_not_started() -> None:
+    shown = document("s", a_survey(), DAY, NOON)
+    assert (shown["state"], shown["low_watermark"], shown["uncovered"]) == ("not started yet", None, [])
+    assert exit_code(shown) == 1
+    assert list(lines(shown)) == [
+        "s: not started yet at 2023-11-14T22:13:20Z",
+        "partitions: 0 READY, 0 RUNNING, 0 CLOSING, 0 WAITING",
+    ]
+
+
+def test_each_piece_is_in_one_state_and_owners_are_told() -> None:
+    survey = a_survey(
+        a_piece("a", LEFT),
+        a_piece("b", MIDDLE, target=KeyRange(b"b", b"")),
+        a_piece("c", KeyRange(b"d", b"f"), position=False),
+        a_piece("d", KeyRange(b"f", b"h")),
+        a_piece("e", KeyRange(b"h", b"")),
+        readers="one two",
+        a=running("one", behind=60),
+        d=running(""),
+    )
+    shown = document("s", survey, DAY, NOON)
+    assert shown["partitions"] == {"READY": 2, "RUNNING": 1, "CLOSING": 0, "WAITING": 2}
+    assert shown["readers"] == [{"owner": "one", "partitions": 1}, {"owner": "two", "partitions": 0}]
+    assert (shown["state"], shown["lag_seconds"]) == ("reading", 60)
+    assert (shown["uncovered"], shown["covered_twice"]) == ([], [])
+    assert exit_code(shown) == 0
+    assert "keys that no partition covers: none; that two cover: none" in list(lines(shown))
+    out = StringIO()
+    print_status(shown, True, out)
+    assert msgspec.json.decode(out.getvalue()) == shown
+
+
+def test_a_hole_and_what_is_covered_twice_are_shown_and_no_success() -> None:
+    survey = a_survey(a_piece("a", LEFT), a_piece("b", KeyRange(b"a", b"b")), a_piece("c", RIGHT), readers="one")
+    shown = document("s", survey, DAY, NOON)
+    assert (shown["uncovered"], shown["covered_twice"]) == (["[b, d)"], ["[a, b)"])
+    assert exit_code(shown) == 1
+    assert "keys that no partition covers: [b, d); that two cover: [a, b)" in list(lines(shown))
+
+
+@pytest.mark.parametrize(("readers", "behind", "code"), [("one", 60, 0), ("", 60, 1), ("one", 13 * 3600, 1)])
+def test_success_is_somebody_who_reads_in_time(readers: str, behind: int, code: int) -> None:
+    whole = KeyRange(b"", b"")
+    survey = a_survey(a_piece("a", whole), readers=readers, a=running(readers, behind=behind))
+    assert exit_code(document("s", survey, DAY, NOON)) == code
