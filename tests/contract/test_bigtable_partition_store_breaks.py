@@ -325,6 +325,25 @@ def test_a_late_request_does_not_put_back_what_was_saved_after_it(run: Run) -> N
     run(scenario)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_one_request_that_fails_among_many_ends_no_lease(run: Run, when: When) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, channels = rig.owner("unlucky")
+        await begun(store, "-b", "b-d", "d-")
+        held = await take(store, "a", "c", "e")
+        channels.restart_counting({2: when})
+        assert await store.advance([reached(one, minutes=1) for one in held]) == frozenset()
+        channels.restart_counting(dict.fromkeys(range(1, 9), when))
+        with pytest.raises(TransientError):
+            await store.advance([reached(one, minutes=2) for one in held])
+        channels.restart_counting()
+        saved = (await whole(store)).saved
+        assert all(saved[one.piece.id].low_watermark >= one.low_watermark + MINUTE for one in held)
+
+    run(scenario)
+
+
 def test_a_late_request_that_comes_first_is_known_for_ones_own(run: Run) -> None:
     async def scenario(make: Callable[[], Rig]) -> None:
         rig = make()

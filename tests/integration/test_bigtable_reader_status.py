@@ -1,0 +1,82 @@
+"""`status` of the Bigtable reader: what the partition table says, whether or not a reader runs."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from services.bigtable_reader.__main__ import partition_rows, partition_store, status
+from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.core.partitions import Progress
+from services.bigtable_reader.core.records import KeyRange
+from services.bigtable_reader.settings import Settings
+from shared.runtime.settings import read_settings
+from tests.integration.bigtable_front import INSTANCE, PROJECT, Front
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def settings(bigtable_front: str) -> Iterator[Settings]:
+    """Return the settings of a reader of a table of its own."""
+    with Front(bigtable_front) as front:
+        table = front.table("f").name.rpartition("/")[2]
+        yield read_settings(
+            Settings,
+            {
+                "GOOGLE_CLOUD_PROJECT": PROJECT,
+                "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
+                "BIGTABLE_TABLE": table,
+                "PARTITION_TABLE": f"partitions-{table}"[:50],
+                "TOPIC": "t",
+                "DEAD_LETTER_TOPIC": "d",
+                "BIGTABLE_EMULATOR_HOST": bigtable_front,
+                "LEASE_DURATION": "2s",
+            },
+        )
+
+
+async def shown(settings: Settings) -> tuple[int, dict[str, Any]]:
+    out = StringIO()
+    code = await status(["--json"], settings, out)
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return code, found
+
+
+def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody_reads_it_any_more(
+    settings: Settings,
+) -> None:
+    async def scenario() -> None:
+        code, before = await shown(settings)
+        assert (code, before["state"], before["partitions"]["READY"]) == (1, "not started yet", 0)
+
+        channels = Channels(settings.bigtable_emulator_host)
+        try:
+            rows = partition_rows(settings, channels)
+            await create_partition_table(channels, rows)
+            reader = partition_store(settings, rows, "reader-1", settings.keep_messages_for)
+            start = (await reader.survey()).now
+            await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
+            held, given_back = await reader.claim((await reader.survey()).pieces)
+            await reader.advance([Progress(given_back, given_back.position, start, given_back.ceiling)], release=True)
+            await reader.advance([Progress(held, held.position, start, held.ceiling)])
+            await reader.survey()
+            code, reading = await shown(settings)
+            assert (code, reading["state"]) == (0, "reading")
+            assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
+            assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
+            assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
+            assert reading["lag_seconds"] < reading["retention_seconds"]
+
+            await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
+            code, nobody = await shown(settings)
+            assert (code, nobody["state"], nobody["readers"]) == (1, "nobody reads", [])
+            assert nobody["partitions"]["READY"] == 2
+        finally:
+            await channels.close()
+
+    asyncio.run(scenario())
