@@ -16,9 +16,9 @@ from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.reasons import Reason
 from tests.e2e.rig import Message, Rig
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1_800)
 
-PATIENCE = timedelta(seconds=120)
+PATIENCE = timedelta(minutes=5)
 
 
 class Said:
@@ -67,7 +67,7 @@ def letters(rig: Rig, enough: int) -> Sequence[DeadLetter]:
 def test_a_column_added_again_with_another_type_is_said_by_both_services_and_mended_by_their_cures(rig: Rig) -> None:
     consumer = start_consumer(rig.processes, rig.pipeline)
     reader = start_reader(rig.processes, rig.pipeline, start=rig.start, CHECK_SCHEMA_EVERY="1s")
-    wait_until_ready(rig.processes, reader, consumer)
+    wait_until_ready(rig.processes, reader, consumer, patience=PATIENCE)
     rig.commit(*[singer(key, Born=date(1990, 1, key)) for key in (1, 2, 3)], tag("before"))
     rig.wait_until_equal(patience=PATIENCE)
 
