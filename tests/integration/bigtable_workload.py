@@ -149,12 +149,6 @@ class Writers:
         await asyncio.gather(*(writer.run(self._calls) for writer in self._writers))
 
 
-async def write_all(channel: grpc.aio.Channel, table: str, seed: int, writers: int, calls: int) -> None:
-    """Let writers make ``calls`` calls each, at the same time; return when those given up are settled as well."""
-    await Writers(channel, table, seed, writers, calls).run()
-    await settle(channel, table)
-
-
 async def settle(channel: grpc.aio.Channel, table: str) -> None:
     """Return when no call is being applied: DropRowRange takes the whole table, so it waits for all of them."""
     request = admin_types.DropRowRangeRequest.pb()(name=table, row_key_prefix=b"no such row")

@@ -6,11 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
-from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound
+from google.api_core.exceptions import FailedPrecondition, GoogleAPICallError, InvalidArgument, NotFound
 
 from tests.integration.bigtable_front import (
     CLUSTER,
     Front,
+    add_to_cell,
     delete_column,
     delete_family,
     delete_row,
@@ -77,6 +78,65 @@ def test_a_refused_row_changes_nothing_and_is_not_told(front: Front) -> None:
 
     assert table.rows() == {}
     assert table.changes() == []
+
+
+def aggregate(kind: str, **value: Any) -> Any:
+    """Make an AddToCell or MergeToCell with any input."""
+    mutation = add_to_cell("sums", b"q", 1_000, 1)
+    if kind == "merge_to_cell":
+        mutation.merge_to_cell.MergeFromString(mutation.add_to_cell.SerializeToString())
+    detail = getattr(mutation, kind)
+    detail.ClearField("input")
+    detail.input.MergeFrom(type(detail.input)(**value))
+    return mutation
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        set_cell("sums", b"q", b"1"),
+        add_to_cell("f", b"q", 1_000, 1),
+        aggregate("add_to_cell", raw_value=b"no number"),
+        aggregate("merge_to_cell", int_value=1),
+        aggregate("merge_to_cell", raw_value=b"no state"[:7]),
+        set_cell("f", b"q", b"1", -2),
+        delete_column("f", b"q", 2_000, 1_000),
+        delete_column("f", b"q", 1),
+        type(delete_row())(),
+    ],
+)
+def test_what_the_emulator_would_half_apply_is_refused_as_a_whole(front: Front, refused: Any) -> None:
+    table = front.table("f", aggregates=["sums"])
+
+    with pytest.raises(InvalidArgument):
+        table.write(b"a", set_cell("f", b"before", b"1"), refused)
+
+    assert table.rows() == {}
+    assert table.changes() == []
+
+
+def test_a_read_modify_write_that_fails_at_its_second_rule_leaves_nothing_of_the_first(front: Front) -> None:
+    table = front.table("f")
+    table.write(b"a", set_cell("f", b"text", b"xyz", 1_000))
+    append = {"family_name": "f", "column_qualifier": b"new", "append_value": b"+"}
+    increment = {"family_name": "f", "column_qualifier": b"text", "increment_amount": 1}
+
+    with pytest.raises(GoogleAPICallError, match="increment"):
+        front.data.read_modify_write_row({"table_name": table.name, "row_key": b"a", "rules": [append, increment]})
+
+    assert table.rows() == {b"a": {("f", b"text", 1_000): b"xyz"}}
+    assert len(table.changes()) == 1
+
+
+def test_two_rules_for_one_column_make_one_version(front: Front) -> None:
+    table = front.table("f")
+    append = {"family_name": "f", "column_qualifier": b"q", "append_value": b"+"}
+    for _ in range(30):  # the emulator needs a millisecond between the rules to leave two
+        front.data.read_modify_write_row({"table_name": table.name, "row_key": b"a", "rules": [append] * 40})
+
+    told = {chunk.mutation.set_cell.timestamp_micros for change in table.changes() for chunk in change.chunks}
+
+    assert {name[2] for name in table.rows()[b"a"]} == told
 
 
 def test_a_split_and_a_merge_close_the_streams_with_tokens_to_go_on_from(front: Front) -> None:

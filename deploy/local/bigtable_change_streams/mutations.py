@@ -12,6 +12,7 @@ _KEY_BYTES: Final = 4_096
 _QUALIFIER_BYTES: Final = 16_384
 _MUTATIONS: Final = 100_000
 _GRANULARITY: Final = 1_000
+_INT64_BYTES: Final = 8
 
 
 def check_mutations(mutations: Sequence[Any], row_key: bytes, table: str, families: Mapping[str, Any]) -> bool:
@@ -40,8 +41,7 @@ def check_mutations(mutations: Sequence[Any], row_key: bytes, table: str, famili
                 _check_time(detail.timestamp_micros, may_be_now=True)
             case "add_to_cell" | "merge_to_cell":
                 _check_aggregate(family, aggregate=True)
-                _check_qualifier(detail.column_qualifier.raw_value)
-                _check_time(detail.timestamp.raw_timestamp_micros)
+                _check_input(kind, detail, family)
             case "delete_from_column":
                 _check_qualifier(detail.column_qualifier)
                 _check_times(detail.time_range)
@@ -77,6 +77,38 @@ def _check_aggregate(family: Any, *, aggregate: bool) -> None:
             "an aggregate family takes AddToCell and MergeToCell only" if not aggregate else "not an aggregate family"
         )
         raise invalid(f"Mutation does not fit the type of its column family: {wanted}")
+
+
+def _check_input(kind: str, detail: Any, family: Any) -> None:
+    if detail.column_qualifier.WhichOneof("kind") != "raw_value":
+        raise invalid("The column qualifier of an aggregate must be a raw_value")
+    if detail.timestamp.WhichOneof("kind") != "raw_timestamp_micros":
+        raise invalid("The timestamp of an aggregate must be raw_timestamp_micros")
+    _check_qualifier(detail.column_qualifier.raw_value)
+    _check_time(detail.timestamp.raw_timestamp_micros)
+    aggregate = family.value_type.aggregate_type
+    if kind == "merge_to_cell":
+        if detail.input.WhichOneof("kind") != "raw_value":
+            raise invalid("The input of MergeToCell must be a raw_value: the state of an aggregate")
+        if aggregate.WhichOneof("aggregator") != "hllpp_unique_count" and len(detail.input.raw_value) != _INT64_BYTES:
+            raise invalid("The state of an aggregate of INT64 has 8 bytes")
+    elif aggregate.input_type.WhichOneof("kind") == "int64_type" and detail.input.WhichOneof("kind") != "int_value":
+        raise invalid("The input of an aggregate of INT64 must be an int_value")
+
+
+def check_rules(rules: Sequence[Any], row_key: bytes, table: str, families: Mapping[str, Any]) -> None:
+    """Raise RefusedError if one of the rules of a ReadModifyWriteRow cannot be followed."""
+    check_row_key(row_key)
+    if not rules:
+        raise invalid("No rules provided")
+    for rule in rules:
+        if rule.WhichOneof("rule") is None:
+            raise invalid("Rule is not set")
+        family = families.get(rule.family_name)
+        if family is None:
+            raise missing_family(row_key, table)
+        _check_aggregate(family, aggregate=False)
+        _check_qualifier(rule.column_qualifier)
 
 
 def _check_qualifier(qualifier: bytes) -> None:

@@ -33,7 +33,12 @@ class RowLocks:
                 else:
                     turn = asyncio.get_running_loop().create_future()
                     waiting.append(turn)
-                    await turn
+                    try:
+                        await turn
+                    except asyncio.CancelledError:
+                        if not turn.cancelled():  # it was this one's turn already
+                            self._release(key)
+                        raise
                 taken.append(key)
             yield
         finally:

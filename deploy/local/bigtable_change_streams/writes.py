@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from deploy.local.bigtable_change_streams.emulator import Emulator
-from deploy.local.bigtable_change_streams.mutations import check_mutations, check_row_key, missing_family, set_times
+from deploy.local.bigtable_change_streams.mutations import check_mutations, check_rules, set_times
 from deploy.local.bigtable_change_streams.profiles import Cluster, Profiles
 from deploy.local.bigtable_change_streams.protocol import (
     DATA,
@@ -82,21 +82,17 @@ class Writes:
         request = ReadModifyWriteRowRequest.FromString(data)
         self._profiles.check_transactional(_table_name(request), request.app_profile_id)
         table, cluster = await self._target(request)
-        check_row_key(request.row_key)
-        if any(rule.family_name not in table.families for rule in request.rules):
-            raise missing_family(request.row_key, table.name)
-        columns = {(rule.family_name, rule.column_qualifier) for rule in request.rules}
+        check_rules(request.rules, request.row_key, table.name, table.families)
+        several = len(request.rules) > 1
         async with table.locks.rows([request.row_key]):
-            before = (
-                await read_values(self._emulator, table.name, request.row_key)
-                if len(columns) < len(request.rules)
-                else None
-            )
-            answer = await self._emulator.unary(f"{DATA}ReadModifyWriteRow", data)
-            row = ReadModifyWriteRowResponse.FromString(answer).row
-            made = dict(_cells(row))
-            if before is not None:
-                await self._restore(table, request.row_key, before, made)
+            before = await read_values(self._emulator, table.name, request.row_key) if several else {}
+            made: Mapping[CellName, bytes] = {}
+            try:
+                answer = await self._emulator.unary(f"{DATA}ReadModifyWriteRow", data)
+                made = dict(_cells(ReadModifyWriteRowResponse.FromString(answer).row))
+            finally:
+                if several:
+                    await self._restore(table, request.row_key, before, made)
             entries = [set_value(cell, value) for cell, value in made.items()]
             table.record(request.row_key, entries, cluster.id, cluster.tiebreaker)
         return answer
@@ -107,7 +103,7 @@ class Writes:
         """Undo what the emulator did to a row beside what it said.
 
         Where two rules name one column, each takes the time anew; when a millisecond passes in between, the first one
-        leaves a version that nobody asked for.
+        leaves a version that nobody asked for. Where one rule fails, those before it have been followed.
         """
         after = await read_values(self._emulator, table.name, row_key)
         undo = [delete_version(cell) for cell in after if cell not in before and cell not in made]
