@@ -153,9 +153,7 @@ class BigtablePartitionStore:
 
         answers = await self._each(progress, save)
         unknown = [number for number, answer in enumerate(answers) if isinstance(answer, TransientError)]
-        if len(unknown) < len(
-            answers
-        ):  # these alone again: one request of many must not end all leases
+        if len(unknown) < len(answers):  # these alone again: one request of many must not end all leases
             again = await self._each([progress[number] for number in unknown], save)
             for number, answer in zip(unknown, again, strict=True):
                 answers[number] = answer
