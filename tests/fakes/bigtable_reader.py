@@ -311,7 +311,7 @@ class FakeChangeStream:
                 yield CloseStream(0, "")
                 return
             else:
-                await self.table.change(at_most=1.0)
+                await self.table.change(at_most=2.5)
 
     def _begin(self, range_: KeyRange, position: Position) -> dict[KeyRange, int]:
         if range_ in self.table.lost and position.tokens:

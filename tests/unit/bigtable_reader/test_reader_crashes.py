@@ -1,0 +1,53 @@
+"""Kill the reader at each effect in turn, through a split and a merge: another goes on, and the mirror is equal."""
+
+import asyncio
+import contextlib
+from random import Random
+
+import pytest
+
+from services.bigtable_reader.core.records import Microseconds, SetCell
+from tests.fakes.bigtable_reader import Bigtable
+from tests.fakes.spanner_reader import CrashError, Life
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.world import KEYS, World
+
+
+async def live_through(killed_at: int | None, seed: int = 0) -> tuple[World, int]:
+    """Write, split, write, merge; return the steps that the first reader took until all was read."""
+    world = World(Random(seed), table=Bigtable(b"c"))
+    await world.begin()
+    life = Life(killed_at)
+    first = world.start(life, slowest=0.5)
+    await asyncio.sleep(5)
+    for round_, change in enumerate((None, b"b", None, 0)):
+        for row_key in KEYS:  # rows of this round's own: what is lost of them, nothing brings again
+            world.table.write(row_key + b"%d" % round_, SetCell("f", b"q", Microseconds(1_000), b"v"))
+        await asyncio.sleep(1)  # they are read, and being published, when the partitions change
+        if isinstance(change, bytes):
+            world.table.split(change)
+        elif change is not None:
+            world.table.merge(change)
+        await asyncio.sleep(7)
+    steps = life.steps
+    if life.over:
+        world.readers.remove(first)
+        with contextlib.suppress(CrashError):
+            await first.task
+        world.start()
+    await world.wait_until_all_is_read()
+    with contextlib.suppress(CrashError):  # killed as it stopped
+        await world.end()
+    world.check()
+    return world, steps
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_killed_at_each_step_in_turn_nothing_is_lost_and_nothing_goes_back(seed: int) -> None:
+    world, steps = run_in_virtual_time(live_through(None, seed))
+    assert world.table.splits == world.table.merges == 1
+    assert world.metrics.split >= 1
+    assert world.metrics.merged >= 1
+    assert steps > 100
+    for killed_at in range(1, steps + 1):
+        run_in_virtual_time(live_through(killed_at, seed))

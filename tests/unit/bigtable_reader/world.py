@@ -1,0 +1,173 @@
+"""A table, its partition table and a topic, which outlive readers: the real loop with its ports in memory."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+
+import msgspec
+
+from services.bigtable_reader.core.records import DeleteCells, DeleteFamily, Entry, Microseconds, SetCell
+from services.bigtable_reader.held import Options
+from services.bigtable_reader.reader import Reader
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_reader import (
+    EPOCH,
+    Bigtable,
+    FakeCatalog,
+    FakeChangeStream,
+    FakeLetters,
+    FakeMetrics,
+    FakePublisher,
+    FakeRows,
+    Topic,
+    Vector,
+    VirtualClock,
+    Way,
+)
+from tests.fakes.spanner_reader import CrashError, FakeSubscriptions, Life
+from tests.unit.bigtable_reader.readings import FAMILIES, folded, image_of, outputs
+
+LEASE = timedelta(seconds=10)
+KEYS = (b"a", b"b", b"d")
+CUTS = (b"b", b"c", b"d")
+
+
+class Trusting(Options):
+    """Of a reader that goes on when its lease is over: what it publishes then has to lose by its stamps alone."""
+
+    @property
+    def trust(self) -> timedelta:
+        """Return how long an owner goes on after its last renewal."""
+        return timedelta(days=1)
+
+
+@dataclass
+class Living:
+    """A reader that runs."""
+
+    way: Way
+    stop: Stop
+    task: "asyncio.Task[None]"
+
+
+@dataclass
+class World:
+    """What outlives the readers."""
+
+    chance: Random
+    table: Bigtable = field(default_factory=lambda: Bigtable(b"c"))
+    partitions: PartitionTable = field(default_factory=lambda: PartitionTable(VirtualClock().now))
+    topic: Topic = field(default_factory=Topic)
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    readers: list[Living] = field(default_factory=list)
+    started: int = 0
+    breaks: float = 0.0
+
+    async def begin(self) -> None:
+        """Remember the first pieces, as a first start does; late changes are older than that."""
+        store = FakePartitionStore(self.partitions, "setup", LEASE, asyncio.get_running_loop().time)
+        await store.begin(self.table.partitions, Microseconds(EPOCH - 60_000_000))
+
+    def start(self, life: Life | None = None, slowest: float | None = None) -> Living:
+        """Start a reader, whose clock is wrong, on a way that is slow; some never notice that a lease is over."""
+        self.started += 1
+        owner = f"reader {self.started}"
+        way = Way(
+            Random(self.chance.random()),
+            life or Life(),
+            slowest=self.chance.choice((0.02, 0.5, 1.0)) if slowest is None else slowest,
+            breaks=self.breaks,
+        )
+        wrong_by = timedelta(seconds=self.chance.uniform(-60, 60))
+        reader = Reader(
+            stream=FakeChangeStream(self.table, way),
+            store=FakePartitionStore(self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=way.step),
+            rows=FakeRows(self.table, way),
+            publisher=FakePublisher(self.topic, way),
+            letters=FakeLetters(),
+            subscriptions=FakeSubscriptions(),
+            catalog=FakeCatalog(*FAMILIES),
+            outputs=outputs(),
+            clock=VirtualClock(wrong_by),
+            metrics=self.metrics,
+            health=Health(),
+            options=self.chance.choice((Options, Trusting))(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)),
+        )
+        stop = Stop()
+        living = Living(way, stop, asyncio.create_task(reader.run(stop)))
+        self.readers.append(living)
+        return living
+
+    async def kill(self, reader: Living) -> None:
+        """End a reader between two effects; what it had under way comes to nothing, or had come to something."""
+        self.readers.remove(reader)
+        reader.way.life.over = True
+        reader.way.let_go()
+        reader.task.cancel()
+        with contextlib.suppress(CrashError, asyncio.CancelledError):
+            await reader.task
+
+    async def end(self) -> None:
+        """Ask all readers to stop, and wait for them."""
+        for reader in self.readers:
+            reader.way.let_go()
+            reader.stop.request()
+        for reader in self.readers:
+            await reader.task
+
+    def is_all_read(self) -> bool:
+        """Tell whether the position of every piece is behind everything in the log."""
+        topology = self.partitions.topology
+        assert topology is not None
+        for piece in topology.pieces:
+            row = self.partitions.rows.get(piece.id)
+            if row is None or not row.position.tokens or row.state == "CLOSING":
+                return False
+            tokens = [msgspec.json.decode(one.token, type=Vector) for one in row.position.tokens]
+            seen = min(seen for token in tokens for _part, seen in token.parts)
+            if any(change.row_key in piece.range for change in self.table.log[seen:]):
+                return False
+        return True
+
+    async def wait_until_all_is_read(self) -> None:
+        """Wait for it, with patience; what ends a reader is raised."""
+        async with asyncio.timeout(3_600):
+            while not self.is_all_read():
+                for reader in self.readers:
+                    if reader.task.done():
+                        await reader.task
+                await asyncio.sleep(5)
+
+    def check(self) -> None:
+        """Fold what was published, twice and in any order, as a consumer does: it is what the table holds."""
+        changes = [(header, [change]) for header, batch in self.topic.batches for change in batch]
+        delivered = changes * 2
+        self.chance.shuffle(delivered)
+        newest = folded(delivered)
+        for row_key in self.table.row_keys:
+            wanted, found = image_of(self.table.row(row_key)), newest.get(row_key)
+            assert found is not None, f"nothing was published of {row_key!r}"
+            assert found.row == wanted, row_key
+
+
+def entries(chance: Random) -> Sequence[Entry]:
+    """Return the entries of one call."""
+    found: list[Entry] = []
+    for _number in range(chance.randint(1, 3)):
+        family, qualifier = chance.choice(FAMILIES), chance.choice((b"q", b"r"))
+        timestamp = Microseconds(chance.randint(1, 3) * 1_000)
+        match chance.randrange(5):
+            case 0:
+                found.append(DeleteFamily(family))
+            case 1:
+                found.append(
+                    DeleteCells(family, qualifier, Microseconds(chance.choice((0, timestamp))), Microseconds(0))
+                )
+            case _:
+                found.append(SetCell(family, qualifier, timestamp, b"%d" % chance.randrange(1_000_000)))
+    return found
