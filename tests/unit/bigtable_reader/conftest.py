@@ -7,9 +7,9 @@ import pytest
 import structlog
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Let hundreds of histories say nothing; a test that reads logs captures them."""
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Let hundreds of histories say nothing."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield

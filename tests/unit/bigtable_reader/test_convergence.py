@@ -7,11 +7,14 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import CUTS, KEYS, World, entries
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 STEPS = (
     *("write",) * 8,

@@ -12,6 +12,8 @@ from tests.fakes.spanner_reader import CrashError, Life
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import KEYS, World
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 
 async def live_through(killed_at: int | None, seed: int = 0) -> tuple[World, int]:
     """Write, split, write, merge; return the steps that the first reader took until all was read."""
