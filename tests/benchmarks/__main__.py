@@ -17,6 +17,7 @@ from deploy.local.services import child_environment
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import stop_on_signals
+from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.pipelines import Platform, Say, running_platform
@@ -66,6 +67,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_drain(platform, sizes)
             case "reader":
                 measured += measure_reader(platform, sizes)
+            case "bigtable":
+                measured += measure_bigtable(platform, sizes)
             case "freshness" | "idle":
                 steady = [one for one in sizes.parts if one in ("freshness", "idle")]
                 if part == steady[0]:  # both on the same pipeline

@@ -5,7 +5,7 @@ from typing import Final
 
 from shared.runtime.settings import setting
 
-PARTS: Final = ("drain", "reader", "freshness", "idle", "profile")
+PARTS: Final = ("drain", "reader", "bigtable", "freshness", "idle", "profile")
 
 
 def _known_parts(text: str) -> None:
@@ -31,7 +31,7 @@ class Sizes:
     baseline_changes: int = setting(
         "changes in the baseline's backlog, one a message", env="BENCH_BASELINE_CHANGES", default=20_000, least=10
     )
-    records: int = setting("records in the reader's backlog", env="BENCH_RECORDS", default=10_000, least=10)
+    records: int = setting("records in a reader's backlog", env="BENCH_RECORDS", default=10_000, least=10)
     seconds: int = setting("how long freshness and idling are watched", env="BENCH_SECONDS", default=30, least=1)
 
     @property
