@@ -21,7 +21,11 @@ from services.bigtable_reader.set_aside import SettingAside
 from shared.runtime.stop import Stop
 
 _ROWS: Final = 100
-"""Of one reading."""
+"""Of one reading, at most."""
+_BYTES: Final = 4_000_000
+"""Of one reading, about: fewer rows are read at once where they are large."""
+_WEIGHT: Final = 0.1
+"""Of one row in the average of their bytes."""
 _READINGS: Final = 8
 """At a time."""
 _WAITING: Final = 20_000
@@ -77,6 +81,8 @@ class ReadBack:
         self._readings: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._is_due = False
+        self._row_bytes = 0.0
+        """Of a row's image, on average, the latest counting most."""
 
     async def ask(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: int, stop: Stop) -> None:
         """Have a record's row read and its image published; confirms the place. Waits while too many wait already."""
@@ -126,7 +132,8 @@ class ReadBack:
         """
         batch: list[_Waiting] = []
         free = (row for row in self._waiting if row not in self._being_read)
-        for row in list(islice(free, self._rows_at_once)):
+        at_once = max(1, min(self._rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
+        for row in list(islice(free, at_once)):
             waiting = self._waiting.pop(row)
             self._records -= len(waiting.places)
             if waiting.held.ours:
@@ -152,6 +159,7 @@ class ReadBack:
                 refused.append(image)
                 set_aside.append(waiting)
             else:
+                self._row_bytes += _WEIGHT * (len(image.change.row or "") - self._row_bytes)
                 made, of = images.setdefault(id(image.header), ([], []))
                 made.append(image)
                 of.append(waiting)

@@ -132,6 +132,23 @@ def test_readings_are_bounded_in_rows_and_number_and_go_on_when_one_ends() -> No
     run_in_virtual_time(scenario())
 
 
+def test_of_large_rows_fewer_are_read_at_once() -> None:
+    async def scenario() -> None:
+        large: RowCells = {"f": {b"q": [CellVersion(1_000, b"v" * 3_000_000)]}}
+        reading = Reading(GatedRows(**{f"row {number}": large for number in range(12)}), rows_at_once=4, readings=1)
+        reading.rows.gate.set()
+        for number in range(12):
+            await reading.ask(b"row %d" % number, number + 1)
+        await some_turns()
+        sizes = [len(keys) for keys in reading.rows.readings]
+        assert sizes[0] == 4
+        assert sizes[-3:] == [1, 1, 1]
+        assert sizes == sorted(sizes, reverse=True)
+        assert reading.held.prefix.outstanding == 0
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_are_published() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))

@@ -1,0 +1,231 @@
+"""One partition: what its saved position says, how a stream goes on after a break, and how it ends."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from services.bigtable_reader.core.partitions import Piece, PieceId
+from services.bigtable_reader.core.records import (
+    ALL_KEYS,
+    Child,
+    CloseStream,
+    Heartbeat,
+    KeyRange,
+    Microseconds,
+    Position,
+    RangeToken,
+    StreamQuery,
+    StreamRecord,
+)
+from services.bigtable_reader.held import Held, Options
+from services.bigtable_reader.partition_reader import PartitionReader
+from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.set_aside import SettingAside
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_reader import EPOCH, FakeLetters, FakeMetrics, VirtualClock
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.readings import a_record, outputs
+
+SPLIT = CloseStream(
+    11,
+    "split",
+    (
+        Child(RangeToken(KeyRange(b"", b"m"), "left"), KeyRange(b"", b"m")),
+        Child(RangeToken(KeyRange(b"m", b""), "right"), KeyRange(b"m", b"")),
+    ),
+)
+
+
+class ScriptedStream:
+    """What each query of a partition is told, one after the other; then nothing more."""
+
+    def __init__(self, *answers: Sequence[StreamRecord | Exception]) -> None:
+        self.answers = list(answers)
+        self.queries: list[StreamQuery] = []
+
+    async def initial_partitions(self) -> Sequence[KeyRange]:
+        """Return the one partition."""
+        return [ALL_KEYS]
+
+    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the next answer."""
+        self.queries.append(query)
+        for record in self.answers.pop(0) if self.answers else ():
+            if isinstance(record, Exception):
+                raise record
+            yield record
+        await asyncio.sleep(1_000)
+
+
+class PublisherByHand:
+    """Confirms when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+
+    async def publish(self, _header: Header, _changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
+        """Take changes."""
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return self.waiting[-1]
+
+    async def close(self) -> None:
+        """End."""
+
+
+class Reading:
+    """A partition that is read, as a change log: every record is published at once."""
+
+    def __init__(self, *answers: Sequence[StreamRecord | Exception], end: Microseconds | None = None) -> None:
+        self.stream = ScriptedStream(*answers)
+        self.publisher = PublisherByHand()
+        self.table = PartitionTable(VirtualClock().now)
+        self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        self.failures: list[BaseException | None] = []
+        self._reader = PartitionReader(
+            stream=self.stream,
+            store=self.store,
+            publisher=self.publisher,
+            read_back=None,
+            set_aside=SettingAside(FakeLetters(), VirtualClock()),
+            outputs=outputs(images=False, entries=True),
+            clock=VirtualClock(),
+            metrics=FakeMetrics(),
+            options=Options(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
+            fail=self.failures.append,
+            renew=lambda: None,
+        )
+
+    async def begin(self, *, reconciled: bool = False) -> "asyncio.Task[None]":
+        """Claim the one piece and have it read."""
+        await self.store.begin([ALL_KEYS], EPOCH)
+        assert self.table.topology is not None
+        if reconciled:
+            piece = Piece(
+                id=PieceId("waited"),
+                range=ALL_KEYS,
+                position=Position((RangeToken(ALL_KEYS, "old"),)),
+                floor=0,
+                low_watermark=EPOCH,
+                reconciled=True,
+            )
+            self.table.become(msgspec.structs.replace(self.table.topology, pieces=(piece,)))
+        await self.store.survey()
+        (partition,) = await self.store.claim(self.table.topology.pieces)
+        self.held = Held(partition)
+        self.held.trusted_until = 1_000_000.0
+        task = asyncio.create_task(self._reader.follow(self.held, Stop()))
+        await asyncio.sleep(0.1)
+        return task
+
+    async def confirm(self, number: int) -> None:
+        """Confirm what was published as the ``number``th, from 0."""
+        self.publisher.waiting[number].set_result(None)
+        await asyncio.sleep(0.1)
+
+    def saved(self) -> str | None:
+        """Return the token of the position that would be saved now."""
+        tokens = self.held.progress(0).position.tokens
+        return tokens[0].token if tokens else None
+
+
+def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
+    async def scenario() -> None:
+        reading = Reading(
+            [a_record(b"a", 1), a_record(b"b", 2), Heartbeat("h", Microseconds(EPOCH + 9)), a_record(b"c", 3)]
+        )
+        task = await reading.begin()
+        await reading.confirm(1)
+        assert reading.saved() is None  # where it began
+        assert reading.held.prefix.low_watermark == EPOCH
+        await reading.confirm(0)
+        assert reading.saved() == "h"
+        assert reading.held.prefix.low_watermark == EPOCH + 9
+        await reading.confirm(2)
+        assert reading.saved() == "t3"
+        task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("broken", [TransientError("UNAVAILABLE"), CloseStream(13, "INTERNAL")])
+def test_after_a_break_it_goes_on_behind_what_was_read_though_that_is_not_confirmed(
+    broken: StreamRecord | Exception,
+) -> None:
+    async def scenario() -> None:
+        reading = Reading([a_record(b"a", 1), broken], [a_record(b"b", 2)])
+        task = await reading.begin()
+        await asyncio.sleep(20)
+        assert reading.stream.queries[1].position == Position((RangeToken(ALL_KEYS, "t1"),))
+        assert reading.saved() is None
+        await reading.confirm(1)
+        assert reading.saved() is None
+        await reading.confirm(0)
+        assert reading.saved() == "t2"
+        task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_its_end_is_recorded_after_everything_of_it_is_confirmed() -> None:
+    async def scenario() -> None:
+        reading = Reading([a_record(b"a", 1), SPLIT])
+        task = await reading.begin()
+        await asyncio.sleep(60)
+        assert reading.table.topology is not None
+        assert [piece.range for piece in reading.table.topology.pieces] == [ALL_KEYS]
+        await reading.confirm(0)
+        await task
+        assert [piece.range for piece in reading.table.topology.pieces] == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
+        assert reading.held.over
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_end_that_names_no_children_is_the_end_only_where_one_was_asked_for() -> None:
+    async def scenario() -> None:
+        end = Microseconds(EPOCH + 60_000_000)
+        reading = Reading([a_record(b"a", 1), CloseStream(0, "")], end=end)
+        task = await reading.begin()
+        await reading.confirm(0)
+        await task
+        (row,) = reading.table.rows.values()
+        assert row.low_watermark == end + 1
+        assert row.state == "RELEASED"
+
+        live = Reading([CloseStream(0, "")], [a_record(b"a", 1)])
+        task = await live.begin()
+        await asyncio.sleep(20)
+        assert len(live.stream.queries) == 2
+        task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_position_that_is_lost_stops_the_reader_and_nothing_of_it_is_given_up() -> None:
+    async def scenario() -> None:
+        reading = Reading([PositionLostError("too old")])
+        task = await reading.begin()
+        with pytest.raises(MisconfiguredError, match="too old"):
+            await task
+        assert len(reading.stream.queries) == 1
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_only_once() -> None:
+    async def scenario() -> None:
+        reading = Reading([PositionLostError("not known")], [PositionLostError("not known")])
+        task = await reading.begin(reconciled=True)
+        with pytest.raises(MisconfiguredError, match="not known"):
+            await task
+        first, second = (query.position for query in reading.stream.queries)
+        assert first.tokens
+        assert second.start is not None
+
+    run_in_virtual_time(scenario())
