@@ -95,3 +95,31 @@ def test_what_was_dropped_stays_dropped_and_a_table_made_again_is_another_one(tm
         assert again.run("SELECT * FROM w") == [(7,)]
         again.run("CREATE TABLE t (k INT64)")
         assert again.run("SELECT * FROM t") == []
+
+
+def test_values_of_every_type_are_kept(tmp_path: Path) -> None:
+    given = {"b": "1.5", "d": "2024-01-02", "h": "1:2:3", "i": "1-2 3 4:5:6.5", "g": "POINT(1 2)", "j": '{"a": 1}'}
+    fields = {"k": "int64", **dict.fromkeys(given, "string"), **CHANGE}
+    with running(tmp_path, signal.SIGKILL) as stand_in:
+        stand_in.run(
+            "CREATE TABLE t (k INT64, b BIGNUMERIC, d DATETIME, h TIME, i INTERVAL, g GEOGRAPHY, j JSON, "
+            "s STRUCT<r RANGE<TIMESTAMP>, j ARRAY<JSON>>, PRIMARY KEY (k) NOT ENFORCED) "
+            "OPTIONS (max_staleness = INTERVAL 10 MINUTE)"
+        )
+        stand_in.run("INSERT INTO t (k, s) VALUES (1, STRUCT(CAST(NULL AS RANGE<TIMESTAMP>), [JSON '2']))")
+        stand_in.append("t", fields, [change("UPSERT", "1", k=2, **given)])
+        schema = stand_in.client.get_table(f"{stand_in.dataset}.t").schema
+
+    with running(tmp_path, signal.SIGKILL, stand_in.dataset) as again:
+        assert again.client.get_table(f"{again.dataset}.t").schema == schema
+        again.control("POST", "applies/run")
+        [(key, *nothing, record), (_, *values, _)] = again.run("SELECT * FROM t ORDER BY k")
+        assert (key, nothing, record) == (1, [None] * 6, {"r": None, "j": [2]})
+        assert [str(value) for value in values] == [
+            "1.5",
+            "2024-01-02 00:00:00",
+            "01:02:03",
+            "relativedelta(years=+1, months=+2, days=+3, hours=+4, minutes=+5, seconds=+6, microseconds=+500000)",
+            "POINT(1 2)",
+            "{'a': 1}",
+        ]

@@ -179,10 +179,7 @@ def _adapt_type(node: exp.DataType) -> None:
         case _Type.GEOGRAPHY:
             node.replace(_held_as(GEOGRAPHY))
         case _Type.RANGE:
-            # What is inside has been put into DuckDB's terms already, or will be: only the name is looked at.
-            element = {_Type.DATE: "DATE"}.get(node.expressions[0].this, "DATETIME")
-            if node.expressions[0].this == _Type.TIMESTAMPTZ:
-                element = "TIMESTAMP"
+            element = node.expressions[0].sql(dialect="bigquery")  # not adapted yet: it comes after what it is in
             node.replace(_held_as(range_type(column_type(element))))
         case _:
             pass

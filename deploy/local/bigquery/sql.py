@@ -114,7 +114,7 @@ def _shorten_columns(statement: exp.Expr) -> None:
     """Take dataset and project off columns: ``dataset.table.column`` is one, ``table.column.field`` is none."""
     named = {(table.db.lower(), table.name.lower()) for table in statement.find_all(exp.Table) if table.db}
     for column in statement.find_all(exp.Column):
-        if (column.args.get("db") and (column.db.lower(), column.table.lower())) in named:
+        if (column.db.lower(), column.table.lower()) in named:
             column.set("db", None)
             column.set("catalog", None)
 
