@@ -69,7 +69,7 @@ def adapt(statement: exp.Expr, now: int) -> None:
             node.replace(replacement)
     for data_type in list(statement.find_all(exp.DataType)):
         _adapt_type(data_type)
-    for node in list(statement.find_all(*_TIMESTAMPS, *_DATETIMES)):
+    for node in reversed(list(statement.find_all(*_TIMESTAMPS, *_DATETIMES))):
         held_as = TIMESTAMP if isinstance(node, _TIMESTAMPS) else DATETIME
         node.replace(_cast(node.copy(), held_as))
 
