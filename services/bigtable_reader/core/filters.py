@@ -20,7 +20,7 @@ class Watched:
     def __init__(self, options: BigtableOptions) -> None:
         self._options = options
         self._prefixes = tuple(prefix.encode() for prefix in options.key_prefixes)
-        self._declared = frozenset(column.family for column in options.columns)
+        self._of_cells = frozenset(column.family for column in options.cell_columns)
         self._excluded = frozenset(options.excluded_columns)
         self._with_garbage = options.garbage_collection == "include"
         self._families: dict[str, bool] = {}
@@ -31,10 +31,10 @@ class Watched:
         return not self._prefixes or row_key.startswith(self._prefixes)
 
     def family(self, name: str) -> bool:
-        """Tell whether a family is watched: by its name, or for a column that is declared of it."""
+        """Tell whether a family is watched: as a JSON column, or for a column that is declared of a cell of it."""
         known = self._families.get(name)
         if known is None:
-            known = name in self._declared or self.as_json(name)
+            known = name in self._of_cells or self.as_json(name)
             if len(self._families) < _REMEMBERED:
                 self._families[name] = known
         return known
@@ -71,7 +71,7 @@ class Watched:
         if any(pattern == "*" or "[" in pattern for pattern in self._options.families):
             return None
         patterns = [_expression(pattern) for pattern in self._options.families]
-        named = [re.escape(name) for name in sorted(self._declared)]
+        named = [re.escape(name) for name in sorted(self._of_cells | self._options.family_columns.keys())]
         return "|".join(patterns + named) or None
 
     def _entry(self, entry: Entry) -> bool:

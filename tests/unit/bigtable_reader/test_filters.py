@@ -58,6 +58,13 @@ def test_a_family_with_a_column_of_its_own_is_a_json_column_whatever_the_pattern
     assert watched.family_pattern() == "a|b"
 
 
+def test_an_excluded_family_is_excluded_also_where_it_has_a_name_of_its_own() -> None:
+    watched = Watched(BigtableOptions(excluded_families=("b",), columns=(FamilyColumn(name="bee", family="b"),)))
+
+    assert not watched.as_json("b")
+    assert not watched.family("b")
+
+
 def test_entries_keep_their_places() -> None:
     watched = Watched(BigtableOptions(families=("f",), excluded_columns=(("f", b"x"),)))
     record = a_change(a_cell("g"), a_cell("f", b"x"), a_cell("f", b"y"), DeleteFamily("f"))
