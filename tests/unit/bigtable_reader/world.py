@@ -51,6 +51,8 @@ class Living:
     """A reader that runs."""
 
     way: Way
+    to_store: Way
+    """The partition table's own way: it may be out of reach while all else is not."""
     stop: Stop
     task: "asyncio.Task[None]"
 
@@ -73,7 +75,13 @@ class World:
         store = FakePartitionStore(self.partitions, "setup", LEASE, asyncio.get_running_loop().time)
         await store.begin(self.table.partitions, Microseconds(EPOCH - 60_000_000))
 
-    def start(self, life: Life | None = None, slowest: float | None = None) -> Living:
+    def start(
+        self,
+        life: Life | None = None,
+        slowest: float | None = None,
+        wrong_by: timedelta | None = None,
+        kind: type[Options] | None = None,
+    ) -> Living:
         """Start a reader, whose clock is wrong, on a way that is slow; some never notice that a lease is over."""
         self.started += 1
         owner = f"reader {self.started}"
@@ -83,23 +91,32 @@ class World:
             slowest=self.chance.choice((0.02, 0.5, 1.0)) if slowest is None else slowest,
             breaks=self.breaks,
         )
-        wrong_by = timedelta(seconds=self.chance.uniform(-60, 60))
+        to_store = Way(way.chance, way.life, slowest=way.slowest, breaks=way.breaks)
+
+        async def step() -> None:
+            await way.passable()
+            await to_store.step()
+
+        kind = kind or self.chance.choice((Options, Trusting))
+        skew = timedelta(seconds=self.chance.uniform(-60, 60)) if wrong_by is None else wrong_by
         reader = Reader(
             stream=FakeChangeStream(self.table, way),
-            store=FakePartitionStore(self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=way.step),
+            store=FakePartitionStore(self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step),
             rows=FakeRows(self.table, way),
             publisher=FakePublisher(self.topic, way),
             letters=FakeLetters(),
             subscriptions=FakeSubscriptions(),
             catalog=FakeCatalog(*FAMILIES),
             outputs=outputs(),
-            clock=VirtualClock(wrong_by),
+            clock=VirtualClock(skew),
             metrics=self.metrics,
             health=Health(),
-            options=self.chance.choice((Options, Trusting))(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)),
+            options=(kind or self.chance.choice((Options, Trusting)))(
+                owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)
+            ),
         )
         stop = Stop()
-        living = Living(way, stop, asyncio.create_task(reader.run(stop)))
+        living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)))
         self.readers.append(living)
         return living
 
@@ -108,6 +125,7 @@ class World:
         self.readers.remove(reader)
         reader.way.life.over = True
         reader.way.let_go()
+        reader.to_store.let_go()
         reader.task.cancel()
         with contextlib.suppress(CrashError, asyncio.CancelledError):
             await reader.task
