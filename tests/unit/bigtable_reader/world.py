@@ -66,6 +66,7 @@ class World:
     partitions: PartitionTable = field(default_factory=lambda: PartitionTable(VirtualClock().now))
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     readers: list[Living] = field(default_factory=list)
     started: int = 0
     breaks: float = 0.0
@@ -105,7 +106,7 @@ class World:
             rows=FakeRows(self.table, way),
             publisher=FakePublisher(self.topic, way),
             letters=FakeLetters(),
-            subscriptions=FakeSubscriptions(),
+            subscriptions=self.subscriptions,
             catalog=FakeCatalog(*FAMILIES),
             outputs=outputs(),
             clock=VirtualClock(skew),

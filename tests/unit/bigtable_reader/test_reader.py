@@ -1,0 +1,120 @@
+"""The loop around the partitions: shared fairly, stalled without delay, stopped quickly, ended when nothing holds."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from services.bigtable_reader.core.records import Microseconds, SetCell
+from services.bigtable_reader.held import Options
+from services.bigtable_reader.settings import Settings
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
+from tests.fakes.bigtable_reader import Bigtable
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.world import World
+
+CELL = SetCell("f", b"q", Microseconds(1_000), b"v")
+NEEDED = {
+    "GOOGLE_CLOUD_PROJECT": "p",
+    "BIGTABLE_INSTANCE": "i",
+    "BIGTABLE_TABLE": "weather",
+    "TOPIC": "changes",
+    "DEAD_LETTER_TOPIC": "dead",
+}
+
+
+async def a_world(*cuts: bytes) -> World:
+    world = World(Random(0), table=Bigtable(*cuts))
+    await world.begin()
+    return world
+
+
+def owners(world: World) -> Counter[str]:
+    """Return how many partitions each owner holds."""
+    return Counter(row.owner for row in world.partitions.rows.values() if row.state == "RUNNING")
+
+
+def test_what_one_reader_holds_is_shared_with_those_that_come_and_taken_over_from_those_that_go() -> None:
+    async def scenario() -> None:
+        world = await a_world(b"b", b"c", b"d")
+        first = world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(10)
+        assert owners(world) == {"reader 1": 4}
+        world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(20)
+        assert owners(world) == {"reader 1": 2, "reader 2": 2}
+        world.readers.remove(first)
+        first.stop.request()
+        stopped_at = asyncio.get_running_loop().time()
+        await first.task
+        assert asyncio.get_running_loop().time() - stopped_at < 10
+        await asyncio.sleep(5)  # given back: nobody waits for the end of a lease
+        assert owners(world) == {"reader 2": 4}
+        await world.end()
+        assert owners(world) == {}
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
+    async def scenario() -> None:
+        world = await a_world()
+        world.start(slowest=0.02)
+        await asyncio.sleep(10)
+        world.table.write(b"late", CELL, cluster="c2")  # on its way for a long time
+        await asyncio.sleep(600)
+        assert world.metrics.stalled_for > timedelta(minutes=5)
+        world.table.write(b"a", CELL)
+        await asyncio.sleep(5)
+        assert [change.key for change in world.topic.changes] == ['{"row_key":"a"}']
+        world.table.replicate()
+        await asyncio.sleep(20)
+        assert world.metrics.stalled_for < timedelta(seconds=20)
+        assert len(world.topic.changes) == 2
+        await world.end()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_topic_that_loses_what_is_published_ends_the_reader() -> None:
+    async def scenario() -> None:
+        world = await a_world()
+        reader = world.start(slowest=0.02)
+        await asyncio.sleep(100)
+        world.subscriptions.error = MisconfiguredError("no subscription")
+        world.table.write(b"a", CELL)
+        with pytest.raises(MisconfiguredError, match="no subscription"):
+            await reader.task
+        assert world.metrics.losing
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_partition_table_without_pieces_is_refused_with_what_to_do() -> None:
+    async def scenario() -> None:
+        reader = World(Random(0)).start()
+        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
+            await reader.task
+
+    run_in_virtual_time(scenario())
+
+
+def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unless_it_has_a_name() -> None:
+    settings = read_settings(Settings, NEEDED)
+    assert settings.stream_name == "weather"
+    assert settings.source == "//bigtable.googleapis.com/projects/p/instances/i/changeStreams/weather"
+    assert read_settings(Settings, NEEDED | {"CHANGE_STREAM_NAME": "blue"}).stream_name == "blue"
+    mistakes = {
+        "CHANGE_STREAM_NAME": "a#b",
+        "RESUME": "maybe",
+        "PARTITION_TABLE": "not a table",
+        "HEARTBEAT_INTERVAL": "1ms",
+    }
+    with pytest.raises(MisconfiguredError) as refused:
+        read_settings(Settings, NEEDED | mistakes)
+    assert all(name in str(refused.value) for name in mistakes)
+    with pytest.raises(MisconfiguredError, match="PARTITION_TABLE is the watched table"):
+        read_settings(Settings, NEEDED | {"PARTITION_TABLE": "weather"})
