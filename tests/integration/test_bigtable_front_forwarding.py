@@ -11,10 +11,8 @@ import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 from google.cloud.bigtable_v2 import types as data_types
 
-from deploy.local import emulators
 from deploy.local.bigtable_change_streams.server import serving
-from deploy.local.processes import Processes
-from tests.integration.bigtable_front import Front, ReadChangeStreamResponse, set_cell
+from tests.integration.bigtable_front import ReadChangeStreamResponse, set_cell
 
 pytestmark = pytest.mark.integration
 
@@ -160,16 +158,3 @@ def test_a_write_is_recorded_though_its_client_left_while_it_was_applied() -> No
                 return
 
     run(scene)
-
-
-def test_garbage_is_collected_by_itself_where_that_is_asked_for(new_processes: Processes) -> None:
-    with emulators.bigtable_front(new_processes, garbage_seconds="0.05") as address, Front(address) as front:
-        table = front.table("f", rules={"f": {"max_num_versions": 1}})
-        table.write(b"a", set_cell("f", b"q", b"1", 1_000), set_cell("f", b"q", b"2", 2_000))
-        stream = table.read(start=table.since)
-        next(stream)
-
-        (gone,) = next(stream).data_change.chunks
-
-        assert gone.mutation.delete_from_column.time_range.start_timestamp_micros == 1_000
-        assert table.rows() == {b"a": {("f", b"q", 2_000): b"2"}}

@@ -1,6 +1,8 @@
 """The two change-stream calls: what is asked for, and from where it is served.
 
-Source: google/bigtable/v2/bigtable.proto, GenerateInitialChangeStreamPartitions and ReadChangeStream.
+Source: google/bigtable/v2/bigtable.proto, GenerateInitialChangeStreamPartitions and ReadChangeStream. Not documented,
+and so our choice: an expired position is OUT_OF_RANGE, a start before the stream's creation and a token of an earlier
+epoch are INVALID_ARGUMENT, a partition that is not served as it is asked for gets its CloseStream at once.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
