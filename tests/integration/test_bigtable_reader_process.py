@@ -58,8 +58,8 @@ class Pipeline:
         self.processes.wait_until(lambda: _ready(reader) or None, "the reader", STARTS)
         return reader
 
-    def launch(self, **variables: str) -> Process:
-        """Start a reader."""
+    def launch(self, *arguments: str, **variables: str) -> Process:
+        """Start a reader, or a command beside it."""
         self.readers += 1
         environment = {
             "PYTHONPATH": str(ROOT),
@@ -76,8 +76,8 @@ class Pipeline:
             "WAIT_FOR_MERGE": "5s",
             "PORT": "0",
         }
-        arguments = [sys.executable, "-m", "services.bigtable_reader"]
-        return self.processes.start(f"reader_{self.readers}", arguments, environment | variables)
+        command = [sys.executable, "-m", "services.bigtable_reader", *arguments]
+        return self.processes.start(f"reader_{self.readers}", command, environment | variables)
 
     def pull(self) -> None:
         """Take what is on the subscription now, and apply it as a consumer does: by sequence."""
@@ -248,6 +248,22 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeli
         reader.end()
     reader = pipeline.start()  # nothing of a refused start was remembered
     assert '"first_start"' in reader.output()
+
+
+def test_doctor_and_status_tell_what_is_there_before_the_first_start_and_after_it(pipeline: Pipeline) -> None:
+    before = [pipeline.launch("doctor"), pipeline.launch("status", "--json")]
+    assert before[0].wait(STARTS) == 0, before[0].output()
+    assert before[1].wait(STARTS) == 1  # nobody reads
+    assert '"not started yet"' in before[1].output()
+    for command in before:
+        command.end()
+    pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
+    reader = pipeline.start()
+    pipeline.processes.wait_until(lambda: '"partition_claimed"' in reader.output() or None, "a claim", PATIENCE)
+    after = pipeline.launch("status")
+    assert after.wait(STARTS) == 0, after.output()
+    assert "1 RUNNING" in after.output()
+    assert "0:00:" in after.output()  # behind, and of the day that is kept
 
 
 def _ready(reader: Process) -> bool:
