@@ -26,15 +26,17 @@ PATIENCE: Final = timedelta(seconds=60)
 
 _SPANNER_BINARY: Final = Path("bin/cloud_spanner_emulator/emulator_main")
 _BIGTABLE_BINARY: Final = Path("platform/bigtable-emulator/cbtemulator")
+_EMULATORS: Final = ("Spanner", "Pub/Sub", "Bigtable")
 _PUBSUB_JARS: Final = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 _HOW_TO_GET: Final = (
-    "gcloud components install cloud-spanner-emulator pubsub-emulator, or with Google's apt repository: "
-    "apt-get install google-cloud-cli-spanner-emulator google-cloud-cli-pubsub-emulator"
+    "gcloud components install cloud-spanner-emulator pubsub-emulator bigtable, or with Google's apt repository: "
+    "apt-get install google-cloud-cli-spanner-emulator google-cloud-cli-pubsub-emulator "
+    "google-cloud-cli-bigtable-emulator"
 )
 
 
 def find_sdk(environment: Mapping[str, str]) -> Path:
-    """Return the Cloud SDK that holds both emulators; MisconfiguredError naming what is missing and how to get it.
+    """Return the Cloud SDK that holds the emulators; MisconfiguredError naming what is missing and how to get it.
 
     Looked for in CLOUDSDK_ROOT, in CLOUDSDK_ROOT_DIR, and where the `gcloud` on PATH belongs.
     """
@@ -46,13 +48,11 @@ def find_sdk(environment: Mapping[str, str]) -> Path:
             "the Cloud SDK was not found: set CLOUDSDK_ROOT to its directory or put `gcloud` on PATH. "
             f"To get it: https://cloud.google.com/sdk/docs/install, and then {_HOW_TO_GET}"
         )
-    for root in roots:
-        if (root / _SPANNER_BINARY).is_file() and _pubsub_jar(root):
+    there = [_emulators_in(root) for root in roots]
+    for root, found in zip(roots, there, strict=True):
+        if len(found) == len(_EMULATORS):
             return root
-    missing = [
-        *([] if any((root / _SPANNER_BINARY).is_file() for root in roots) else ["the Spanner emulator"]),
-        *([] if any(_pubsub_jar(root) for root in roots) else ["the Pub/Sub emulator"]),
-    ]
+    missing = [f"the {name} emulator" for name in _EMULATORS if not any(name in found for found in there)]
     raise MisconfiguredError(
         f"the Cloud SDK in {', '.join(map(str, roots))} lacks {' and '.join(missing) or 'one emulator each'}. "
         f"To get it: {_HOW_TO_GET}"
@@ -112,14 +112,9 @@ def pubsub_emulator(processes: Processes, heap: str = "512m") -> Iterator[str]:
 @contextmanager
 def bigtable_emulator(processes: Processes) -> Iterator[str]:
     """Run the Bigtable emulator and yield ``host:port``. The change-stream calls end it: use `bigtable_front`."""
-    sdk = find_sdk(processes.environment)
-    if not (sdk / _BIGTABLE_BINARY).is_file():
-        raise MisconfiguredError(
-            f"the Cloud SDK in {sdk} lacks the Bigtable emulator. To get it: gcloud components install bigtable, or "
-            "with Google's apt repository: apt-get install google-cloud-cli-bigtable-emulator"
-        )
+    binary = find_sdk(processes.environment) / _BIGTABLE_BINARY
     port = free_port()
-    process = processes.start("bigtable_emulator", [str(sdk / _BIGTABLE_BINARY), f"-host={HOST}", f"-port={port}"])
+    process = processes.start("bigtable_emulator", [str(binary), f"-host={HOST}", f"-port={port}"])
     try:
         processes.wait_until(lambda: listens(port), "the Bigtable emulator", PATIENCE)
         yield f"{HOST}:{port}"
@@ -190,6 +185,12 @@ def listens(port: int) -> bool:
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((HOST, port)) == 0
+
+
+def _emulators_in(root: Path) -> frozenset[str]:
+    """Return which of the emulators a Cloud SDK holds."""
+    there = ((root / _SPANNER_BINARY).is_file(), _pubsub_jar(root), (root / _BIGTABLE_BINARY).is_file())
+    return frozenset(name for name, found in zip(_EMULATORS, there, strict=True) if found)
 
 
 def _pubsub_jar(root: Path) -> Path | None:
