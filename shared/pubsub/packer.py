@@ -1,8 +1,10 @@
 """What is packed into which message, and when: a pure state machine that clocks itself.
 
 One publish is outstanding per ordering key, and what arrives meanwhile is the next one: alone when quiet, full when
-behind, with no timer. A request carries one ordering key (Pub/Sub refuses a mix, its emulator does not), so a key's
-order is the order of its requests, and a request that fails is sent again before anything later of its key.
+behind. A key may rest after a request, so that one that is busy makes fewer and fuller messages: what comes to it then
+waits until it has rested, or until a message is full; what comes to any other goes at once. A request carries one
+ordering key (Pub/Sub refuses a mix, its emulator does not), so a key's order is the order of its requests, and a
+request that fails is sent again before anything later of its key.
 """
 
 from collections import deque
@@ -88,13 +90,18 @@ class _Lane:
 
     waiting: deque[_Entry] = field(default_factory=deque)
     under_way: list[_Entry] = field(default_factory=list)
+    waiting_bytes: int = 0
+    resting: bool = False
+    due: bool = False
 
 
 class Packer:
     """Collects changes per ordering key and cuts them into requests."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, resting: bool = False) -> None:
+        """With ``resting`` a key rests from each request that is cut for it until `rested` says that it has."""
         self._limits = limits or Limits()
+        self._resting = resting
         self._lanes: dict[str, _Lane] = {}
         self._due: deque[str] = deque()  # keys with something waiting and nothing under way, longest waiting first
         self._under_way = 0
@@ -140,15 +147,26 @@ class Packer:
         lane = self._lanes[ordering_key]
         confirmed, lane.under_way = lane.under_way, []
         self._under_way -= 1
-        if lane.waiting:
-            self._due.append(ordering_key)
-        else:
-            del self._lanes[ordering_key]  # tables come and go; a quiet key costs nothing
+        self._settle(ordering_key, lane)
         done: list[Receipt] = []
         for entry in confirmed:
             self.outstanding_bytes -= entry.size
             self._count_down(entry.receipt, done)
         return done
+
+    def rested(self, ordering_key: str) -> None:
+        """Note that a key has rested since its last request."""
+        lane = self._lanes.get(ordering_key)
+        if lane is not None:
+            lane.resting = False
+            if not lane.under_way:
+                self._settle(ordering_key, lane)
+
+    def hurry(self) -> None:
+        """Let no key rest any more."""
+        self._resting = False
+        for key in list(self._lanes):
+            self.rested(key)
 
     def settle(self, receipt: Receipt) -> Sequence[Receipt]:
         """Note that one oversized change of a receipt is kept elsewhere; return the receipt if that was the last."""
@@ -175,12 +193,30 @@ class Packer:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
-        if not lane.waiting and not lane.under_way:
-            self._due.append(key)
         lane.waiting.append(entry)
+        lane.waiting_bytes += entry.size
         entry.receipt.size += entry.size
+        if not lane.under_way:
+            self._settle(key, lane)
+
+    def _settle(self, key: str, lane: _Lane) -> None:
+        """Let a key of which nothing is under way publish what waits, unless it rests and that is less than a message.
+
+        A key of which nothing waits is forgotten: tables come and go, and a quiet one costs nothing.
+        """
+        if not lane.waiting:
+            if not lane.resting:
+                del self._lanes[key]
+        elif not lane.due and (not lane.resting or self._fills_a_message(lane)):
+            lane.due = True
+            self._due.append(key)
+
+    def _fills_a_message(self, lane: _Lane) -> bool:
+        limits = self._limits
+        return len(lane.waiting) >= limits.changes_per_message or lane.waiting_bytes >= limits.bytes_per_message
 
     def _cut(self, key: str, lane: _Lane) -> Request:
+        lane.due, lane.resting = False, self._resting
         messages: list[Message] = []
         room = self._limits.bytes_per_request - _REQUEST_OVERHEAD
         overhead = _MESSAGE_OVERHEAD + len(key.encode())
@@ -190,6 +226,7 @@ class Packer:
                 break
             room -= size
             lane.under_way += cut
+            lane.waiting_bytes -= sum(entry.size for entry in cut)
             messages.append(Message(cut[0].header, [entry.change for entry in cut if entry.change is not None]))
         self._under_way += 1
         return Request(key, messages)

@@ -29,6 +29,11 @@ from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
 OUTSTANDING_BYTES: Final = 64 * 1024 * 1024
+REST: Final = timedelta(milliseconds=50)
+"""How long a key rests after a request, unless a message is full: so much later, at most, is what follows closely.
+
+A message costs both of its ends more than the changes in it do, and Pub/Sub counts each as a kilobyte at least.
+"""
 _TIMEOUT: Final = 30.0
 _LAST_CHANCE: Final = timedelta(seconds=8)  # of the ten seconds in which a stopped process has to be gone
 
@@ -47,6 +52,7 @@ class BatchPublisher:
         limits: Limits | None = None,
         outstanding_bytes: int = OUTSTANDING_BYTES,
         last_chance: timedelta = _LAST_CHANCE,
+        rest: timedelta = REST,
         clock: Clock | None = None,
     ) -> None:
         self._stub = publish_stub(channel)
@@ -55,7 +61,8 @@ class BatchPublisher:
         self._stop = stop
         self._failed_in = failed_in
         self._clock = clock or SystemClock()
-        self._packer = Packer(limits)
+        self._packer = Packer(limits, resting=rest > timedelta())
+        self._rest = rest.total_seconds()
         self._most_outstanding = outstanding_bytes
         self._last_chance = last_chance
         self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
@@ -97,6 +104,7 @@ class BatchPublisher:
     async def close(self) -> None:
         """Publish what is left for some seconds, then return; the futures of what is not confirmed by then fail."""
         self._closed = True
+        self._packer.hurry()
         self._pump()
         last_chance = asyncio.ensure_future(asyncio.sleep(self._last_chance.total_seconds()))
         while self._tasks and not last_chance.done():
@@ -119,6 +127,12 @@ class BatchPublisher:
         if self._error is None:
             for request in self._packer.requests():
                 self._start(self._publish(request))
+                if self._rest and not self._closed:
+                    asyncio.get_running_loop().call_later(self._rest, self._rested, request.ordering_key)
+
+    def _rested(self, key: str) -> None:
+        self._packer.rested(key)
+        self._pump()
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -32,9 +32,11 @@ class Packing(RuleBasedStateMachine):
     receipts = Bundle("receipts")
     oversized = Bundle("oversized")
 
+    resting = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.packer = Packer(SMALL)
+        self.packer = Packer(SMALL, resting=self.resting)
         self.numbers = iter(range(1, 1_000_000))
         self.added: dict[str, list[str]] = defaultdict(list)
         self.published: dict[str, list[str]] = defaultdict(list)
@@ -126,6 +128,7 @@ class Packing(RuleBasedStateMachine):
         assert self.packer.idle == (not self.waiting_for)
 
     def teardown(self) -> None:
+        self.packer.hurry()
         self.publish()
         while self.under_way:
             self.confirm_key(min(self.under_way))
@@ -134,8 +137,20 @@ class Packing(RuleBasedStateMachine):
         assert self.packer.outstanding_bytes == 0
 
 
+class PackingWithRests(Packing):
+    """The same where keys rest, and have rested at any time, also one of which nothing is known."""
+
+    resting = True
+
+    @rule(key=st.sampled_from(KEYS))
+    def rest(self, key: str) -> None:
+        self.packer.rested(key)
+
+
 TestPacking = Packing.TestCase
 TestPacking.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPackingWithRests = PackingWithRests.TestCase
+TestPackingWithRests.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 def test_a_request_carries_one_ordering_key_only() -> None:
@@ -162,6 +177,64 @@ def test_what_arrives_while_a_publish_is_outstanding_is_the_next_batch() -> None
     second = list(packer.requests())
 
     assert [len(request.messages[0].changes) for request in first + second] == [1, 3]
+
+
+def test_what_comes_to_a_key_that_rests_waits_until_it_has_rested() -> None:
+    packer = Packer(resting=True)
+    packer.add(a_header(), [("k", a_change(1))])
+    first = list(packer.requests())
+    packer.confirm("k")
+    for number in (2, 3):
+        packer.add(a_header(), [("k", a_change(number)), ("other", a_change(number))])
+
+    others = list(packer.requests())
+    packer.rested("k")
+    second = list(packer.requests())
+
+    assert [one.ordering_key for one in first + others + second] == ["k", "other", "k"]
+    assert [len(one.messages[0].changes) for one in first + others + second] == [1, 2, 2]
+
+
+def test_a_key_that_has_rested_while_its_request_was_under_way_goes_on_at_once() -> None:
+    packer = Packer(resting=True)
+    packer.add(a_header(), [("k", a_change(1))])
+    list(packer.requests())
+    packer.add(a_header(), [("k", a_change(2))])
+    packer.rested("k")
+
+    assert list(packer.requests()) == []
+    packer.confirm("k")
+    assert [one.ordering_key for one in packer.requests()] == ["k"]
+
+
+@pytest.mark.parametrize("limits", [Limits(changes_per_message=3), Limits(bytes_per_message=900)])
+def test_a_full_message_rests_no_longer(limits: Limits) -> None:
+    packer = Packer(limits, resting=True)
+    packer.add(a_header(), [("k", a_change(1))])
+    list(packer.requests())
+    packer.confirm("k")
+    published = []
+    for number in (2, 3, 4):
+        packer.add(a_header(), [("k", sized(number, 100))])
+        published.append(len(list(packer.requests())))
+
+    assert published == [0, 0, 1]
+
+
+def test_who_is_in_a_hurry_rests_no_more() -> None:
+    packer = Packer(resting=True)
+    for number in (1, 2):
+        packer.add(a_header(), [("k", a_change(number))])
+        list(packer.requests())
+        packer.confirm("k")
+    packer.hurry()
+
+    (request,) = packer.requests()
+    packer.confirm("k")
+    packer.add(a_header(), [("k", a_change(3))])
+
+    assert len(request.messages[0].changes) == 1
+    assert len(list(packer.requests())) == 1
 
 
 def test_one_change_per_message_still_fills_a_request() -> None:

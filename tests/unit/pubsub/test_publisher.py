@@ -151,6 +151,29 @@ async def test_publishing_waits_for_room_and_goes_on_in_the_order_in_which_it_wa
 
 
 @in_a_loop
+async def test_a_key_rests_after_a_request_and_what_comes_meanwhile_is_one_message() -> None:
+    world = World(rest=timedelta(hours=1))
+    async with world.publisher as publisher:
+        await (await publisher.publish(a_header(), [("k", a_change(1))]))
+        resting = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in (2, 3)]
+        await (await publisher.publish(a_header(), [("other", a_change(4))]))
+        await turns()
+        assert not any(future.done() for future in resting)
+    await asyncio.gather(*resting)  # who ends does not rest
+
+    assert [len(decode_batch(one.messages[0].data)) for one in world.channel.confirmed] == [1, 1, 2]
+
+
+@in_a_loop
+async def test_a_key_that_has_rested_publishes_by_itself() -> None:
+    world = World(rest=timedelta(milliseconds=1))
+    async with world.publisher as publisher:
+        for number in range(3):
+            await (await publisher.publish(a_header(), [("k", a_change(number))]))
+        assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(3)]
+
+
+@in_a_loop
 async def test_misconfigured_fails_everything_that_waits_and_everything_later() -> None:
     world = World(outstanding_bytes=1)
     world.channel.open.clear()
