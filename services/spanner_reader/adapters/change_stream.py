@@ -80,11 +80,11 @@ class SpannerChangeStream:
         # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
         patience = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
         responses: Any = None
-        with self._errors(query):
+        with self._errors(query), self._database.streaming() as client:
             try:
                 statement = change_stream_query(self._change_stream, query, self._database.dialect)
                 request: ExecuteSqlRequest = statement.request(await self._database.session(), _STRONG)
-                responses = await self._database.client.execute_streaming_sql(
+                responses = await client.execute_streaming_sql(
                     request,
                     retry=None,
                     timeout=None,  # the client's own is an hour, and a live partition may last longer

@@ -37,11 +37,17 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
 DDL_TIMEOUT: Final = 120.0
+STREAMS_PER_CONNECTION: Final = 50
+"""A connection to Google's front ends carries a hundred calls at once; one more would wait, silently, for ever."""
 
 COMMIT_TIMESTAMP: Final = "spanner.commit_timestamp()"
 """What a column that allows it is set to, to hold the commit timestamp of the writing transaction."""
 
-_UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS: Final = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # channels with the same options would otherwise share one connection
+]
 _SERVICE: Final = "spanner.googleapis.com:443"
 # A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
 _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
@@ -105,21 +111,47 @@ class Statement:
         )
 
 
+class _Connection:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.client = SpannerAsyncClient(transport=SpannerGrpcAsyncIOTransport(channel=channel))
+        self.streams = 0
+
+
 class Channels:
-    """The connection to Spanner that everything here shares; to an emulator if one is named."""
+    """The connections to Spanner that everything here shares; to an emulator if one is named."""
 
     def __init__(self, emulator_host: str | None) -> None:
-        if emulator_host:
-            self._channel = grpc.aio.insecure_channel(emulator_host, options=_UNLIMITED)
-        else:
-            with spanner_errors("connect to Spanner"):
-                self._channel = SpannerGrpcAsyncIOTransport.create_channel(_SERVICE, options=_UNLIMITED + _KEEPALIVE)
-        self.client = SpannerAsyncClient(transport=SpannerGrpcAsyncIOTransport(channel=self._channel))
-        self.admin = DatabaseAdminAsyncClient(transport=DatabaseAdminGrpcAsyncIOTransport(channel=self._channel))
+        self._emulator_host = emulator_host
+        self._calls = self._open()
+        self._streaming: list[_Connection] = []
+        self.client = self._calls.client
+        admin = DatabaseAdminGrpcAsyncIOTransport(channel=self._calls.channel)
+        self.admin = DatabaseAdminAsyncClient(transport=admin)
+
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[SpannerAsyncClient]:
+        """Yield a client for one call that does not end by itself, on a connection that has room for it."""
+        connection = min(self._streaming, key=lambda one: one.streams, default=None)
+        if connection is None or connection.streams >= STREAMS_PER_CONNECTION:
+            connection = self._open()
+            self._streaming.append(connection)
+        connection.streams += 1
+        try:
+            yield connection.client
+        finally:
+            connection.streams -= 1
 
     async def close(self) -> None:
-        """Close the connection."""
-        await self._channel.close(None)
+        """Close the connections; calls on them are cancelled."""
+        for connection in (self._calls, *self._streaming):
+            await connection.channel.close(None)
+
+    def _open(self) -> _Connection:
+        if self._emulator_host:
+            return _Connection(grpc.aio.insecure_channel(self._emulator_host, options=_OPTIONS))
+        with spanner_errors("connect to Spanner"):
+            return _Connection(SpannerGrpcAsyncIOTransport.create_channel(_SERVICE, options=_OPTIONS + _KEEPALIVE))
 
 
 class Database:
@@ -129,6 +161,7 @@ class Database:
         self.name = name
         self.dialect = dialect
         self.client = channels.client
+        self.streaming = channels.streaming
         self._admin = channels.admin
         self._session: str | None = None
         self._making_session = asyncio.Lock()

@@ -1,0 +1,105 @@
+"""The connections to Spanner, against a server that holds its streams open and sees who asks for what."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
+
+from services.spanner_reader.adapters.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.connection import STREAMS_PER_CONNECTION, Channels, Database
+from services.spanner_reader.core.records import PartitionToken, StreamQuery
+from shared.contracts.timestamps import Nanoseconds
+
+pytestmark = pytest.mark.integration
+
+STREAMS = 2 * STREAMS_PER_CONNECTION + 1
+
+
+class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Makes sessions, and keeps streams open without a word; counts these by connection."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
+        self.moved = asyncio.Event()
+
+    def service(self, handler_call_details: Any) -> Any:
+        if handler_call_details.method.endswith("ExecuteStreamingSql"):
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream, ExecuteSqlRequest.pb().FromString, PartialResultSet.pb().SerializeToString
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
+        )
+
+    async def _session(self, request: Any, context: Any) -> Any:
+        return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
+
+    async def _stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.open[context.peer()] += 1
+        self.moved.set()
+        try:
+            await asyncio.Event().wait()
+            yield PartialResultSet.pb()()
+        finally:
+            self.open[context.peer()] -= 1
+            self.moved.set()
+
+    async def has(self, streams: int) -> None:
+        """Wait until so many are open."""
+        async with asyncio.timeout(60):
+            while self.open.total() != streams:
+                self.moved.clear()
+                await self.moved.wait()
+
+
+async def first_record(stream: SpannerChangeStream, number: int) -> None:
+    """Read a partition that says nothing."""
+    query = StreamQuery(PartitionToken(f"p{number}"), Nanoseconds(1_700_000_000 * 10**9), None, 300_000)
+    records: AsyncGenerator[Any, None] = stream.read(query)
+    async with aclosing(records):
+        await anext(records)
+
+
+async def scenario() -> tuple[dict[str, int], int, dict[str, int]]:
+    """Read more partitions than two connections carry; give most up, and read some more."""
+    handler = Server()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channels = Channels(f"127.0.0.1:{port}")
+    try:
+        database = Database("projects/p/instances/i/databases/d", channels)
+        stream = SpannerChangeStream(database, "everything")
+        readers = [asyncio.create_task(first_record(stream, number)) for number in range(STREAMS)]
+        await handler.has(STREAMS)
+        all_open = +handler.open
+        for reader in readers[1:]:
+            reader.cancel()
+        await handler.has(1)
+        peers = len(all_open)
+        readers += [asyncio.create_task(first_record(stream, number)) for number in range(STREAMS - 1)]
+        await handler.has(STREAMS)
+        again = +handler.open
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        return dict(all_open), peers, dict(again)
+    finally:
+        await channels.close()
+        await server.stop(None)
+
+
+def test_no_connection_carries_more_partitions_than_it_can_and_room_is_used_again() -> None:
+    first, peers, again = asyncio.run(scenario())
+
+    assert sum(first.values()) == STREAMS
+    assert max(first.values()) <= STREAMS_PER_CONNECTION
+    assert peers == 3
+    assert again.keys() == first.keys()
+    assert max(again.values()) <= STREAMS_PER_CONNECTION
