@@ -17,7 +17,7 @@ from services.cdc_consumer.core.entries import entry_columns
 from services.cdc_consumer.core.history import history_columns
 from services.cdc_consumer.core.json_array import json_arrays
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
-from services.cdc_consumer.core.poison import Poison, oldest_safe, poison_change
+from services.cdc_consumer.core.poison import SAFE_MICROSECONDS, Poison, oldest_safe, poison_change
 from services.cdc_consumer.core.sequence_array import are_sequences
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
@@ -87,7 +87,7 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
     is of a newer format, or the plan ignores a column of a key.
     """
     batches, poison = _envelopes(messages.column("data").to_pylist())
-    grouped = _grouped(batches, _replayed(messages.column("attributes")), plan)
+    grouped = _grouped(batches, _replayed(messages.column("attributes")) | _held_back(batches, messages), plan)
     poison += grouped.poison
     tables: list[TableChanges] = []
     for group in grouped.groups:
@@ -127,7 +127,7 @@ class _Group:
     messages: list[int] = field(default_factory=list)
     batches: list[ChangeBatch] = field(default_factory=list)
     live: list[bool] = field(default_factory=list)
-    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's or a replay's."""
+    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's, a replay's, or was held back."""
 
 
 def _replayed(attributes: pa.ChunkedArray) -> frozenset[int]:
@@ -135,6 +135,24 @@ def _replayed(attributes: pa.ChunkedArray) -> frozenset[int]:
     if not any(pc.any(pc.equal(chunk.keys, REPLAY_OF)).as_py() for chunk in attributes.chunks):
         return frozenset()
     return frozenset(index for index, each in enumerate(attributes.to_pylist()) if REPLAY_OF in dict(each or ()))
+
+
+def _held_back(batches: Mapping[int, ChangeBatch], messages: pa.Table) -> frozenset[int]:
+    """Return the messages with an image that was stamped long before it was published.
+
+    Who sends such a one was away meanwhile, and what another has read since may be applied already: a delete too, that
+    is forgotten by now. The texts of stamps sort as the stamps do.
+    """
+    images = [index for index, batch in batches.items() if batch.header.content == "images" and batch.sequence]
+    if not images:
+        return frozenset()
+    published = messages.column("publish_time").cast(pa.int64()).to_pylist()
+    return frozenset(
+        index
+        for index in images
+        if published[index] is not None
+        and min(batches[index].sequence) < f"{max(0, published[index] - SAFE_MICROSECONDS):016X}"
+    )
 
 
 def _envelopes(data: Iterable[bytes | None]) -> tuple[dict[int, ChangeBatch], list[Poison]]:
@@ -156,7 +174,7 @@ class _Grouped:
     left_out: Counter[tuple[str, Content]] = field(default_factory=Counter)
 
 
-def _grouped(batches: Mapping[int, ChangeBatch], replayed: frozenset[int], plan: Plan) -> _Grouped:
+def _grouped(batches: Mapping[int, ChangeBatch], late: frozenset[int], plan: Plan) -> _Grouped:
     """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
     groups: dict[Destinations, _Group] = {}
     by_header: dict[bytes, _Group | PoisonRecordError | None] = {}
@@ -174,7 +192,7 @@ def _grouped(batches: Mapping[int, ChangeBatch], replayed: frozenset[int], plan:
             case _Group() as group:
                 group.messages.append(index)
                 group.batches.append(batch)
-                group.live.append(batch.header.origin == "stream" and index not in replayed)
+                group.live.append(batch.header.origin == "stream" and index not in late)
     found.groups = list(groups.values())
     return found
 
@@ -229,7 +247,8 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[Sequence[TableChange
         refusals.refuse_where(
             too_old(live, op, commit, now),
             Reason.TOO_OLD_TO_BE_SAFE,
-            "an upsert of a snapshot or a replay, older than deletes are remembered: it could bring a deleted row back",
+            "an upsert of a snapshot or a replay, or held back for days, and older than deletes are remembered: "
+            "it could bring a deleted row back",
         )
     if wanted.header.content == "entries":
         refusals.refuse_where(pc.equal(op, "DELETE"), Reason.BAD_CHANGE, "a delete among the entries of a change log")

@@ -14,6 +14,7 @@ from shared.contracts.timestamps import Nanoseconds, microseconds
 
 SAFE_AGE: Final = timedelta(hours=46)
 """BigQuery remembers a delete for two days; an older upsert could bring the deleted row back. Two hours are margin."""
+SAFE_MICROSECONDS: Final = SAFE_AGE // timedelta(microseconds=1)
 
 _TEXT_LIMIT: Final = 1024  # bytes; an attribute on the dead-letter topic holds no more
 
@@ -62,7 +63,7 @@ def key_text(batch: ChangeBatch, change: int) -> str:
 
 def oldest_safe(now: Nanoseconds) -> int:
     """Return the commit timestamp, in microseconds, before which an upsert may meet no remembered delete."""
-    return microseconds(now) - SAFE_AGE // timedelta(microseconds=1)
+    return microseconds(now) - SAFE_MICROSECONDS
 
 
 def _cut(text: str) -> str:

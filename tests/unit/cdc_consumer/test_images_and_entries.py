@@ -1,8 +1,10 @@
 """Images of rows and entries of change logs: images make mirrors only, entries are appended as they came."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
-from shared.contracts.timestamps import microseconds
+from shared.contracts.timestamps import Nanoseconds, microseconds
 from tests.builders import a_change, a_header, a_message
 from tests.unit.cdc_consumer.wire import (
     AN_HOUR_LATER,
@@ -155,6 +157,35 @@ def test_an_entry_is_never_too_old_for_nothing_that_is_appended_can_undo_a_delet
     header = structs.replace(entries_header(), origin="snapshot")
 
     assert len(decoded(mode("both"), header, structs.replace(old, commit_timestamp="2023-01-02T03:04:05Z"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("stamped", "refused"),
+    [
+        (timedelta(), False),  # days late in all, but stamped when it was published: whoever is newer comes after it
+        (timedelta(hours=45), False),
+        (timedelta(hours=47), True),  # its reader slept
+    ],
+)
+def test_an_image_that_was_held_back_for_days_is_too_old_and_a_late_one_is_not(
+    stamped: timedelta, refused: bool
+) -> None:
+    now = datetime(2024, 1, 12, tzinfo=UTC)
+    published = now - timedelta(hours=1)
+    stamp = int((published - stamped).timestamp() * 1_000_000)
+    changes = [
+        upsert(1, {"note": "a"}, sequence=stamp, committed="2024-01-02T03:04:05Z"),
+        delete(2, sequence=stamp, committed="2024-01-02T03:04:05Z"),
+    ]
+    messages = messages_of(batch_of(changes, images_of(header_of())))
+    at = pa.array([published], pa.timestamp("us", tz="UTC"))
+    messages = messages.set_column(messages.schema.get_field_index("publish_time"), "publish_time", at)
+
+    found = decode_messages(messages, Nanoseconds(int(now.timestamp()) * 10**9), mode("mirror"))
+
+    assert [each.reason for each in found.poison] == [Reason.TOO_OLD_TO_BE_SAFE] * refused
+    kept = ["DELETE"] if refused else ["UPSERT", "DELETE"]
+    assert found.tables[0].rows["_CHANGE_TYPE"].to_pylist() == kept
 
 
 @pytest.mark.parametrize("name", ["big_query_commit_timestamp", "Millrace_Repeat", "_millrace_sequence"])
