@@ -27,6 +27,9 @@ ACCEPTED_TARGET = 80_000
 APPLIED_TARGET = 30_000
 ZIPF_TARGET = 0.4
 KINDS = ("uniform", "zipf")
+SLOW_RATE = 10_000
+_SLOW_SHARE = 3
+"""The backlog that is packed slowly has a third as many changes as the others."""
 _WARM_UP_SHARE = 3
 """The warm-up has a third as many changes as a run: Spark's workers are there then, and the JVM has compiled."""
 
@@ -49,21 +52,25 @@ class Backlogs:
     warm_up: Backlog
     uniform: Sequence[Backlog]
     zipf: Sequence[Backlog]
+    slow: Sequence[Backlog]
+    """Of uniform keys, packed at `SLOW_RATE`; they are drained to accepted only."""
     final: Mapping[str, Mapping[int, int]]
     """By table and key, which change is to be there in the end."""
 
     def of(self, kind: str) -> Sequence[Backlog]:
         """Return the backlogs of a kind."""
-        return self.zipf if kind == "zipf" else self.uniform
+        return {"zipf": self.zipf, "slow": self.slow}.get(kind, self.uniform)
 
 
 def pack_backlogs(platform: Platform, sizes: Sizes, kinds: Sequence[str] = KINDS) -> Backlogs:
     """Pack a warm-up and the backlogs of each kind."""
-    workload = Workload(sizes.keys, seed=1)
+    workload, apart = Workload(sizes.keys, seed=1), Workload(sizes.keys, seed=2)
 
     def packed(name: str, changes: int, kind: str) -> Backlog:
-        records = workload.records(changes, zipf=kind == "zipf")
-        backlog = pack(platform.pubsub, PROJECT, f"packed-{name}", records, sizes.rate, platform.processes.stop)
+        slow = kind == "slow"
+        records = (apart if slow else workload).records(changes // (_SLOW_SHARE if slow else 1), zipf=kind == "zipf")
+        rate = min(SLOW_RATE, sizes.rate) if slow else sizes.rate
+        backlog = pack(platform.pubsub, PROJECT, f"packed-{name}", records, rate, platform.processes.stop)
         platform.processes.check()
         platform.say(f"  {name}: {backlog}")
         return backlog
@@ -72,13 +79,13 @@ def pack_backlogs(platform: Platform, sizes: Sizes, kinds: Sequence[str] = KINDS
     runs = {
         kind: [packed(f"{kind}-{number}", sizes.changes, kind) for number in range(1, sizes.runs + 1)] for kind in kinds
     }
-    return Backlogs(warm_up, runs.get("uniform", []), runs.get("zipf", []), workload.rows)
+    return Backlogs(warm_up, runs.get("uniform", []), runs.get("zipf", []), runs.get("slow", []), workload.rows)
 
 
 def measure_drain(platform: Platform, sizes: Sizes) -> list[Measured]:
     """Measure both distributions of keys, to accepted and to applied, each uniform run with one of the baseline."""
     baseline = Baseline(platform, sizes)
-    backlogs = pack_backlogs(platform, sizes)
+    backlogs = pack_backlogs(platform, sizes, (*KINDS, "slow"))
     accepted, slow_to_accepted = _accepted(platform, backlogs, baseline)
     applied, slow_to_applied = _applied(platform, backlogs, baseline)
     found: list[Measured] = []
@@ -111,17 +118,25 @@ def measure_drain(platform: Platform, sizes: Sizes) -> list[Measured]:
                 note=f"{sizes.keys:,} keys{'' if uniform else ', exponent 1.1'}",
             ),
         ]
+    found.append(
+        Measured(
+            name=f"drain.accepted.packed_at_{SLOW_RATE}",
+            unit="changes/s",
+            runs=accepted["slow"].rates,
+            note=f"uniform keys, null write server, {_sizes(backlogs.slow)}",
+        )
+    )
     return found
 
 
 def _accepted(platform: Platform, backlogs: Backlogs, baseline: "Baseline") -> tuple[dict[str, Drained], list[float]]:
     pipeline = platform.pipeline("accepted", null=True)
-    found, slow = {kind: Drained() for kind in KINDS}, []
+    found, slow = {kind: Drained() for kind in (*KINDS, "slow")}, []
     with running_consumer(platform, pipeline, "consumer-accepted") as consumer:
         drain_to_accepted(platform, pipeline, consumer, backlogs.warm_up, Drained())
-        for kind in KINDS:
+        for kind, drained in found.items():
             for backlog in backlogs.of(kind):
-                drain_to_accepted(platform, pipeline, consumer, backlog, found[kind])
+                drain_to_accepted(platform, pipeline, consumer, backlog, drained)
                 if kind == "uniform":
                     with held(consumer):
                         slow.append(baseline.run(platform.null.address))

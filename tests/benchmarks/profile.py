@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.benchmarks.cpu import jvm_threads
 from tests.benchmarks.drain import Backlogs, Drained, drain_to_accepted, pack_backlogs
 from tests.benchmarks.pipelines import SAMPLES, Platform, running_consumer
-from tests.benchmarks.reader import fresh_source, pipeline_of, read_backlog, running_reader, running_spanner
+from tests.benchmarks.reader import STOPPED, fresh_source, pipeline_of, read_backlog, running_reader, running_spanner
 from tests.benchmarks.results import profile_table
 from tests.benchmarks.sizes import Sizes
 
@@ -58,7 +58,7 @@ def _reader(platform: Platform, sizes: Sizes) -> Stages:
     directory = _directory(platform, "samples-reader")
     with running_spanner(platform) as instance, fresh_source(instance, "profile") as source:
         pipeline = pipeline_of(platform, "profile-reader", source)
-        samples = {SAMPLES: str(directory)}
+        samples = {SAMPLES: str(directory), **STOPPED}
         with running_reader(platform, pipeline, source.database.now(), "reader-profile", **samples) as reader:
             before: Mapping[str, tuple[float, float]] = {}
 

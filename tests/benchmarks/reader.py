@@ -21,6 +21,8 @@ from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import CHANGE_STREAM, TABLES, row_values, spanner_schema
 
 INSTANCE = "bench"
+STOPPED = {"LEASE_DURATION": "10m"}
+"""What a reader is told that is stopped for a while and must not lose its leases."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ def pipeline_of(platform: Platform, name: str, source: Source) -> Pipeline:
 def running_reader(
     platform: Platform, pipeline: Pipeline, start: Nanoseconds, name: str, **more: str
 ) -> Iterator[Service]:
-    """Run the reader of a pipeline."""
-    environment = {**pipeline.reader_environment(start), "LEASE_DURATION": "10m", **more}
+    """Run the reader of a pipeline; ``more`` are settings, and variables."""
+    environment = {**pipeline.reader_environment(start), **more}
     with running_service(platform.processes, READER, name, environment) as service:
         yield service
 
@@ -80,7 +82,7 @@ def measure_reader(platform: Platform, sizes: Sizes) -> list[Measured]:
             with fresh_source(instance, f"reader-{number}") as source:
                 pipeline = pipeline_of(platform, f"reader-{number}", source)
                 start = source.database.now()
-                with running_reader(platform, pipeline, start, f"reader-{number}") as reader:
+                with running_reader(platform, pipeline, start, f"reader-{number}", **STOPPED) as reader:
                     ours.append(read_backlog(platform, source, reader, sizes.records))
                 theirs.append(_baseline(platform, pipeline, start, source.database.now()))
             platform.say(f"  reader {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
