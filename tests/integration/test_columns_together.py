@@ -66,6 +66,13 @@ def _apply_at_once(
         return list(pool.map(task, itertools.count(), columns_of_tasks))
 
 
+def _alterations(stand_in: StandIn) -> dict[str, int]:
+    """Return how often each table was altered, as the stand-in counts it."""
+    prefix = f"{PROJECT}.{stand_in.dataset}."
+    tables = stand_in.control("GET", "stats")["tables"]
+    return {name.removeprefix(prefix): counts["alterations"] for name, counts in tables.items() if prefix in name}
+
+
 def test_each_task_adds_its_own_and_no_row_loses_a_value(stand_in: StandIn, bigquery_stand_in: tuple[str, str]) -> None:
     columns = [[f"only_{number}", "shared_by_all"] for number in range(_TASKS)]
     tables = ["planes", "pilots"]
@@ -79,6 +86,9 @@ def test_each_task_adds_its_own_and_no_row_loses_a_value(stand_in: StandIn, bigq
     )
     wanted = [(table, name) for table in tables for name in ["shared_by_all", *(f"only_{n}" for n in range(_TASKS))]]
     assert added == Counter(wanted)  # each once, though all tasks lacked it at the same moment
+    altered = _alterations(stand_in)
+    assert set(altered) == set(tables)
+    assert all(1 <= times <= _TASKS for times in altered.values()), "at most one for each set of columns"
     for table in tables:
         names = ", ".join(f"only_{number}" for number in range(_TASKS))
         rows = stand_in.run(f"SELECT id, shared_by_all, {names} FROM {table} ORDER BY id")
@@ -86,6 +96,20 @@ def test_each_task_adds_its_own_and_no_row_loses_a_value(stand_in: StandIn, bigq
             (n, f"shared_by_all of {n}", *(f"only_{n} of {n}" if n == other else None for other in range(_TASKS)))
             for n in range(_TASKS)
         ]
+
+
+def test_what_all_tasks_lack_at_once_is_added_by_one_alteration(
+    stand_in: StandIn, bigquery_stand_in: tuple[str, str]
+) -> None:
+    tables = ["planes", "pilots"]
+    _apply_at_once(bigquery_stand_in, stand_in.dataset, [[]], tables)
+    assert _alterations(stand_in) == dict.fromkeys(tables, 0)
+
+    for number, columns in enumerate((["colour", "age"], ["colour", "age", "owner"]), 1):
+        counts = _apply_at_once(bigquery_stand_in, stand_in.dataset, [columns] * _TASKS, tables)
+
+        assert [(one.acked, one.put_off) for one in counts] == [(len(tables), 0)] * _TASKS
+        assert _alterations(stand_in) == dict.fromkeys(tables, number)
 
 
 def test_all_tasks_make_the_table_at_once_and_it_is_made_once(
@@ -96,4 +120,5 @@ def test_all_tasks_make_the_table_at_once_and_it_is_made_once(
 
     assert [one.acked for one in counts] == [1] * _TASKS
     assert [line["table"] for line in logs if line["event"] == "table_created"] == ["planes"]
+    assert _alterations(stand_in) == {"planes": 0}
     assert stand_in.run("SELECT id, colour FROM planes ORDER BY id") == [(n, f"colour of {n}") for n in range(_TASKS)]

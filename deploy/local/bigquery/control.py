@@ -1,6 +1,7 @@
 """The control endpoint: what can be asked of the stand-in and not of BigQuery; for tests and the demo only.
 
-GET    /control/stats            counts of connections, appends and refusals, and each table's rows
+GET    /control/stats            counts of connections, appends and refusals, each table's rows, and how often
+                                 its definition was altered
 POST   /control/faults           let something go wrong: the fields of `faults.Fault`
 DELETE /control/faults           let everything be right again; with {"fault": n} only that one
 POST   /control/idle             {"seconds": 0.5}: close connections that are idle for so long
@@ -61,12 +62,12 @@ class Control:
         self._clock = clock
 
     def stats(self) -> Mapping[str, Any]:
-        """Return what has been counted, and how many rows each table has now."""
+        """Return what has been counted, how many rows each table has now, and how often it was altered."""
         counts = dict(self._counters.read())
         tables = {name: dict(values) for name, values in counts["tables"].items()}
         for table in self._warehouse.all_tables():
             name = f"{table.name.project}.{table.name.dataset}.{table.name.table}"
-            tables.setdefault(name, {})["rows"] = self._warehouse.count_rows(table)
+            tables.setdefault(name, {}).update(rows=self._warehouse.count_rows(table), alterations=table.version - 1)
         return {**counts, "faults_met": self.faults.met, "tables": tables}
 
     def add_fault(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
