@@ -44,6 +44,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TABLES = tuple(f"table{number}" for number in range(40))
 PATIENCE = timedelta(seconds=90)
+QUOTA = 8_000
+"""Bytes a second: as many as a few of the forty tables' first requests have together."""
 FEW = 3
 """Micro-batches that may pass before what is there is applied: a pull need not return all that there is."""
 SHORT = Patience(
@@ -303,6 +305,26 @@ def test_fewer_connections_than_tables_are_enough(consumer: Consumer) -> None:
         consumer.stand_in.control("POST", "limits", connections=None)
 
     assert (consumer.total.put_off, consumer.letters()) == (0, [])
+
+
+def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(consumer: Consumer) -> None:
+    def refused() -> int:
+        return int(consumer.stand_in.control("GET", "stats")["refused"])
+
+    consumer.publish(*changes(1))
+    consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
+    before = refused()
+    consumer.stand_in.control("POST", "limits", bytes_per_second=QUOTA)
+    try:
+        for sequence in (2, 3):
+            consumer.publish(*changes(sequence))
+            consumer.apply_until(lambda: consumer.total.acked >= sequence * len(TABLES), "all tables")  # noqa: B023
+    finally:
+        consumer.stand_in.control("POST", "limits", bytes_per_second=None)
+
+    assert refused() - before >= len(TABLES), "the quota was met again and again"
+    check(consumer, TABLES, rows(3))
+    assert (consumer.total.given_back, consumer.total.letters, consumer.letters()) == (0, {}, [])
 
 
 def test_connections_that_were_closed_as_idle_are_opened_again(consumer: Consumer) -> None:
