@@ -1,6 +1,7 @@
 """A partition that this reader holds the lease of, and how a reader reads."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -59,8 +60,9 @@ class Held:
         self.raised = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.lease_ends: asyncio.TimerHandle | None = None
-        self.trusted_until = 0.0
+        self.trusted_until = math.inf
         """By the event loop's clock."""
+        self._expired = False
         self.over = False
         self.leaving = False
         """Whether it is on its way to another reader."""
@@ -69,9 +71,11 @@ class Held:
     def ours(self) -> bool:
         """Tell whether something may still be published for it.
 
-        The clock is asked, for after a pause of the whole process what has arrived is handled before any timer.
+        The clock is asked, for after a pause of the whole process what has arrived is handled before any timer. Once
+        no is no for ever: what was dropped for it is never confirmed, so a renewal that comes late must not revive it.
         """
-        return not self.over and asyncio.get_running_loop().time() < self.trusted_until
+        self._expired = self._expired or asyncio.get_running_loop().time() >= self.trusted_until
+        return not self.over and not self._expired
 
     def progress(self, ceiling: int) -> Progress:
         """Return how far it has been read and confirmed."""

@@ -109,6 +109,8 @@ class PartitionReader:
         except PositionLostError as error:
             await self._give_up_position(held, error, stop)
         except TransientError as error:
+            if held.over:
+                return
             if stop.requested or held.prefix.read == position:
                 raise
             # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.

@@ -119,21 +119,27 @@ class ReadBack:
         self._is_due = False
         while self._waiting and len(self._readings) < self._most_readings:
             batch = self._next()
-            if not batch:  # all that waits is being read, or not ours any more
+            if batch is None:
                 return
+            if not batch:
+                continue
             reading = asyncio.get_running_loop().create_task(self._read(batch, stop), name="read back")
             self._readings.add(reading)
             reading.add_done_callback(partial(self._on_read, batch, stop))
 
-    def _next(self) -> Sequence[_Waiting]:
+    def _next(self) -> Sequence[_Waiting] | None:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
 
-        From here on their stamps stand: what is asked for later waits for another reading.
+        None where all are being read; none at all where those were of partitions that are not ours any more, and there
+        may be others behind them. From here on their stamps stand: what is asked for later waits for another reading.
         """
         batch: list[_Waiting] = []
         free = (row for row in self._waiting if row not in self._being_read)
         at_once = max(1, min(self._rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
-        for row in list(islice(free, at_once)):
+        rows = list(islice(free, at_once))
+        if not rows:
+            return None
+        for row in rows:
             waiting = self._waiting.pop(row)
             self._records -= len(waiting.places)
             if waiting.held.ours:

@@ -45,6 +45,7 @@ _DRAIN: Final = timedelta(seconds=2)
 _FLUSH: Final = timedelta(seconds=4)
 _SAVE: Final = timedelta(seconds=3)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_TOO_LATE: Final = "not renewed in time"
 _CROWDED: Final = 3
 """Surveys in a row that show more than a fair share here, before some of it is given back."""
 
@@ -112,6 +113,11 @@ class Reader:
         self._trusted = True
         self._failure: BaseException | None = None
         self._log = structlog.get_logger()
+
+    @property
+    def held(self) -> Collection[Held]:
+        """Return the partitions that it holds now."""
+        return list(self._held.values())
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop, or until every partition has reached the end asked for.
@@ -240,11 +246,14 @@ class Reader:
         with contextlib.suppress(TimeoutError):  # what is not confirmed by then is published again
             async with asyncio.timeout(_FLUSH.total_seconds()):
                 await held.confirmed()
-        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
-            held.over = True
-            await retried(self._stop, lambda: self._store.advance([self._progress(held)], release=True))
+        await retried(self._stop, partial(self._release, held))
         self._held.pop(held.partition.piece.id, None)
         self._log.info("partition_given_back", piece=held.partition.piece.id, range=str(held.partition.piece.range))
+
+    async def _release(self, held: Held) -> None:
+        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
+            held.over = True
+            await self._store.advance([self._progress(held)], release=True)
 
     # Leases, and what else is done every now and then
 
@@ -309,11 +318,11 @@ class Reader:
         """Stop reading when a lease that was asked for then is about to end, unless it is extended again."""
         if held.lease_ends is not None:
             held.lease_ends.cancel()
-        if not held.over:
-            held.trusted_until = asked_at + self._options.trust.total_seconds()
-            held.lease_ends = asyncio.get_running_loop().call_at(
-                held.trusted_until, self._lose, held, "not renewed in time"
-            )
+        if not held.ours:
+            self._lose(held, _TOO_LATE)
+            return
+        held.trusted_until = asked_at + self._options.trust.total_seconds()
+        held.lease_ends = asyncio.get_running_loop().call_at(held.trusted_until, self._lose, held, _TOO_LATE)
 
     def _lose(self, held: Held, why: str) -> None:
         if held.over or held.task is None or held.task.done():

@@ -23,12 +23,13 @@ from services.bigtable_reader.core.records import (
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.partition_reader import PartitionReader
 from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.read_back import ReadBack
 from services.bigtable_reader.set_aside import SettingAside
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import EPOCH, FakeLetters, FakeMetrics, VirtualClock
+from tests.fakes.bigtable_reader import EPOCH, Bigtable, FakeLetters, FakeMetrics, FakeRows, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import a_record, outputs
 
@@ -78,22 +79,38 @@ class PublisherByHand:
         """End."""
 
 
+def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]) -> ReadBack:
+    images = outputs().images
+    assert images is not None
+    return ReadBack(
+        rows=FakeRows(Bigtable()),
+        images=images,
+        publisher=publisher,
+        set_aside=SettingAside(FakeLetters(), VirtualClock()),
+        metrics=FakeMetrics(),
+        fail=failures.append,
+    )
+
+
 class Reading:
     """A partition that is read, as a change log: every record is published at once."""
 
-    def __init__(self, *answers: Sequence[StreamRecord | Exception], end: Microseconds | None = None) -> None:
+    def __init__(
+        self, *answers: Sequence[StreamRecord | Exception], end: Microseconds | None = None, mirror: bool = False
+    ) -> None:
         self.stream = ScriptedStream(*answers)
         self.publisher = PublisherByHand()
         self.table = PartitionTable(VirtualClock().now)
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         self.failures: list[BaseException | None] = []
+        self.trusted_for = 1_000_000.0
         self._reader = PartitionReader(
             stream=self.stream,
             store=self.store,
             publisher=self.publisher,
-            read_back=None,
+            read_back=a_read_back(self.publisher, self.failures) if mirror else None,
             set_aside=SettingAside(FakeLetters(), VirtualClock()),
-            outputs=outputs(images=False, entries=True),
+            outputs=outputs(images=mirror, entries=not mirror),
             clock=VirtualClock(),
             metrics=FakeMetrics(),
             options=Options(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
@@ -118,7 +135,7 @@ class Reading:
         await self.store.survey()
         (partition,) = await self.store.claim(self.table.topology.pieces)
         self.held = Held(partition)
-        self.held.trusted_until = 1_000_000.0
+        self.held.trusted_until = self.trusted_for
         task = asyncio.create_task(self._reader.follow(self.held, Stop()))
         await asyncio.sleep(0.1)
         return task
@@ -227,5 +244,18 @@ def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_onl
         first, second = (query.position for query in reading.stream.queries)
         assert first.tokens
         assert second.start is not None
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_partition_whose_lease_is_over_by_the_clock_is_read_no_more_though_nothing_was_read_on_this_call() -> None:
+    async def scenario() -> None:
+        reading = Reading(*[[a_record(b"a", 1)] for _call in range(9)], mirror=True)
+        reading.trusted_for = 0.0
+        task = await reading.begin()
+        await asyncio.wait([task], timeout=600)
+        assert task.done()
+        assert len(reading.stream.queries) == 1
+        assert reading.held.over
 
     run_in_virtual_time(scenario())

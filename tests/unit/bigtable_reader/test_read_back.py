@@ -211,6 +211,21 @@ def test_when_a_lease_ends_during_a_reading_its_image_is_not_published_and_the_o
     run_in_virtual_time(scenario())
 
 
+def test_rows_behind_those_of_a_lost_partition_are_read_though_nothing_else_comes() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(a=ROW), rows_at_once=2)
+        reading.rows.gate.set()
+        lost = a_held(seconds=0)
+        for number in range(5):
+            await reading.ask(b"lost %d" % number, number + 1, lost)
+        await reading.ask(b"a", 9)
+        await some_turns()
+        assert reading.rows.readings == [[b"a"]]
+        assert reading.held.prefix.outstanding == 0
+
+    run_in_virtual_time(scenario())
+
+
 def test_who_asks_waits_while_too_many_wait() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(), rows_at_once=1, readings=1, waiting=2)

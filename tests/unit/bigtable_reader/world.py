@@ -55,6 +55,7 @@ class Living:
     """The partition table's own way: it may be out of reach while all else is not."""
     stop: Stop
     task: "asyncio.Task[None]"
+    reader: Reader
 
 
 @dataclass
@@ -117,7 +118,7 @@ class World:
             ),
         )
         stop = Stop()
-        living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)))
+        living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)), reader)
         self.readers.append(living)
         return living
 
