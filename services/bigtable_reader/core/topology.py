@@ -114,46 +114,24 @@ def successors(whole: KeyRange, children: Sequence[Child]) -> tuple[Successor, .
 
 def end(topology: Topology, name: PieceId, ending: Ending) -> Reshaped | None:
     """Replace a piece by its successors; None if it is not there any more."""
-    piece = _find(topology, name)
-    if piece is None:
-        return None
-    floor = max(piece.floor, ending.ceiling)
-    low_watermark = max(piece.low_watermark, ending.low_watermark)
-    heirs = [
-        Heir(one.range, Position(one.tokens) if one.tokens else None, floor, low_watermark, one.target)
-        for one in ending.successors
-    ]
-    ready = sum(heir.target is None and heir.position is not None for heir in heirs)
-    return Reshaped(topology=_replaced(topology, [piece], heirs), split=int(ready > 1))
+    draft = _Draft(topology)
+    split = draft.end(name, ending)
+    return Reshaped(topology=draft.done(), split=split) if draft.gone else None
 
 
 def merge(topology: Topology) -> Reshaped | None:
     """Put together what waits for one target and covers it; None if nothing does."""
-    waiting: dict[KeyRange, list[Piece]] = defaultdict(list)
-    for piece in topology.pieces:
-        if piece.target is not None and piece.position is not None:
-            waiting[piece.target].append(piece)
-    merged = 0
-    for target, parts in waiting.items():
-        if not uncovered((piece.range for piece in parts), target):
-            tokens = tuple(token for piece in parts if piece.position for token in piece.position.tokens)
-            floor, low_watermark = max(p.floor for p in parts), min(p.low_watermark for p in parts)
-            topology = _replaced(topology, parts, [Heir(target, Position(tokens), floor, low_watermark)])
-            merged += 1
-    return Reshaped(topology=topology, merged=merged) if merged else None
+    draft = _Draft(topology)
+    merged = draft.merge()
+    return Reshaped(topology=draft.done(), merged=merged) if merged else None
 
 
 def settle(topology: Topology, endings: Mapping[PieceId, Ending]) -> Reshaped | None:
     """End pieces, and put together what is complete then; None if nothing of that is left to do."""
-    split = 0
-    before = topology
-    for name, ending in endings.items():
-        if (ended := end(topology, name, ending)) is not None:
-            topology, split = ended.topology, split + ended.split
-    merged = merge(topology)
-    if merged is not None:
-        return Reshaped(topology=merged.topology, split=split, merged=merged.merged)
-    return None if topology is before else Reshaped(topology=topology, split=split)
+    draft = _Draft(topology)
+    split = sum(draft.end(name, ending) for name, ending in endings.items())
+    merged = draft.merge()
+    return Reshaped(topology=draft.done(), split=split, merged=merged) if draft.gone else None
 
 
 def reconcile(
@@ -163,7 +141,7 @@ def reconcile(
 
     ``kept_since`` is the oldest time that can still be read. ValueError if changes older than that are needed.
     """
-    reconciled = 0
+    draft = _Draft(topology)
     for piece in topology.pieces:
         has_waited = waited.get(piece.id, timedelta())
         if piece.position is None and has_waited >= patience.token:
@@ -172,10 +150,8 @@ def reconcile(
             position = piece.position
         else:
             continue
-        heir = Heir(piece.range, position, piece.floor, piece.low_watermark, reconciled=True)
-        topology = _replaced(topology, [piece], [heir])
-        reconciled += 1
-    return Reshaped(topology=topology, reconciled=reconciled) if reconciled else None
+        draft.replace(piece, [Heir(piece.range, position, piece.floor, piece.low_watermark, reconciled=True)])
+    return Reshaped(topology=draft.done(), reconciled=len(draft.gone)) if draft.gone else None
 
 
 def restart(
@@ -202,12 +178,59 @@ class Heir(msgspec.Struct, frozen=True):
     reconciled: bool = False
 
 
-def _replaced(topology: Topology, gone: Sequence[Piece], heirs: Sequence[Heir]) -> Topology:
-    version = topology.version + 1
-    names = {piece.id for piece in gone}
-    kept = [piece for piece in topology.pieces if piece.id not in names]
-    pieces = sorted([*kept, *_named(heirs, topology.life, version)], key=lambda piece: piece.range)
-    return msgspec.structs.replace(topology, version=version, pieces=tuple(pieces))
+class _Draft:
+    """What goes of a topology and what comes, until it is replaced, and checked, once: it may have thousands."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._pieces = {piece.id: piece for piece in topology.pieces}
+        self._heirs: list[Heir] = []
+        self.gone: set[PieceId] = set()
+
+    def replace(self, piece: Piece, heirs: Iterable[Heir]) -> None:
+        """Let heirs come in the place of a piece."""
+        self.gone.add(piece.id)
+        self._heirs += heirs
+
+    def end(self, name: PieceId, ending: Ending) -> int:
+        """Let a piece's successors come in its place, if it is there; return 1 if that is a split."""
+        piece = None if name in self.gone else self._pieces.get(name)
+        if piece is None:
+            return 0
+        floor = max(piece.floor, ending.ceiling)
+        low_watermark = max(piece.low_watermark, ending.low_watermark)
+        heirs = [
+            Heir(one.range, Position(one.tokens) if one.tokens else None, floor, low_watermark, one.target)
+            for one in ending.successors
+        ]
+        self.replace(piece, heirs)
+        return int(sum(heir.target is None and heir.position is not None for heir in heirs) > 1)
+
+    def merge(self) -> int:
+        """Put together what waits for one target and covers it; return how many targets."""
+        waiting: dict[KeyRange, list[Piece | Heir]] = defaultdict(list)
+        there: list[Piece | Heir] = [piece for piece in self._topology.pieces if piece.id not in self.gone]
+        for part in sorted([*there, *self._heirs], key=lambda part: part.range):
+            if part.target is not None and part.position is not None:
+                waiting[part.target].append(part)
+        whole = {
+            target: parts for target, parts in waiting.items() if not uncovered((part.range for part in parts), target)
+        }
+        self.gone |= {part.id for parts in whole.values() for part in parts if isinstance(part, Piece)}
+        self._heirs = [heir for heir in self._heirs if heir.position is None or heir.target not in whole]
+        for target, parts in whole.items():
+            tokens = tuple(token for part in parts if part.position for token in part.position.tokens)
+            floor, low_watermark = max(part.floor for part in parts), min(part.low_watermark for part in parts)
+            self._heirs.append(Heir(target, Position(tokens), floor, low_watermark))
+        return len(whole)
+
+    def done(self) -> Topology:
+        """Return the topology that it has become. ValueError if that is not a whole."""
+        version = self._topology.version + 1
+        kept = [piece for piece in self._topology.pieces if piece.id not in self.gone]
+        named = _named(self._heirs, self._topology.life, version)
+        pieces = tuple(sorted([*kept, *named], key=lambda piece: piece.range))
+        return msgspec.structs.replace(self._topology, version=version, pieces=pieces)
 
 
 def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[Piece, ...]:
@@ -223,10 +246,6 @@ def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[Piece, ...]:
         )
         for index, heir in enumerate(heirs)
     )
-
-
-def _find(topology: Topology, name: PieceId) -> Piece | None:
-    return next((piece for piece in topology.pieces if piece.id == name), None)
 
 
 def _check(piece: Piece) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from services.bigtable_reader.core import topology as module
 from services.bigtable_reader.core.partitions import Piece, PieceId
 from services.bigtable_reader.core.records import ALL_KEYS, Child, KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.core.topology import (
@@ -20,6 +22,7 @@ from services.bigtable_reader.core.topology import (
     merge,
     reconcile,
     restart,
+    settle,
     successors,
 )
 
@@ -246,6 +249,53 @@ def test_a_restart_goes_back_by_the_allowance_as_far_as_there_is_something(
 def test_a_restart_that_would_lose_changes_is_refused() -> None:
     with pytest.raises(ValueError, match="kept since"):
         restart(begun("-"), us(NOON + MINUTE), PATIENCE, us(NOON + 2 * MINUTE))
+
+
+# Many at once
+
+
+def many(number: int) -> Topology:
+    bounds = [b"", *(b"%04d" % n for n in range(1, number)), b""]
+    return begin([KeyRange(*two) for two in pairwise(bounds)], life="x", start=NOON, floor=5)
+
+
+def test_endings_merges_and_reconciling_of_many_pieces_check_the_whole_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = many(100)
+    endings = {}
+    for number, piece in enumerate(before.pieces[:50]):
+        start, until = piece.range.start, piece.range.end
+        middle = start + b"0"
+        if number < 20:  # a split
+            parts = [(KeyRange(start, middle), KeyRange(start, middle)), (KeyRange(middle, until), None)]
+        elif number < 40:  # half of a merge, both of which are here
+            target = KeyRange(b"%04d" % (number // 2 * 2), b"%04d" % (number // 2 * 2 + 2))
+            parts = [(piece.range, target)]
+        else:  # a merge that lacks the rest
+            parts = [(piece.range, KeyRange(b"0040", b""))]
+        children = [Child(RangeToken(part, "t"), partition or part) for part, partition in parts]
+        endings[piece.id] = Ending(successors(piece.range, children), 9, NOON)
+    checked: list[PieceId] = []
+    check = module._check
+
+    def counting(piece: Piece) -> None:
+        checked.append(piece.id)
+        check(piece)
+
+    monkeypatch.setattr(module, "_check", counting)
+
+    settled = settle(before, endings)
+
+    assert settled is not None
+    assert (settled.split, settled.merged, len(settled.topology.pieces)) == (20, 10, 40 + 10 + 10 + 50)
+    assert len(checked) == len(settled.topology.pieces)
+    assert settle(settled.topology, endings) is None
+
+    checked.clear()
+    reconciled = reconcile(settled.topology, dict.fromkeys(settled.topology.names, PATIENCE.token), PATIENCE, LONG_AGO)
+
+    assert reconciled is not None
+    assert reconciled.reconciled == 10
+    assert len(checked) == len(reconciled.topology.pieces)
 
 
 # What is no topology
