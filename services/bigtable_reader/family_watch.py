@@ -68,6 +68,7 @@ class FamilyWatch:
             dropped=sorted(known - found),
             why="no record tells of it. While a new cluster is filled the low watermark stands still; changes are "
             "published all the same",
-            fix="nothing, unless the cluster that APP_PROFILE routes to was dropped: then name a profile of another, "
-            "under another CHANGE_STREAM_NAME (nothing promises that tokens go on elsewhere), and copy the rows again",
+            fix="nothing, unless the cluster that APP_PROFILE routes to was dropped: then stop every reader, and "
+            "name a profile of another, under another CHANGE_STREAM_NAME (nothing promises that tokens go on "
+            "elsewhere), and copy the rows again",
         )

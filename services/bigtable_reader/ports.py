@@ -43,7 +43,8 @@ class PartitionStore(Protocol):
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
         """Remember the first pieces, unless any are known; return whether none were.
 
-        MisconfiguredError if those that are known are of another table.
+        MisconfiguredError if those that are known are of another table, or while readers of this table are there under
+        another stream's name.
         """
 
     async def survey(self) -> Survey:

@@ -26,7 +26,7 @@ NO_PATIENCE: Final = Patience(merge=timedelta(), token=timedelta())
 class Open(Protocol):
     """How a test gets an owner's view of the table."""
 
-    def __call__(self, owner: str, *, patience: Patience = LONG, source: str = "t") -> PartitionStore: ...
+    def __call__(self, owner: str, *, patience: Patience = LONG, source: str | None = None) -> PartitionStore: ...
 
 
 @dataclass
@@ -79,12 +79,12 @@ def a_store(
     monotonic: Sequence[float],
     *,
     patience: Patience = LONG,
-    source: str = "t",
+    source: str | None = None,
 ) -> BigtablePartitionStore:
-    """Return an owner's view of the partition table in the emulator, and of this clock."""
+    """Return an owner's view of the partition table in the emulator, and of this clock; streams have a table each."""
     return BigtablePartitionStore(
         PartitionRows(channels, PARTITION_TABLE, stream),
-        source=source,
+        source=source or f"t of {stream}",
         owner=owner,
         lease=LEASE,
         retention=timedelta(days=7),

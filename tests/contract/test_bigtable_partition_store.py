@@ -437,9 +437,9 @@ class TestFakePartitionStore(PartitionStoreContract):
         ticks = itertools.count(NOON, 1_000)
         table = PartitionTable(lambda: Microseconds(next(ticks)))
 
-        def store(owner: str, *, patience: Patience = LONG, source: str = "t") -> PartitionStore:
+        def store(owner: str, *, patience: Patience = LONG, source: str | None = None) -> PartitionStore:
             return FakePartitionStore(
-                table, owner, LEASE, lambda: stores.monotonic[0], source=source, patience=patience
+                table, owner, LEASE, lambda: stores.monotonic[0], source=source or "t", patience=patience
             )
 
         stores = Stores(store)
@@ -456,7 +456,7 @@ class TestBigtablePartitionStore(PartitionStoreContract):
         channels = Channels(self.address)
         stream = a_stream()
 
-        def store(owner: str, *, patience: Patience = LONG, source: str = "t") -> PartitionStore:
+        def store(owner: str, *, patience: Patience = LONG, source: str | None = None) -> PartitionStore:
             return a_store(channels, stream, owner, stores.monotonic, patience=patience, source=source)
 
         stores = Stores(store)

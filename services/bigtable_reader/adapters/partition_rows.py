@@ -16,6 +16,7 @@ twice, changes nothing.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ _LOOKS: Final = 3
 """The emulator shows a row now and then while columns are being taken out of it, with too few; Bigtable never does."""
 _A_MOMENT: Final = 0.1
 _REPLACED: Final = 0
+_PAGE: Final = 1_000
+"""Rows of the whole partition table in one call: at a first start only."""
+_PAGE_TIMEOUT: Final = 60.0
+
+ANEW: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
+"""The cure for what cannot go on: stamps of two names are in no order while both are read."""
 
 Column = tuple[str, bytes]
 _VERSION: Final[Column] = ("shape", b"version")
@@ -183,8 +190,7 @@ class PartitionRows:
         What cannot be read is passed over: to begin anew is the cure for it.
         """
         highest = 0
-        request = READ_ROWS.request(table_name=self.table.name, app_profile_id=self.table.app_profile)
-        async for key, cells in self._rows(request):
+        async for key, cells in self._pages("piece|partition"):
             for cell in cells:
                 try:
                     if (cell.family, cell.qualifier) == _SAVED:
@@ -194,6 +200,24 @@ class PartitionRows:
                 except msgspec.MsgspecError as error:
                     structlog.get_logger().warning("row_not_understood", row=_shown(key), error=str(error))
         return highest
+
+    async def readers_elsewhere(self, table: str) -> Mapping[str, Microseconds]:
+        """Return when readers of the other streams of a source table were last seen, by Bigtable's clock.
+
+        Each is named as its row is, `<stream>#reader#<owner>`. Of a stream whose table cannot be read its readers stop
+        by themselves.
+        """
+        tables: dict[str, str] = {}
+        seen: dict[str, Microseconds] = {}
+        async for key, cells in self._pages("shape|reader"):
+            for cell in cells:
+                if cell.family == "reader":
+                    seen[_shown(key)] = Microseconds(cell.timestamp)
+                elif (cell.family, cell.qualifier) == _ABOUT:
+                    with contextlib.suppress(msgspec.MsgspecError):
+                        tables[_shown(key).partition("#")[0]] = msgspec.json.decode(cell.value, type=About).table
+        streams = {stream for stream, of in tables.items() if of == table and stream != self.stream}
+        return {row: at for row, at in seen.items() if row.partition("#")[0] in streams}
 
     async def write_topology(self, before: TopologyRow | None, topology: Topology, table: str, mark: str) -> bool:
         """Write pieces in the place of others, if those are still what is there; return whether they were."""
@@ -265,6 +289,26 @@ class PartitionRows:
             found = cells
         return found
 
+    async def _pages(self, families: str) -> AsyncGenerator[tuple[bytes, list[Cell]], None]:
+        """Yield the rows of all streams, with their cells in families, some in each call."""
+        last = b""
+        while True:
+            request = READ_ROWS.request(
+                table_name=self.table.name, app_profile_id=self.table.app_profile, rows_limit=_PAGE
+            )
+            if last:
+                request.rows.row_ranges.add(start_key_open=last)
+            filters = request.filter.chain.filters
+            filters.add(family_name_regex_filter=families)
+            filters.add(cells_per_column_limit_filter=1)
+            found = 0
+            async with aclosing(read_rows(self._channels, self.table, request, _PAGE_TIMEOUT)) as rows:
+                async for last, cells in rows:
+                    found += 1
+                    yield last, cells
+            if found < _PAGE:
+                return
+
     async def _rows(self, request: Any) -> AsyncGenerator[tuple[bytes, list[Cell]], None]:
         request.filter.cells_per_column_limit_filter = 1
         async with aclosing(read_rows(self._channels, self.table, request)) as rows:
@@ -328,8 +372,8 @@ def _partition(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
 def _not_ours(key: bytes, error: Exception) -> str:
     return (
         f"row {_shown(key)} of the partition table is not what a reader wrote ({error}): it was changed from outside, "
-        "or cells of it were deleted by a garbage collection rule. Begin anew under another CHANGE_STREAM_NAME, and "
-        "write every row of the source once more"
+        f"or cells of it were deleted by a garbage collection rule. {ANEW}, and write every "
+        "row of the source once more"
     )
 
 

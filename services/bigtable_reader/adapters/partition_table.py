@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from services.bigtable_reader.adapters.held_row import HeldRow
 from services.bigtable_reader.adapters.partition_rows import (
+    ANEW,
     Content,
     Lease,
     PartitionRow,
@@ -31,7 +32,7 @@ from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, 
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.topology import Ending, Patience, Reshaped
 from services.bigtable_reader.ports import PositionLostError
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 
 _AT_ONCE: Final = 50
 """Calls in flight; a connection carries a hundred."""
@@ -39,6 +40,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _GONE: Final = 10
 """After how many leases a reader that was not seen is forgotten."""
 _REMEMBERED: Final = 10_000
+_STILL_THERE: Final = 3
+"""For how many leases a reader that was seen may still publish."""
 
 T = TypeVar("T")
 
@@ -88,6 +91,7 @@ class BigtablePartitionStore:
         if await self._pieces.find() is not None:
             return False
         await self._look()
+        await self._require_nobody_elsewhere()
         begun = await self._pieces.begin(ranges, start, self._now)
         await self._pieces.known()  # if another was first, it may be another table's
         return begun
@@ -223,6 +227,22 @@ class BigtablePartitionStore:
         self._scan = scan
         return scan
 
+    async def _require_nobody_elsewhere(self) -> None:
+        """Raise MisconfiguredError while the table is read under another name too.
+
+        Stamps of two streams are in no order: our floor is above what others have saved, not above what they save yet.
+        """
+        since = self._now - _STILL_THERE * self._lease * 1_000_000
+        seen = await self._rows.readers_elsewhere(self._pieces.source)
+        if there := sorted(name for name, at in seen.items() if at >= since):
+            raise MisconfiguredError(
+                f"{self._pieces.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} (a row of "
+                f"{self._rows.table.name} each). Stop them first, every one: a late image of theirs could replace a "
+                f"newer one of {self._rows.stream}, for ever. One that died counts for {_STILL_THERE} leases "
+                f"({_STILL_THERE * self._lease:g} s) more. What is published to another topic needs another "
+                "PARTITION_TABLE"
+            )
+
     # Leases
 
     def _is_free(self, name: PieceId, lease: Lease) -> bool:
@@ -288,8 +308,9 @@ class BigtablePartitionStore:
             found = await self._pieces.change(lambda row: shape.settle(row.topology, endings))
         if self._reconciled(found) is not None:
             found = await self._pieces.change(self._reconciled)
+        there = found.topology.names
         for name, row in scan.partitions.items():
-            if name not in found.topology.names and self._is_left(name, row.lease):
+            if name not in there and self._is_left(name, row.lease):
                 await self._rows.delete_partition(name, row.lease)
         for owner, presence in scan.readers.items():
             seen = self._present.get(owner)
@@ -309,8 +330,8 @@ class BigtablePartitionStore:
 
     def _lost(self, why: str) -> str:
         return (
-            f"a position in {self._pieces.source} is lost: {why}. Begin anew under another CHANGE_STREAM_NAME (which "
-            "skips the changes in between), and write every row of the source once more"
+            f"a position in {self._pieces.source} is lost: {why}. {ANEW} (which skips the "
+            "changes in between), and write every row of the source once more"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from services.bigtable_reader.adapters.partition_rows import PartitionRows, TopologyRow
+from services.bigtable_reader.adapters.partition_rows import ANEW, PartitionRows, TopologyRow
 from services.bigtable_reader.core import topology as shape
 from services.bigtable_reader.core.records import KeyRange, Microseconds
 from services.bigtable_reader.core.topology import Reshaped, Topology
@@ -67,7 +67,7 @@ class PieceRow:
         if found is None:
             raise MisconfiguredError(
                 f"the partition table {self._rows.table.name} does not know {self._rows.stream} any more: its row was "
-                "deleted. Begin anew under another CHANGE_STREAM_NAME, and write every row of the source once more"
+                f"deleted. {ANEW}, and write every row of the source once more"
             )
         return found
 

@@ -1,0 +1,125 @@
+"""Several streams in one partition table: what a first start does about another name of its own source table."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
+
+from services.bigtable_reader.adapters import partition_rows
+from services.bigtable_reader.adapters.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.partition_rows import Content, Lease, PartitionRow, PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
+from services.bigtable_reader.core import topology as shape
+from services.bigtable_reader.core.partitions import PieceId
+from services.bigtable_reader.core.records import ALL_KEYS, Microseconds, Position
+from shared.contracts.errors import MisconfiguredError
+from tests.contract.bigtable_partitions import (
+    LEASE,
+    PARTITION_TABLE,
+    BreakingChannels,
+    a_store,
+    a_stream,
+    begun,
+    reached,
+    span,
+    take,
+)
+
+MUTATE = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
+
+
+def run(address: str, scenario: Callable[[BreakingChannels], Awaitable[None]]) -> None:
+    async def go() -> None:
+        channels = BreakingChannels(address)
+        try:
+            await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+            await scenario(channels)
+        finally:
+            await channels.close()
+
+    asyncio.run(go())
+
+
+def two_names(channels: Channels) -> tuple[str, BigtablePartitionStore, BigtablePartitionStore]:
+    """Return the older of two names of one source table, and a reader of each."""
+    old, new = a_stream(), a_stream()
+    return (
+        old,
+        a_store(channels, old, "old-reader", [0.0], source=f"table of {old}"),
+        a_store(channels, new, "new-reader", [0.0], source=f"table of {old}"),
+    )
+
+
+def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_emulator: str) -> None:
+    async def scenario(channels: BreakingChannels) -> None:
+        name, old, new = two_names(channels)
+        await begun(old, "-")
+        (held,) = await take(old, "a")
+        start = (await new.survey()).now
+        with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop them first"):
+            await new.begin([span("-")], start)
+        assert (await new.survey()).pieces == ()
+
+        await old.advance([reached(held, ceiling=10**9)], release=True)
+        await old.leave()
+        assert await new.begin([span("-")], start)
+        (piece,) = (await new.survey()).pieces
+        assert piece.floor >= held.floor + 10**9
+
+    run(bigtable_emulator, scenario)
+
+
+@pytest.mark.parametrize(("leases", "counts"), [(2, True), (4, False)])
+def test_a_reader_that_died_counts_for_some_leases(bigtable_emulator: str, leases: int, counts: bool) -> None:
+    async def scenario(channels: BreakingChannels) -> None:
+        name, old, new = two_names(channels)
+        await begun(old, "-")
+        now = (await new.survey()).now
+        await _last_seen(channels, f"{name}#reader#old-reader", now - leases * LEASE.seconds * 1_000_000)
+        if counts:
+            with pytest.raises(MisconfiguredError, match="old-reader"):
+                await new.begin([span("-")], now)
+        else:
+            assert await new.begin([span("-")], now)
+
+    run(bigtable_emulator, scenario)
+
+
+async def _last_seen(channels: Channels, key: str, at: int) -> None:
+    request: Any = MUTATE.request(table_name=PARTITION_TABLE.name, row_key=key.encode())
+    gone = request.mutations.add().delete_from_column
+    gone.family_name, gone.column_qualifier = "reader", b"present"
+    cell = request.mutations.add().set_cell
+    cell.family_name, cell.column_qualifier, cell.value = "reader", b"present", b"dead"
+    cell.timestamp_micros = at // 1000 * 1000
+    await channels.call(MUTATE, PARTITION_TABLE, request)
+
+
+def test_a_whole_partition_table_is_read_in_pages(bigtable_emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_rows, "_PAGE", 2)
+
+    async def scenario(channels: BreakingChannels) -> None:
+        table = Table(PARTITION_TABLE.instance, f"pages{a_stream()}")
+        one, other = PartitionRows(channels, table, "one"), PartitionRows(channels, table, "other")
+        await create_partition_table(channels, one)
+        first = shape.begin([ALL_KEYS], life="x", start=Microseconds(1), floor=7)
+        await other.write_topology(None, first, "source", "mark")
+        for number in range(6):
+            content = Content("o", Position(start=Microseconds(1)), Microseconds(1), 100 * number)
+            lease = Lease(1, 0, "claim", "RUNNING")
+            await other.write_partition(PieceId(f"x.1.{number}"), None, PartitionRow(lease, content))
+            await other.attend(f"reader{number}", "mark")
+        await one.attend("me", "mark")
+
+        channels.restart_counting()
+        assert await one.highest_stamp() == 500
+        assert channels.requests == ["ReadRows"] * 4  # seven rows
+        found = await one.readers_elsewhere("source")
+        assert sorted(found) == [f"other#reader#reader{number}" for number in range(6)]
+        assert await other.readers_elsewhere("source") == {}
+        assert await one.readers_elsewhere("another") == {}
+
+    run(bigtable_emulator, scenario)
