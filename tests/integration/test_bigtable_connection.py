@@ -1,9 +1,11 @@
 """The connections to Bigtable, against a server that holds its streams open and sees who asks for what."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -121,3 +123,20 @@ def test_each_call_says_which_table_and_profile_it_is_for() -> None:
         assert len(server.metadata) == 2
 
     run(scenario)
+
+
+def test_credentials_are_looked_up_once_for_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "credentials.json"
+    named = {"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "t"}
+    file.write_text(json.dumps(named | {"quota_project_id": "p"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+
+    async def scenario() -> None:
+        channels = Channels(None)
+        file.unlink()
+        try:
+            assert channels.admin is not None  # one more connection, where there is nothing to look up any more
+        finally:
+            await channels.close()
+
+    asyncio.run(scenario())

@@ -379,6 +379,27 @@ def test_a_profile_of_many_clusters_is_refused_with_how_to_make_another(front: F
         assert not isinstance(raised.value, PositionLostError)
 
 
+@pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION"])
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ("The app profile must use single-cluster routing", r"app-profiles create .*--route-to="),
+        ("Change stream is not enabled on the table", "--change-stream-retention-period=7d"),
+    ],
+)
+def test_a_profile_or_a_stream_that_is_refused_is_no_lost_position_whatever_the_code(
+    whole_again: Front, status: str, message: str, cure: str
+) -> None:
+    table = whole_again.table("f")
+    whole_again.control.add_fault(
+        method="ReadChangeStream", status=status, message=message, containing=table.name.encode()
+    )
+
+    with pytest.raises(MisconfiguredError, match=cure) as raised:
+        run(_first(table, query(at(table.since))))
+    assert not isinstance(raised.value, PositionLostError)
+
+
 @pytest.mark.parametrize(
     ("status", "cure"),
     [

@@ -37,7 +37,9 @@ _READ: Final = Method("ReadChangeStream", ReadChangeStreamRequest.pb(), ReadChan
 _PARTITIONS_TIMEOUT: Final = 60.0
 _STUCK_AFTER_HEARTBEATS: Final = 3
 _OPENING_SECONDS: Final = 10.0
-"""What a call may take longer than a heartbeat until it says something for the first time."""
+"""What a call may take longer than a heartbeat until it says something for the first time; twice that the next time."""
+_OPENING_DOUBLED: Final = 5
+"""A start that always takes long begins in the end; one that never comes is given up every five minutes."""
 _OK: Final = 0
 _OUT_OF_RANGE: Final = 11  # of a CloseStream: the partition was split or merged
 _TRANSIENT_CODES: Final = frozenset({1, 2, 4, 8, 10, 13, 14})
@@ -67,38 +69,52 @@ class BigtableChangeStream:
         try:
             responses = self._channels.stream(_PARTITIONS, self._table, request, timeout=_PARTITIONS_TIMEOUT)
             async with aclosing(responses):
-                return sorted([key_range(response.partition.row_range) async for response in responses])
+                found = sorted([key_range(response.partition.row_range) async for response in responses])
+        except BrokenStreamError as error:
+            raise TransientError(f"the partitions of {self._table.id} as they are now: {error}") from error
         except MisconfiguredError as error:
             raise MisconfiguredError(f"{error}\n{_cure(self._table, error)}") from error
+        if not found:
+            raise TransientError(f"the partitions of {self._table.id} as they are now: none was named")
+        return found
 
     async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a range in the order of the stream; see the port for what ends it."""
+        log = structlog.get_logger()
         # A healthy stream says something at every heartbeat; one that does not has lost its connection unnoticed.
         patience = _STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000
+        silences = self._channels.silences
+        asked = (self._table, query.range)
+        opening = patience + opening_seconds(silences[asked])
         merging = Merging(keep_values=self._keep_values, most_bytes=self._most_bytes)
         opened = False
         try:
             responses = self._channels.stream(_READ, self._table, _request(self._table, query), timeout=None)
             async with aclosing(responses):
                 while True:
-                    async with asyncio.timeout(patience if opened else patience + _OPENING_SECONDS):
+                    async with asyncio.timeout(patience if opened else opening):
                         response = await anext(responses, None)
                     if response is None:
                         raise TransientError("the change stream ended without a CloseStream")
-                    opened = True
+                    if not opened:
+                        opened = True
+                        del silences[asked]  # of a Counter: also where there were none
                     record = merging.take(response)
                     if record is None:
                         continue
                     if isinstance(record, CloseStream):
+                        if record.amiss:
+                            log.warning("stream_closed_strangely", range=str(query.range), amiss=record.amiss)
                         _require_an_end(record)
                         yield record
                         return
                     yield record
         except TimeoutError as error:
-            structlog.get_logger().warning("change_stream_was_silent", range=str(query.range))
+            silences[asked] += not opened
+            log.warning("change_stream_was_silent", range=str(query.range), seconds=patience if opened else opening)
             raise TransientError(f"change stream of {self._table.id}: no record and no heartbeat in time") from error
         except BrokenStreamError as error:
-            structlog.get_logger().warning("change_stream_broke_its_rules", range=str(query.range), error=str(error))
+            log.warning("change_stream_broke_its_rules", range=str(query.range), error=str(error))
             raise TransientError(f"change stream of {self._table.id}: {error}") from error
         except MisconfiguredError as error:
             raise self._refused(error, query, opened=opened) from error
@@ -112,18 +128,23 @@ class BigtableChangeStream:
             return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
         if opened:
             return TransientError(f"{error} (after records had come: the next call will be told)")
-        if code is grpc.StatusCode.FAILED_PRECONDITION and _says(error, *_OF_A_PROFILE, *_OF_THE_STREAM):
+        if _says(error, *_OF_A_PROFILE, *_OF_THE_STREAM):  # whatever the code is
             return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
         return PositionLostError(f"{error}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}")
+
+
+def opening_seconds(silences: int) -> float:
+    """Return what a call may take to begin, beside its heartbeats, after so many silent ones in a row."""
+    return _OPENING_SECONDS * float(1 << min(silences, _OPENING_DOUBLED))
 
 
 _POSITION_LOST: Final = (
     "The service does not go on from there: the position is older than the retention of the change stream, or of a "
     "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between cannot "
     "be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
-    "enabling of the stream and not in the future; (2) where the partition table holds the position, start anew under "
-    "another CHANGE_STREAM_NAME, and copy the table's rows again (a mirror is then whole, a change log keeps a hole); "
-    "(3) the same without copying, if stale rows are borne until they change."
+    "enabling of the stream and not in the future; (2) where the partition table holds the position, stop every reader "
+    "of this CHANGE_STREAM_NAME, start anew under another, and copy the table's rows again (a mirror is then whole, a "
+    "change log keeps a hole); (3) the same without copying, if stale rows are borne until they change."
 )
 
 

@@ -5,11 +5,13 @@ so the calls are made on the channel, and nothing in between retries.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+import google.auth
 import grpc
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcAsyncIOTransport,
@@ -78,6 +80,9 @@ class Channels:
 
     def __init__(self, emulator_host: str | None) -> None:
         self._emulator_host = emulator_host
+        self._credentials = None if emulator_host else _credentials()
+        self.silences: Counter[object] = Counter()
+        """How often, in a row, what was asked for gave no answer: it outlives those who ask."""
         self._data = self._open(BigtableGrpcAsyncIOTransport, _DATA)
         self._admin: grpc.aio.Channel | None = None
         self._streaming: list[_Connection] = []
@@ -150,5 +155,14 @@ class Channels:
         if self._emulator_host:
             return grpc.aio.insecure_channel(self._emulator_host, options=_OPTIONS)
         with bigtable_errors("connect to Bigtable"):
-            channel: grpc.aio.Channel = transport.create_channel(address, options=_OPTIONS + _KEEPALIVE)
+            channel: grpc.aio.Channel = transport.create_channel(
+                address, credentials=self._credentials, options=_OPTIONS + _KEEPALIVE
+            )
             return channel
+
+
+def _credentials() -> Any:
+    """Return the default credentials: looked up once, in files and by calls that nothing else can run beside."""
+    with bigtable_errors("connect to Bigtable"):
+        credentials, _project = google.auth.default()
+        return credentials

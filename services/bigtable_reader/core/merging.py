@@ -161,13 +161,16 @@ class Merging:
 
 
 def key_range(row_range: Any) -> KeyRange:
-    """Return a range of the protocol; each end of it may be open or closed, and none is no bound."""
+    """Return a range of the protocol; each end of it may be open or closed, and none is no bound. BrokenStreamError."""
     start, end = row_range.start_key_closed, row_range.end_key_open
     if row_range.WhichOneof("start_key") == "start_key_open":
         start = row_range.start_key_open + b"\0"
     if row_range.WhichOneof("end_key") == "end_key_closed":
         end = row_range.end_key_closed + b"\0"
-    return KeyRange(start, end)
+    try:
+        return KeyRange(start, end)
+    except ValueError as error:
+        raise BrokenStreamError(f"a range without keys: {error}") from error
 
 
 def _head(change: Any) -> _Head:
@@ -204,13 +207,14 @@ def _microseconds(timestamp: Any, what: str) -> Microseconds:
 def _close(close: Any) -> CloseStream:
     tokens = [RangeToken(key_range(token.partition.row_range), token.token) for token in close.continuation_tokens]
     partitions = [key_range(partition.row_range) for partition in close.new_partitions]
-    if not partitions:  # as before there were any: each token's range is a partition
+    amiss = ""
+    if len(partitions) != len(tokens):  # none: as before there were any
+        if partitions:  # a refusal would be answered with the same again; a token is good for its own range at least
+            amiss = f"closed with {len(tokens)} tokens for {len(partitions)} new partitions"
         partitions = [token.range for token in tokens]
-    if len(partitions) != len(tokens):
-        raise BrokenStreamError(f"a stream is closed with {len(tokens)} tokens for {len(partitions)} new partitions")
     status = close.status
     children = tuple(Child(token, partition) for token, partition in zip(tokens, partitions, strict=True))
-    return CloseStream(status.code, status.message, children)
+    return CloseStream(status.code, status.message, children, amiss)
 
 
 def _entry(which: str | None, mutation: Any, *, keep_values: bool) -> Entry:

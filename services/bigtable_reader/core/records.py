@@ -136,6 +136,8 @@ class CloseStream(msgspec.Struct, frozen=True):
     code: int
     message: str
     children: tuple[Child, ...] = ()
+    amiss: str = ""
+    """What the service did not say as it should: then each child is a partition of its own. Empty: nothing."""
 
 
 StreamRecord = DataChange | Heartbeat | CloseStream

@@ -245,12 +245,20 @@ def test_without_new_partitions_each_token_has_its_own() -> None:
     assert record == CloseStream(11, "", (Child(RangeToken(KeyRange(b"", b"c"), "-c"), KeyRange(b"", b"c")),))
 
 
-def test_tokens_that_belong_to_no_partition_are_no_record() -> None:
+def test_tokens_that_belong_to_no_partition_are_read_for_their_own_ranges_and_that_is_told() -> None:
     message = _closing((b"b", b"c", b"a", b"c"))
     message.close_stream.new_partitions.add().row_range.end_key_open = b"x"
 
-    with pytest.raises(BrokenStreamError, match="1 tokens for 2 new partitions"):
-        merged([message])
+    (record,) = merged([message])
+
+    own = Child(RangeToken(KeyRange(b"b", b"c"), "b-c"), KeyRange(b"b", b"c"))
+    assert record == CloseStream(11, "", (own,), "closed with 1 tokens for 2 new partitions")
+
+
+@pytest.mark.parametrize(("start", "end"), [(b"c", b"b"), (b"c", b"c")])
+def test_a_range_without_keys_is_a_broken_stream(start: bytes, end: bytes) -> None:
+    with pytest.raises(BrokenStreamError, match="a range without keys"):
+        merged([_closing((start, end, b"a", b""))])
 
 
 def test_the_end_that_was_asked_for_has_no_children() -> None:

@@ -1,0 +1,155 @@
+"""A change stream of a service that breaks its own rules, or is slow, against a server that does so."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud.bigtable_v2.types import (
+    GenerateInitialChangeStreamPartitionsResponse,
+    ReadChangeStreamResponse,
+)
+from structlog.testing import capture_logs
+
+from services.bigtable_reader.adapters import change_stream
+from services.bigtable_reader.adapters.change_stream import BigtableChangeStream, opening_seconds
+from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.core.records import (
+    ALL_KEYS,
+    Child,
+    CloseStream,
+    Heartbeat,
+    KeyRange,
+    Microseconds,
+    Position,
+    RangeToken,
+    StreamQuery,
+    StreamRecord,
+)
+from shared.contracts.errors import TransientError
+
+pytestmark = pytest.mark.integration
+
+PARTITION: Any = GenerateInitialChangeStreamPartitionsResponse.pb()
+RECORD: Any = ReadChangeStreamResponse.pb()
+TABLE = Table("projects/p/instances/i", "t", "one-cluster")
+QUERY = StreamQuery(ALL_KEYS, Position(start=Microseconds(1)), None, 100)
+
+
+@dataclass
+class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Answers with what it is told to, a while after it was asked."""
+
+    partitions: Sequence[Any] = ()
+    records: Sequence[Any] = ()
+    after: float = 0.0
+    asked: list[str] = field(default_factory=list)
+
+    def service(self, handler_call_details: Any) -> Any:
+        method = handler_call_details.method.rpartition("/")[2]
+        self.asked.append(method)
+        answers = self.records if method == "ReadChangeStream" else self.partitions
+
+        async def answer(_request: Any, _context: Any) -> AsyncIterator[Any]:
+            await asyncio.sleep(self.after)
+            for one in answers:
+                yield one
+
+        return grpc.unary_stream_rpc_method_handler(answer, bytes, lambda one: one.SerializeToString())
+
+
+def run(server: Server, scenario: Callable[[Channels], Awaitable[None]]) -> None:
+    async def go() -> None:
+        serving = grpc.aio.server()
+        serving.add_generic_rpc_handlers([server])
+        port = serving.add_insecure_port("127.0.0.1:0")
+        await serving.start()
+        channels = Channels(f"127.0.0.1:{port}")
+        try:
+            await scenario(channels)
+        finally:
+            await channels.close()
+            await serving.stop(None)
+
+    asyncio.run(go())
+
+
+async def read(channels: Channels) -> list[StreamRecord]:
+    """Read until the stream ends, or has given a heartbeat."""
+    found = []
+    async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as records:
+        async for record in records:
+            found.append(record)
+            if isinstance(record, Heartbeat):
+                break
+    return found
+
+
+def row_range(start: bytes, end: bytes) -> Any:
+    return {"row_range": {"start_key_closed": start, "end_key_open": end}}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "why"),
+    [
+        ([PARTITION(partition=row_range(b"b", b"a"))], "a range without keys"),
+        ([PARTITION(partition=row_range(b"a", b"a"))], "a range without keys"),
+        ([], "none was named"),
+    ],
+)
+def test_partitions_that_cannot_be_are_asked_for_again(partitions: Sequence[Any], why: str) -> None:
+    async def scenario(channels: Channels) -> None:
+        with pytest.raises(TransientError, match=why):
+            await BigtableChangeStream(channels, TABLE).initial_partitions()
+
+    run(Server(partitions=partitions), scenario)
+
+
+def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning() -> None:
+    token = {"partition": row_range(b"a", b"b"), "token": "t"}
+    partitions = [row_range(b"a", b"b"), row_range(b"b", b"c")]
+    closing = {"status": {"code": 11}, "continuation_tokens": [token], "new_partitions": partitions}
+    found: list[StreamRecord] = []
+
+    async def scenario(channels: Channels) -> None:
+        found.extend(await read(channels))
+
+    with capture_logs() as said:
+        run(Server(records=[RECORD(close_stream=closing)]), scenario)
+
+    (record,) = found
+    assert isinstance(record, CloseStream)
+    assert record.children == (Child(RangeToken(KeyRange(b"a", b"b"), "t"), KeyRange(b"a", b"b")),)
+    assert [(line["event"], line["log_level"], line["amiss"]) for line in said] == [
+        ("stream_closed_strangely", "warning", "closed with 1 tokens for 2 new partitions")
+    ]
+
+
+def test_a_service_that_always_needs_long_for_its_first_message_is_read_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.2)
+    beat = RECORD(
+        heartbeat={"continuation_token": {"token": "t"}, "estimated_low_watermark": {"seconds": 7}},
+    )
+    server = Server(records=[beat], after=2.0)
+
+    async def scenario(channels: Channels) -> None:
+        for _attempt in range(8):
+            try:
+                assert await read(channels) == [Heartbeat("t", Microseconds(7_000_000))]
+            except TransientError:
+                continue
+            assert len(server.asked) > 1
+            assert not channels.silences  # forgotten once it speaks
+            return
+        raise AssertionError("never read")
+
+    run(server, scenario)
+
+
+def test_patience_for_a_first_message_is_bounded() -> None:
+    assert [opening_seconds(silences) for silences in (0, 1, 2, 5, 6, 1_000)] == [10, 20, 40, 320, 320, 320]
