@@ -16,6 +16,7 @@ from google.api_core import exceptions
 from deploy.local import emulators
 from deploy.local.processes import Processes
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.monitoring_queries import RECOMMENDED, SLOTS
 from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
@@ -50,20 +51,6 @@ WHERE
 WATERMARK = """SELECT upsert_stream_apply_watermark
 FROM DATASET_NAME.INFORMATION_SCHEMA.TABLES
 WHERE table_name = 'TABLE_NAME';"""
-
-# Section "Query tables with the max_staleness option set".
-RECOMMENDED = """SELECT
-  project_id,
-  destination_table.dataset_id,
-  destination_table.table_id,
-  APPROX_QUANTILES((TIMESTAMP_DIFF(end_time, creation_time,MILLISECOND)/1000), 100)[OFFSET(95)] AS p95_background_apply_duration_in_seconds,
-  CEILING(APPROX_QUANTILES((TIMESTAMP_DIFF(end_time, creation_time,MILLISECOND)/1000), 100)[OFFSET(95)]*2/60)+7 AS recommended_max_staleness_with_buffer_in_minutes
-FROM `region-us`.INFORMATION_SCHEMA.JOBS AS job
-WHERE
-  project_id = 'PROJECT_ID'
-  AND DATE(creation_time) BETWEEN DATE_SUB(CURRENT_DATE(), INTERVAL 7 DAY) AND CURRENT_DATE()
-  AND job_id LIKE "%cdc_background%"
-GROUP BY 1,2,3;"""  # noqa: E501 - as it is printed there
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +241,25 @@ class TestMonitoring:
         assert (project, dataset, table) == (PROJECT, stand_in.dataset, "employees")
         assert 0 <= seconds < 30
         assert 7 <= minutes <= 8
+
+    def test_the_slots_used_in_each_period_are_those_of_the_background_jobs(self, stand_in: StandIn) -> None:
+        stand_in.run(EMPLOYEES)
+        for key in range(3):
+            upsert(stand_in, key, "x")
+            apply(stand_in)
+        stand_in.control("POST", "applies/hold")
+
+        found = stand_in.run(SLOTS.replace("REGION", "`region-us`"))
+
+        periods, slots = zip(*found, strict=True)
+        assert list(periods) == sorted(set(periods), reverse=True)
+        assert {period.microsecond for period in periods} == {0}
+        [(jobs, milliseconds)] = stand_in.run(
+            "SELECT COUNT(*), SUM(total_slot_ms) FROM `region-us`.INFORMATION_SCHEMA.JOBS "
+            "WHERE job_id LIKE '%cdc_background%' AND DATE(creation_time) >= DATE_SUB(CURRENT_DATE(), INTERVAL 7 DAY)"
+        )
+        assert jobs >= 3
+        assert sum(slots) == pytest.approx(milliseconds / 60_000)
 
     def test_applies_are_jobs_of_the_admin_bot(self, stand_in: StandIn) -> None:
         """Section "Monitor table upsert operation progress"."""

@@ -1,31 +1,18 @@
-"""INFORMATION_SCHEMA's views of jobs, by the documents' own query."""
+"""INFORMATION_SCHEMA's views of jobs, by the documents' own queries."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from deploy.local.bigquery.catalog import TableName
 from deploy.local.bigquery.job_history import APPLIES_AS, PastJob
 from deploy.local.bigquery.sql import Defaults
 from deploy.local.bigquery.statements import run
 from deploy.local.bigquery.warehouse import Warehouse
+from tests.monitoring_queries import RECOMMENDED, SLOTS
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND
-
-# BigQuery, "Stream table updates with change data capture", section "Size and monitor BACKGROUND reservations".
-SLOTS = """SELECT
-  period_start,
-  SUM(period_slot_ms) / (1000 * 60) AS slots_used
-FROM
-  REGION.INFORMATION_SCHEMA.JOBS_TIMELINE_BY_PROJECT
-WHERE
-  DATE(job_creation_time) BETWEEN DATE_SUB(CURRENT_DATE(), INTERVAL 7 DAY)
-  AND CURRENT_DATE()
-  AND job_id LIKE '%cdc_background%'
-GROUP BY
-  period_start
-ORDER BY
-  period_start DESC;"""
 
 
 @pytest.fixture
@@ -68,3 +55,25 @@ def test_jobs_of_another_project_are_not_seen(warehouse: Warehouse) -> None:
     warehouse.history.add(PastJob("other", "d_cdc_background_1", APPLIES_AS, "MERGE", NOW, NOW, 60_000))
 
     assert slots(warehouse) == []
+
+
+def an_apply(table: str, seconds: int, days_ago: int = 0) -> PastJob:
+    began = NOW - (days_ago * 86_400 + 3_600) * SECOND
+    name = TableName("p", "d", table)
+    return PastJob(
+        "p", "d_cdc_background_1", APPLIES_AS, "MERGE", began, began + seconds * SECOND, 1_000, destination=name
+    )
+
+
+def test_the_recommended_staleness_is_twice_the_95th_percentile_and_seven_minutes(warehouse: Warehouse) -> None:
+    warehouse.history.add(an_apply("once", 90))
+    warehouse.history.add(an_apply("once", 3_600, days_ago=8))
+    warehouse.history.add(PastJob("p", "somebody's query", "", "SELECT", NOW - 7_200 * SECOND, NOW, 1_000))
+    for seconds in range(101):
+        warehouse.history.add(an_apply("often", seconds))
+
+    rows = run(warehouse, RECOMMENDED.replace("PROJECT_ID", "p"), Defaults("p"), {}).rows
+
+    assert rows is not None
+    found = {row["table_id"]: tuple(row.values())[-2:] for row in rows.to_pylist()}
+    assert found == {"once": (90, 10), "often": (95, 11)}
