@@ -333,3 +333,21 @@ class TestRefused:
         schema = stand_in.client.get_table(f"{stand_in.dataset}.t").schema
         assert (schema[0].description, schema[0].mode) == ("one", "REQUIRED")
         assert schema[1].fields[0].description == "inside"
+
+
+class TestTooManyColumns:
+    """BigQuery, "Stream table updates with change data capture", section "Limitations": 2,000 top-level columns."""
+
+    def test_an_alteration_past_them_is_refused_and_changes_nothing(self, stand_in: StandIn) -> None:
+        columns = ", ".join(f"c{number} INT64" for number in range(1_998))
+        stand_in.run(f"CREATE TABLE t (k INT64, {columns}, PRIMARY KEY (k) NOT ENFORCED)")
+        stand_in.run("ALTER TABLE t ADD COLUMN the_last INT64")
+
+        with pytest.raises(exceptions.BadRequest, match="at most 2000"):
+            stand_in.run("ALTER TABLE t ADD COLUMN one_more INT64")
+        table = stand_in.client.get_table(f"{stand_in.dataset}.t")
+        table.schema = [*table.schema, bigquery.SchemaField("one_more", "INT64")]
+        with pytest.raises(exceptions.BadRequest, match="at most 2000"):
+            stand_in.client.update_table(table, ["schema"])
+
+        assert [field.name for field in stand_in.client.get_table(table.reference).schema][1_999:] == ["the_last"]
