@@ -17,6 +17,7 @@ from services.bigtable_reader.core.images import Trigger
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.progress import ConfirmedPrefix
 from services.bigtable_reader.core.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamQuery
+from services.bigtable_reader.core.topology import partition_around
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.ports import (
     ChangeStream,
@@ -37,6 +38,8 @@ from shared.runtime.stop import Stop
 _UNCONFIRMED: Final = 20_000
 """Records of one partition that may wait for Pub/Sub; others bound their bytes, this bounds their number."""
 
+_AGAIN: Final = 3
+"""How often what is refused waits for the rest of its partition before its tokens are given up for a time."""
 _OUT_OF_RANGE: Final = 11
 """The code of a CloseStream that names children. Under any other its token is still good."""
 
@@ -189,10 +192,22 @@ class PartitionReader:
             raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
 
     async def _give_up_position(self, held: Held, error: PositionLostError, stop: Stop) -> None:
-        """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose."""
+        """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose.
+
+        What is only a part of a partition now may be refused for that alone: it waits for the rest, some times.
+        """
         piece = held.partition.piece
         if piece.reconciled and held.prefix.read.tokens:
             await held.confirmed()
+            target = partition_around(piece.range, await retried(stop, self._stream.initial_partitions))
+            if target is not None and piece.again < _AGAIN:
+                progress = held.progress(held.stamps.last)
+                await retried(stop, lambda: self._store.wait_for(progress, target))
+                held.over = True
+                self._log.warning(
+                    "partition_waits_again", **_named(held), target=str(target), times=piece.again + 1, error=str(error)
+                )
+                return
             try:
                 restarted = await retried(stop, lambda: self._store.restart_from_time(held.partition))
             except PositionLostError as again:

@@ -72,6 +72,13 @@ class PartitionStore(Protocol):
         wait for a token that may not come, and are read from a time in the end.
         """
 
+    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+        """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if it is not ours.
+
+        It is put together with what else waits for that target, or is read as it is once more when it has waited long
+        enough. For what has tokens, and a target that reaches beyond it: else ValueError.
+        """
+
     async def tend(self) -> "Tended":
         """Finish what others left behind: roll closed partitions forward, put merged ones together, and reconcile.
 

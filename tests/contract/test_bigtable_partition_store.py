@@ -377,6 +377,30 @@ class PartitionStoreContract:
 
         self.run(promise)
 
+    def test_a_part_of_a_partition_waits_again_with_its_tokens_and_is_put_together_with_the_rest(self) -> None:
+        async def promise(stores: Stores) -> None:
+            one, two = stores.open("one"), stores.open("two")
+            await begun(one, "-b", "b-d", "d-")
+            (left, right, last) = await take(one, "a", "b", "d")
+            for wrong, target in ((reached(left, at="l"), "-b"), (reached(left, at="l"), "b-"), (reached(left), "-d")):
+                with pytest.raises(ValueError, match="cannot wait"):
+                    await one.wait_for(wrong, span(target))
+            assert await one.wait_for(reached(left, ceiling=70, at="l"), span("-d"))
+            assert await pieces(one) == ["-b:l -> -d", "b-d:@", "d-:@"]
+            assert [piece.again for piece in (await whole(one)).pieces] == [1, 0, 0]
+            assert await one.wait_for(reached(left, at="l"), span("-d"))  # said again
+            assert await one.close(reached(right, ceiling=60), [child("b-d", "-d", "r")])
+            assert await pieces(one) == ["-d:l,r", "d-:@"]
+            (whole_again,) = await take(one, "a")
+            assert (whole_again.floor, whole_again.piece.again) == (left.floor + 70, 0)
+
+            await stores.let_leases_end(two)
+            await take(two, "d")
+            assert not await one.wait_for(reached(last, at="x"), span("b-"))
+            assert await pieces(one) == ["-d:l,r", "d-:@"]
+
+        self.run(promise)
+
     def test_a_restart_never_asks_for_what_was_before_the_stream(self) -> None:
         async def promise(stores: Stores) -> None:
             one = stores.open("one", patience=NO_PATIENCE)

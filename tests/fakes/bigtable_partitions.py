@@ -14,12 +14,14 @@ from services.bigtable_reader.core.topology import (
     Ending,
     Patience,
     Reshaped,
+    Successor,
     Topology,
     begin,
     reconcile,
     restart,
     settle,
     successors,
+    waiting,
 )
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -199,6 +201,13 @@ class FakePartitionStore:
         """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
+        return await self._end(progress, successors(progress.partition.piece.range, children))
+
+    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+        """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
+        return await self._end(progress, (waiting(progress, target),))
+
+    async def _end(self, progress: Progress, parts: tuple[Successor, ...]) -> bool:
         await self._step()
         partition = progress.partition
         row = self._ours(partition)
@@ -209,7 +218,7 @@ class FakePartitionStore:
             row.low_watermark = max(row.low_watermark, progress.low_watermark)
             row.position = progress.position
             row.state, row.renewals = "CLOSING", row.renewals + 1
-            row.ending = Ending(successors(partition.piece.range, children), row.ceiling, row.low_watermark)
+            row.ending = Ending(parts, row.ceiling, row.low_watermark)
             self._closed.add((partition.piece.id, partition.fence))
             await self._step()
         self._settle()

@@ -30,7 +30,7 @@ from services.bigtable_reader.adapters.piece_row import PieceRow, Tended
 from services.bigtable_reader.core import topology as shape
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
-from services.bigtable_reader.core.topology import Ending, Patience, Reshaped
+from services.bigtable_reader.core.topology import Ending, Patience, Reshaped, Successor
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
@@ -168,11 +168,18 @@ class BigtablePartitionStore:
         """End a partition: children carry on, each above the ceiling; False if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
+        return await self._end(progress, shape.successors(progress.partition.piece.range, children))
+
+    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+        """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
+        return await self._end(progress, (shape.waiting(progress, target),))
+
+    async def _end(self, progress: Progress, successors: tuple[Successor, ...]) -> bool:
         partition = progress.partition
         held = self._ours(partition)
         if held is None:
             return self._has_ended(partition)
-        if not await held.save(progress, "CLOSING", shape.successors(partition.piece.range, children)):
+        if not await held.save(progress, "CLOSING", successors):
             self._drop(held)
             return False
         _remember(self._ended, (partition.piece.id, partition.fence))

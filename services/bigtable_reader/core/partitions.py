@@ -20,7 +20,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     ``target`` is the partition that it is to be a part of, once the others have come; None: it may be read as it is.
     ``position`` is None where the service named no token for it; it is read from a time, if it comes to that.
-    ``reconciled`` tells what waited in vain, and is read as it is.
+    ``reconciled`` tells what waited in vain, and is read as it is; ``again``, how often it was put back to wait since.
     """
 
     id: PieceId
@@ -30,6 +30,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     low_watermark: Microseconds
     target: KeyRange | None = None
     reconciled: bool = False
+    again: int = 0
 
     @property
     def is_readable(self) -> bool:

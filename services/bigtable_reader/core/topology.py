@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
-from services.bigtable_reader.core.partitions import Piece, PieceId, overlapping, uncovered
+from services.bigtable_reader.core.partitions import Piece, PieceId, Progress, overlapping, uncovered
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position, RangeToken
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -47,11 +47,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Successor(msgspec.Struct, frozen=True):
-    """A part of an ended piece. Without tokens nothing says where it goes on. ``target``: as a piece's."""
+    """A part of an ended piece. Without tokens nothing says where it goes on. ``target``, ``again``: as a piece's."""
 
     range: KeyRange
     tokens: tuple[RangeToken, ...] = ()
     target: KeyRange | None = None
+    again: int = 0
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -112,6 +113,19 @@ def successors(whole: KeyRange, children: Sequence[Child]) -> tuple[Successor, .
     return tuple(sorted(found, key=lambda successor: successor.range))
 
 
+def partition_around(part: KeyRange, partitions: Iterable[KeyRange]) -> KeyRange | None:
+    """Return the present partition that a range is only a part of; None where there is none."""
+    return next((one for one in partitions if one != part and _within(part, one)), None)
+
+
+def waiting(progress: Progress, target: KeyRange) -> Successor:
+    """Return a partition as the part of a target that it is. ValueError for what cannot be one, or has no tokens."""
+    part = progress.partition.piece.range
+    if not progress.position.tokens or part == target or not _within(part, target):
+        raise ValueError(f"{part} cannot wait for {target}")
+    return Successor(part, progress.position.tokens, target, progress.partition.piece.again + 1)
+
+
 def end(topology: Topology, name: PieceId, ending: Ending) -> Reshaped | None:
     """Replace a piece by its successors; None if it is not there any more."""
     draft = _Draft(topology)
@@ -150,7 +164,8 @@ def reconcile(
             position = piece.position
         else:
             continue
-        draft.replace(piece, [Heir(piece.range, position, piece.floor, piece.low_watermark, reconciled=True)])
+        heir = Heir(piece.range, position, piece.floor, piece.low_watermark, reconciled=True, again=piece.again)
+        draft.replace(piece, [heir])
     return Reshaped(topology=draft.done(), reconciled=len(draft.gone)) if draft.gone else None
 
 
@@ -176,6 +191,7 @@ class Heir(msgspec.Struct, frozen=True):
     low_watermark: Microseconds
     target: KeyRange | None = None
     reconciled: bool = False
+    again: int = 0
 
 
 class _Draft:
@@ -200,7 +216,14 @@ class _Draft:
         floor = max(piece.floor, ending.ceiling)
         low_watermark = max(piece.low_watermark, ending.low_watermark)
         heirs = [
-            Heir(one.range, Position(one.tokens) if one.tokens else None, floor, low_watermark, one.target)
+            Heir(
+                one.range,
+                Position(one.tokens) if one.tokens else None,
+                floor,
+                low_watermark,
+                one.target,
+                again=one.again,
+            )
             for one in ending.successors
         ]
         self.replace(piece, heirs)
@@ -243,6 +266,7 @@ def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[Piece, ...]:
             low_watermark=heir.low_watermark,
             target=heir.target,
             reconciled=heir.reconciled,
+            again=heir.again,
         )
         for index, heir in enumerate(heirs)
     )

@@ -118,22 +118,24 @@ class Reading:
             renew=lambda: None,
         )
 
-    async def begin(self, *, reconciled: bool = False) -> "asyncio.Task[None]":
-        """Claim the one piece and have it read."""
-        await self.store.begin([ALL_KEYS], EPOCH)
+    async def begin(self, *ranges: KeyRange, reconciled: bool = False, again: int = 0) -> "asyncio.Task[None]":
+        """Claim the first piece (of all keys, unless ranges are named) and have it read."""
+        await self.store.begin(ranges or [ALL_KEYS], EPOCH)
         assert self.table.topology is not None
         if reconciled:
+            first, *rest = self.table.topology.pieces
             piece = Piece(
                 id=PieceId("waited"),
-                range=ALL_KEYS,
-                position=Position((RangeToken(ALL_KEYS, "old"),)),
+                range=first.range,
+                position=Position((RangeToken(first.range, "old"),)),
                 floor=0,
                 low_watermark=EPOCH,
                 reconciled=True,
+                again=again,
             )
-            self.table.become(msgspec.structs.replace(self.table.topology, pieces=(piece,)))
+            self.table.become(msgspec.structs.replace(self.table.topology, pieces=(piece, *rest)))
         await self.store.survey()
-        (partition,) = await self.store.claim(self.table.topology.pieces)
+        (partition,) = await self.store.claim(self.table.topology.pieces[:1])
         self.held = Held(partition)
         self.held.trusted_until = self.trusted_for
         task = asyncio.create_task(self._reader.follow(self.held, Stop()))
@@ -244,6 +246,29 @@ def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_onl
         first, second = (query.position for query in reading.stream.queries)
         assert first.tokens
         assert second.start is not None
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() -> None:
+    async def scenario() -> None:
+        left, right = KeyRange(b"", b"m"), KeyRange(b"m", b"")
+        reading = Reading([PositionLostError("not a partition")])
+        task = await reading.begin(left, right, reconciled=True)
+        await task
+        assert reading.held.over
+        assert len(reading.stream.queries) == 1
+        assert reading.table.topology is not None
+        waits, _other = reading.table.topology.pieces
+        assert (waits.range, waits.target, waits.position) == (left, ALL_KEYS, Position((RangeToken(left, "old"),)))
+        assert waits.again == 1
+
+        # Waiting has not helped: it is no reason to wait for ever.
+        often = Reading([PositionLostError("not known")], [])
+        task = await often.begin(left, right, reconciled=True, again=3)
+        await asyncio.sleep(20)
+        assert [bool(query.position.tokens) for query in often.stream.queries] == [True, False]
+        task.cancel()
 
     run_in_virtual_time(scenario())
 

@@ -20,6 +20,7 @@ from services.bigtable_reader.core.topology import (
     begin,
     end,
     merge,
+    partition_around,
     reconcile,
     restart,
     settle,
@@ -249,6 +250,36 @@ def test_a_restart_goes_back_by_the_allowance_as_far_as_there_is_something(
 def test_a_restart_that_would_lose_changes_is_refused() -> None:
     with pytest.raises(ValueError, match="kept since"):
         restart(begun("-"), us(NOON + MINUTE), PATIENCE, us(NOON + 2 * MINUTE))
+
+
+@pytest.mark.parametrize(
+    ("part", "partitions", "around"),
+    [
+        ("a-b", ["-a", "a-c", "c-"], "a-c"),
+        ("a-b", ["-"], "-"),
+        ("a-c", ["-a", "a-c", "c-"], None),  # it is one
+        ("a-c", ["-a", "a-b", "b-c", "c-"], None),  # it is several
+        ("a-c", ["-b", "b-"], None),  # it is parts of two
+    ],
+)
+def test_what_is_only_a_part_of_a_present_partition_is_told(
+    part: str, partitions: list[str], around: str | None
+) -> None:
+    found = partition_around(span(*part.split("-")), [span(*one.split("-")) for one in partitions])
+    assert found == (None if around is None else span(*around.split("-")))
+
+
+def test_what_is_reconciled_again_is_counted() -> None:
+    topology = begun("-")
+    piece = topology.pieces[0]
+    parts = (Successor(span("", "b"), (RangeToken(span("", "b"), "t"),), ALL_KEYS, 2), Successor(span("b", "")))
+    ended = end(topology, piece.id, Ending(parts, 9, NOON))
+    assert ended is not None
+    waited = dict.fromkeys(ended.topology.names, PATIENCE.merge)
+    reconciled = reconcile(ended.topology, waited, PATIENCE, LONG_AGO)
+    assert reconciled is not None
+    first = reconciled.topology.pieces[0]
+    assert (first.reconciled, first.again, first.target) == (True, 2, None)
 
 
 # Many at once
