@@ -67,11 +67,16 @@ def test_an_executor_that_is_killed_in_mid_batch_loses_nothing(world: World) -> 
         executor.kill()
 
     assert first.process.wait(PATIENCE) == 1, first.process.obituary()
+    (counted,) = events(first.process, "leases_counted")
+    assert counted["left"] >= 1, "what the killed executors held"
+    assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
     world.mend()
     second = _started(world, "first", **CLUSTER)
     world.wait_for_rows(dict.fromkeys(range(3), "name 2"))
     world.processes.wait_until(acks(second, 3), "what the killed executor held to be acked", PATIENCE)
     assert ends(second) == 0
+    (rest,) = [event for event in events(second.process, "leases_counted") if event != counted]
+    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
     assert world.letters() == []
 
 
