@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
@@ -15,6 +15,17 @@ from shared.contracts.errors import MisconfiguredError
 
 class PositionLostError(MisconfiguredError):
     """The service does not go on from a position any more: it is older than what is kept, or of another life."""
+
+
+class ReadRefusedError(MisconfiguredError):
+    """The service does not read these rows: one of them is larger than it hands out, or something stops all reading."""
+
+
+class ReadRows(NamedTuple):
+    """Rows that were read: those that exist, and the keys that are left for another call."""
+
+    found: Mapping[bytes, RowCells]
+    left: Collection[bytes]
 
 
 class ChangeStream(Protocol):
@@ -115,8 +126,11 @@ class Tended(Protocol):
 class Rows(Protocol):
     """The table's rows, as the cluster that is read from has them now."""
 
-    async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
-        """Return those of the rows that exist. The reading begins after the call. TransientError."""
+    async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
+        """Return those of the rows that exist, as many as fit into some memory. The reading begins after the call.
+
+        At least one key is not left. TransientError; ReadRefusedError, and another MisconfiguredError.
+        """
 
 
 class Letters(Protocol):

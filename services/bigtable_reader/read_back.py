@@ -7,19 +7,21 @@ that was read earlier can beat it, in whatever order they are published.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
 
-from services.bigtable_reader.core.images import ImageMaker, Trigger
+from services.bigtable_reader.core.images import ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.refused import Made, Refused
 from services.bigtable_reader.held import Held
-from services.bigtable_reader.ports import Metrics, Publisher, Rows
+from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, Rows
 from services.bigtable_reader.retried import retried
 from services.bigtable_reader.set_aside import SettingAside
+from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
+_NO_SUCH_ROW: Final = b"\0millrace"
 _ROWS: Final = 100
 """Of one reading, at most."""
 _BYTES: Final = 4_000_000
@@ -149,9 +151,39 @@ class ReadBack:
         return batch
 
     async def _read(self, batch: Sequence[_Waiting], stop: Stop) -> None:
-        """Read a batch of rows and hand their images to the publisher."""
-        keys = [waiting.row_key for waiting in batch]
-        found = await retried(stop, lambda: self._rows.read(keys))
+        """Read a batch of rows, and hand the images of what came to the publisher before more of it is read.
+
+        The stamps of what is read later stand all the same: it is read after them.
+        """
+        left, at_once = list(batch), len(batch)
+        while left:
+            try:
+                async for attempt in retrying_async(stop):
+                    with attempt:
+                        asked = left[:at_once]
+                        at_once = max(1, at_once // 2)  # unless it succeeds: what takes too long takes less of fewer
+                        read = await self._rows.read([waiting.row_key for waiting in asked])
+            except ReadRefusedError as error:
+                if len(asked) == 1:
+                    await self._refuse(asked[0], error, stop)
+                    del left[0]
+                    at_once = len(left)
+                continue
+            at_once = 2 * len(asked)
+            come = [waiting for waiting in asked if waiting.row_key not in read.left]
+            left = [waiting for waiting in asked if waiting.row_key in read.left] + left[len(asked) :]
+            await self._hand_over(come, read.found)
+
+    async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:
+        """Set a row aside that alone cannot be read; the error itself if no other row can be read either."""
+        await retried(stop, lambda: self._rows.read([_NO_SUCH_ROW]))
+        if waiting.held.ours:
+            why = f"Bigtable does not read this row, and reads others: {error}"
+            await self._set_aside.keep([self._images.unreadable(waiting.row_key, waiting.trigger, waiting.stamp, why)])
+            self._confirm([waiting])
+
+    async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, RowCells]) -> None:
+        """Make the images of rows and hand them to the publisher."""
         self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
         images: dict[int, tuple[list[Made], list[_Waiting]]] = {}
         refused: list[Refused] = []

@@ -7,7 +7,7 @@ way to it, and die with its `Life`.
 
 import asyncio
 import bisect
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -32,7 +32,7 @@ from services.bigtable_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.ports import PositionLostError, ReadRows
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
@@ -361,18 +361,19 @@ class FakeRows:
         self.way = way or Way()
         self.readings: list[Sequence[bytes]] = []
 
-    async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
-        """Return those of the rows that exist."""
+    async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
+        """Return those of the rows that exist; of some calls, a part of them."""
         self.readings.append(row_keys)
         await self.way.step()
         found = {}
-        for row_key in row_keys:
+        asked = row_keys[: self.way.chance.randint(1, 2 * len(row_keys))]
+        for row_key in asked:
             if self.way.slowest:
                 await asyncio.sleep(self.way.chance.random() * self.way.slowest / len(row_keys))
             if (cells := self.table.row(row_key)) is not None:
                 found[row_key] = cells
         await self.way.step()
-        return found
+        return ReadRows(found, row_keys[len(asked) :])
 
 
 @dataclass
@@ -395,11 +396,14 @@ class FakePublisher:
         self.way = way or Way()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.room = asyncio.Event()
+        self.room.set()
 
     async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
         """Take changes; the future resolves when all are confirmed."""
         if self._closed:
             raise RuntimeError("the publisher is closed")
+        await self.room.wait()
         self.way.life.step()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         taken = [change for _key, change in changes]

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -30,7 +30,10 @@ def read(
         channels = Channels(table.front.address)
         try:
             named = Table(INSTANCE, table.name.rpartition("/")[2], profile)
-            return await BigtableRows(channels, named, family_pattern=family_pattern, versions=versions).read(keys)
+            rows = BigtableRows(channels, named, family_pattern=family_pattern, versions=versions)
+            found, left = await rows.read(keys)
+            assert not left
+            return found
         finally:
             await channels.close()
 
@@ -86,6 +89,27 @@ def test_values_of_megabytes_and_thousands_of_keys_come_through(front: Front) ->
     assert {key: columns["f"][b"q"][0].value for key, columns in found.items() if key in large} == large
     assert {qualifier: versions[0].value for qualifier, versions in found[b"wide"]["f"].items()} == wide
     assert found.keys() == {*large, b"wide"}
+
+
+def test_what_is_more_than_fits_into_memory_is_left_and_nothing_is_left_out(front: Front) -> None:
+    table = front.table("f")
+    for number in range(6):
+        table.write(b"row %d" % number, set_cell("f", b"q", b"v" * 1_000_000, 0))
+
+    async def asked() -> list[list[bytes]]:
+        channels = Channels(table.front.address)
+        try:
+            rows = BigtableRows(channels, Table(INSTANCE, table.name.rpartition("/")[2]), most_bytes=1_500_000)
+            left: Collection[bytes] = [b"none", *(b"row %d" % number for number in range(6)), b"row 6"]
+            parts = []
+            while left:
+                found, left = await rows.read(list(left))
+                parts.append(sorted(found))
+            return parts
+        finally:
+            await channels.close()
+
+    assert asyncio.run(asked()) == [[b"row 0", b"row 1"], [b"row 2", b"row 3"], [b"row 4", b"row 5"], []]
 
 
 def test_a_profile_or_table_that_is_not_there_is_for_someone_to_act_on(front: Front) -> None:

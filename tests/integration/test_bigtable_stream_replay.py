@@ -114,7 +114,8 @@ def test_images_of_all_rows_that_were_told_of_are_the_table(
     async def read() -> list[Made]:
         channels = Channels(table.front.address)
         try:
-            rows = await BigtableRows(channels, watched_table(table), versions=LOSSLESS.versions).read(keys)
+            rows, left = await BigtableRows(channels, watched_table(table), versions=LOSSLESS.versions).read(keys)
+            assert not left
         finally:
             await channels.close()
         found = [images.image(key, rows.get(key), Trigger.of(records[0]), 1) for key in keys]

@@ -1,14 +1,23 @@
 """Rows as they are now, by their keys."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+import grpc
+
 from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.errors import status_of
 from services.bigtable_reader.adapters.row_chunks import READ_ROWS, read_rows
 from services.bigtable_reader.core.images import CellVersion, RowCells
+from services.bigtable_reader.ports import ReadRefusedError, ReadRows
+from shared.contracts.errors import MisconfiguredError
 
 _TIMEOUT: Final = 60.0
+_BYTES: Final = 16 * 1024 * 1024
+_CELL: Final = 200
+"""Bytes that a cell takes in memory, beside its value."""
 _KEYS: Final = 1_000
 _KEY_BYTES: Final = 256 * 1024
 """Of keys in a request, of which Bigtable takes half a megabyte."""
@@ -18,25 +27,49 @@ class BigtableRows:
     """The rows of one table, through the app profile of its change stream: the same cluster, which has the change."""
 
     def __init__(
-        self, channels: Channels, table: Table, *, family_pattern: str | None = None, versions: int = 1
+        self,
+        channels: Channels,
+        table: Table,
+        *,
+        family_pattern: str | None = None,
+        versions: int = 1,
+        most_bytes: int = _BYTES,
     ) -> None:
-        """``family_pattern``: a regular expression (RE2) of the families to read, None for all; see `Watched`."""
+        """``family_pattern``: a regular expression (RE2) of the families to read, None for all; see `Watched`.
+
+        ``most_bytes``: of one call, less the row that goes beyond it.
+        """
+        self._most_bytes = most_bytes
         self._channels = channels
         self._table = table
         self._filter = _filter(family_pattern, versions)
 
-    async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
-        """Return those of the rows that exist and have a cell that is asked for. TransientError, MisconfiguredError."""
-        found: dict[bytes, RowCells] = {}
-        for keys in portions(sorted(set(row_keys))):
-            found.update(await self._read(keys))
-        return found
+    async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
+        """Return those of the rows that exist and have a cell that is asked for, until they have so many bytes.
 
-    async def _read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
+        The rest is left, and at least one is not. TransientError; ReadRefusedError for FAILED_PRECONDITION, of which
+        a row of more than 256 MiB is one reason; another MisconfiguredError.
+        """
+        keys = sorted(set(row_keys))
+        found: dict[bytes, RowCells] = {}
+        room = self._most_bytes
+        try:
+            for portion in portions(keys):
+                room = await self._read(portion, found, room)
+                if room <= 0:
+                    return ReadRows(found, keys[bisect.bisect_right(keys, max(found)) :])
+        except MisconfiguredError as error:
+            cause = error.__cause__
+            if cause is not None and status_of(cause)[0] is grpc.StatusCode.FAILED_PRECONDITION:
+                raise ReadRefusedError(str(error)) from error
+            raise
+        return ReadRows(found, ())
+
+    async def _read(self, row_keys: Sequence[bytes], found: dict[bytes, RowCells], room: int) -> int:
+        """Add rows, in the order of their keys, while there is room for their bytes; return what is left of it."""
         request = READ_ROWS.request(table_name=self._table.name, app_profile_id=self._table.app_profile)
         request.rows.row_keys.extend(row_keys)
         request.filter.CopyFrom(self._filter)
-        found: dict[bytes, RowCells] = {}
         async with aclosing(read_rows(self._channels, self._table, request, _TIMEOUT)) as rows:
             async for row_key, cells in rows:
                 families: RowCells = {}
@@ -44,7 +77,10 @@ class BigtableRows:
                     versions = families.setdefault(cell.family, {}).setdefault(cell.qualifier, [])
                     versions.append(CellVersion(cell.timestamp, cell.value))
                 found[row_key] = families
-        return found
+                room -= sum(len(cell.qualifier) + len(cell.value) + _CELL for cell in cells)
+                if room <= 0:
+                    break
+        return room
 
 
 def _filter(family_pattern: str | None, versions: int) -> Any:

@@ -133,6 +133,15 @@ class ImageMaker:
         change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
         return Made(self.header, self._ordering_key(key), change)
 
+    def unreadable(self, row_key: bytes, trigger: Trigger, stamp: int, why: str) -> Refused:
+        """Return the dead letter of a row that is too large to be read: its key and its place, and nothing of it."""
+        absent = self.image(row_key, None, trigger, stamp)
+        if isinstance(absent, Refused):
+            return absent
+        old = raw({"row_key": row_key})
+        change = msgspec.structs.replace(absent.change, op="UPSERT", row=NO_ROW, old=old)
+        return Refused(absent.header, absent.ordering_key, change, Reason.TOO_LARGE, why)
+
     def _row(self, cells: Mapping[str, Mapping[bytes, Sequence[CellVersion]]]) -> str:
         members = []
         for column in self._declared:

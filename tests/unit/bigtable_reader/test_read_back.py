@@ -1,11 +1,12 @@
 """One image for all records of a row that have come until it is read; its stamp stands from then on."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from services.bigtable_reader.core.images import CellVersion, RowCells, Trigger
 from services.bigtable_reader.held import Held
+from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from services.bigtable_reader.read_back import ReadBack
 from services.bigtable_reader.set_aside import SettingAside
 from shared.contracts.change_sequence import four_sections
@@ -27,14 +28,20 @@ class GatedRows:
         self.readings: list[Sequence[bytes]] = []
         self.gate = asyncio.Event()
         self.errors: list[Exception] = []
+        self.refuses: Callable[[Sequence[bytes]], bool] = lambda _row_keys: False
+        self.at_once = 1_000
+        """Rows that fit into memory."""
 
-    async def read(self, row_keys: Sequence[bytes]) -> Mapping[bytes, RowCells]:
+    async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
         """Return those of the rows that exist, when the gate is open."""
         self.readings.append(list(row_keys))
         await self.gate.wait()
         if self.errors:
             raise self.errors.pop(0)
-        return {key: self.rows[key] for key in row_keys if key in self.rows}
+        if self.refuses(row_keys):
+            raise ReadRefusedError("FAILED_PRECONDITION")
+        asked = row_keys[: self.at_once]
+        return ReadRows({key: self.rows[key] for key in asked if key in self.rows}, row_keys[self.at_once :])
 
 
 class Reading:
@@ -176,6 +183,93 @@ def test_a_reading_that_fails_is_made_again_under_the_same_stamp() -> None:
         await asyncio.sleep(10)
         assert len(reading.rows.readings) == 3
         assert [number for _op, _key, number in reading.published()] == [sequence(1)]
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_is_left_of_a_reading_is_read_under_its_own_stamps_after_what_came_is_published() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(a=ROW, b=ROW, c=ROW), readings=1)
+        reading.rows.at_once = 2
+        for number, row_key in enumerate((b"a", b"b", b"c"), 1):
+            await reading.ask(row_key, number)
+        await some_turns()
+        for _part in range(2):
+            await reading.ask(b"c", 9)  # while it is being read, or left: for another reading
+        reading.rows.gate.set()
+        await some_turns()
+        assert reading.rows.readings == [[b"a", b"b", b"c"], [b"c"], [b"c"]]
+        assert [number for _op, _key, number in reading.published()] == [sequence(stamp) for stamp in (1, 2, 3, 9)]
+        assert reading.held.prefix.outstanding == 0
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_rest_is_not_read_while_the_publisher_has_no_room_for_what_came() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(a=ROW, b=ROW), readings=1)
+        reading.rows.at_once = 1
+        reading.rows.gate.set()
+        reading.publisher.room.clear()
+        await reading.ask(b"a", 1)
+        await reading.ask(b"b", 2)
+        await some_turns()
+        assert reading.rows.readings == [[b"a", b"b"]]
+        reading.publisher.room.set()
+        await some_turns()
+        assert len(reading.published()) == 2
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(), readings=1)
+        reading.rows.gate.set()
+        reading.rows.errors = [TransientError("DEADLINE_EXCEEDED")] * 3
+        for number in range(8):
+            await reading.ask(b"row %d" % number, number + 1)
+        await asyncio.sleep(60)
+        assert [len(keys) for keys in reading.rows.readings] == [8, 4, 2, 1, 2, 4, 1]
+        assert len(reading.published()) == 8
+        assert reading.held.prefix.outstanding == 0
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_and_the_others_go_on() -> None:
+    async def scenario() -> None:
+        keys = [b"row %d" % number for number in range(9)]
+        reading = Reading(GatedRows(**{key.decode(): ROW for key in keys}), readings=1)
+        reading.rows.gate.set()
+        reading.rows.refuses = lambda row_keys: b"row 5" in row_keys
+        for number, key in enumerate(keys, 1):
+            await reading.ask(key, number)
+        await some_turns()
+        assert sorted(key for _op, key, _number in reading.published()) == [
+            f'{{"row_key":"row {number}"}}' for number in range(9) if number != 5
+        ]
+        (letter,) = reading.letters.kept
+        assert (letter.reason, letter.key) == (Reason.TOO_LARGE, '{"row_key":"row 5"}')
+        assert letter.sequence == sequence(6)
+        assert reading.held.prefix.outstanding == 0
+        assert reading.failures == []
+
+    run_in_virtual_time(scenario())
+
+
+def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_set_aside() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(a=ROW, b=ROW))
+        reading.rows.gate.set()
+        reading.rows.refuses = lambda _row_keys: True
+        await reading.ask(b"a", 1)
+        await reading.ask(b"b", 2)
+        await some_turns()
+        assert [type(error) for error in reading.failures] == [ReadRefusedError]
+        assert isinstance(reading.failures[0], MisconfiguredError)
+        assert reading.letters.kept == []
+        assert reading.held.prefix.outstanding == 2
 
     run_in_virtual_time(scenario())
 
