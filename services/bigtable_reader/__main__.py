@@ -10,7 +10,6 @@ import os
 import sys
 import uuid
 from collections.abc import Collection, Sequence
-from contextlib import aclosing
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Final, TextIO
@@ -31,19 +30,20 @@ from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.partitions import Survey, begins
-from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, StreamQuery
+from services.bigtable_reader.core.partitions import Survey
+from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.topology import Patience
 from services.bigtable_reader.doctor import doctor
+from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.metrics import ReaderMetrics
-from services.bigtable_reader.ports import PositionLostError
 from services.bigtable_reader.reader import Reader
+from services.bigtable_reader.retried import retried, until_stopped
 from services.bigtable_reader.settings import Settings, owner_name
 from services.bigtable_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
@@ -53,7 +53,6 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
-from shared.runtime.retries import retrying_async
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
 from shared.runtime.tables_file import load_tables_file
@@ -62,9 +61,6 @@ MISCONFIGURED: Final = 2
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
-_BEFORE_NOW: Final = (60_000_000, 10_000_000, 1_000_000, 0)
-"""Microseconds before now at which a first start tries to begin."""
-_PROBE_MILLISECONDS: Final = 1_000
 
 
 class MicrosecondClock:
@@ -142,9 +138,8 @@ async def read(
     table = watched_table(settings)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
-        async for attempt in retrying_async(stop):
-            with attempt:
-                outputs, store = await prepare(settings, file, channels, owner)
+        prepared = retried(stop, lambda: prepare(settings, file, channels, owner, stop))
+        outputs, store = await until_stopped(stop, prepared)
         options = file.options(settings.bigtable_table).bigtable
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
@@ -248,7 +243,7 @@ def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]
 
 
 async def prepare(
-    settings: Settings, file: TablesFile, channels: Channels, owner: str
+    settings: Settings, file: TablesFile, channels: Channels, owner: str, stop: Stop
 ) -> tuple[Outputs, BigtablePartitionStore]:
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
@@ -266,52 +261,15 @@ async def prepare(
     log.info("costs", what=COSTS)
     await create_partition_table(channels, rows)
     store = partition_store(settings, rows, owner, look.retention or timedelta(0))
-    survey = await store.survey()
-    if begins(settings.resume, survey, settings.stream_name):
-        stream = BigtableChangeStream(channels, table)
-        ranges = await stream.initial_partitions()
-        start = await first_start(settings, stream, ranges[0], survey.now)
-        if await store.begin(ranges, start):
-            log.info("first_start", start=_time(start), partitions=len(ranges))
-    else:
-        log.info("resumed", partitions=len(survey.pieces), start_timestamp_ignored=settings.start_timestamp is not None)
+    await begin(
+        BigtableChangeStream(channels, table),
+        store,
+        stop,
+        name=settings.stream_name,
+        resume=settings.resume,
+        asked=_micros(settings.start_timestamp),
+    )
     return outputs, store
-
-
-async def first_start(
-    settings: Settings, stream: BigtableChangeStream, range_: KeyRange, now: Microseconds
-) -> Microseconds:
-    """Return where a first start begins, after a look whether the stream can be read from there.
-
-    Bigtable's clock says what now is. A little earlier is as good, and safe if clusters' clocks differ; but a stream
-    that was enabled just now has no earlier.
-    """
-    asked = _micros(settings.start_timestamp)
-    if asked is not None and asked > now:
-        raise MisconfiguredError(
-            f"START_TIMESTAMP {_time(asked)} is still to come (in Bigtable it is {_time(now)}): leave it out, or name "
-            "an earlier one"
-        )
-    candidates = [asked] if asked is not None else [Microseconds(now - one) for one in _BEFORE_NOW]
-    for start in candidates:
-        try:
-            await _probe(stream, StreamQuery(range_, Position(start=start), None, _PROBE_MILLISECONDS))
-        except PositionLostError as error:
-            if start == candidates[-1]:
-                raise MisconfiguredError(
-                    f"the change stream cannot be read from {_time(start)}: {error}\nname a START_TIMESTAMP that lies "
-                    "within its retention and after it was enabled"
-                ) from error
-        else:
-            return start
-    raise AssertionError("the last candidate is an answer or an error")
-
-
-async def _probe(stream: BigtableChangeStream, query: StreamQuery) -> None:
-    """Read until something comes: a record, a heartbeat, or an end."""
-    async with aclosing(stream.read(query)) as records:
-        async for _record in records:
-            return
 
 
 async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
@@ -348,10 +306,6 @@ async def _families(catalog: BigtableCatalog) -> Collection[str]:
 
 def _micros(time: Nanoseconds | None) -> Microseconds | None:
     return None if time is None else Microseconds(time // _MICROSECOND)
-
-
-def _time(time: Microseconds) -> str:
-    return format_timestamp(Nanoseconds(time * _MICROSECOND))
 
 
 def _shown(value: object) -> object:

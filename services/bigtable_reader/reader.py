@@ -16,7 +16,6 @@ import structlog
 
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.partitions import Piece, PieceId, Progress, Survey
-from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.family_watch import FamilyWatch
 from services.bigtable_reader.held import Held, Options
@@ -33,17 +32,21 @@ from services.bigtable_reader.ports import (
     Subscriptions,
 )
 from services.bigtable_reader.read_back import ReadBack
-from services.bigtable_reader.retried import retried
+from services.bigtable_reader.retried import retried, until_stopped
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.stall_watch import StallWatch, shown
+from services.bigtable_reader.topic_watch import TopicWatch
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 
+_GONE: Final = timedelta(seconds=8)
+"""After a stop, of the ten seconds that it may take."""
 _DRAIN: Final = timedelta(seconds=2)
 _FLUSH: Final = timedelta(seconds=4)
 _SAVE: Final = timedelta(seconds=3)
+"""At the end of all: the least time that is kept for it."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TOO_LATE: Final = "not renewed in time"
 _CROWDED: Final = 3
@@ -72,7 +75,6 @@ class Reader:
         """Take what a reader needs."""
         self._store = store
         self._publisher = publisher
-        self._subscriptions = subscriptions
         self._outputs = outputs
         self._clock = clock
         self._metrics = metrics
@@ -109,9 +111,10 @@ class Reader:
         self._renewal = asyncio.Event()
         self._crowded = 0
         self._stalls = StallWatch(options.stalls)
-        self._sure_until: Microseconds | None = None
-        self._trusted = True
+        self._topic = TopicWatch(subscriptions, metrics, options.recheck, lambda: self._stalls.low_watermark)
         self._failure: BaseException | None = None
+        self._stopped_at: float | None = None
+        """By the event loop's clock."""
         self._log = structlog.get_logger()
 
     @property
@@ -130,20 +133,19 @@ class Reader:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
+            self._stopped_at = loop.time()
             loop.call_soon_threadsafe(self._wake.set)
 
         keepers = [
             asyncio.create_task(self._keep_leases(), name="leases"),
-            asyncio.create_task(self._keep_checking(), name="subscriptions"),
+            asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
             asyncio.create_task(self._families.keep_looking(), name="families"),
         ]
         for keeper in keepers:
             keeper.add_done_callback(self._on_task_over)
         try:
             with stop.calling(wake):
-                for header in self._outputs.headers:
-                    await self._announce(header)
-                await self._supervise()
+                await until_stopped(stop, self._supervise())
         except TransientError:
             if not stop.requested:  # a retry that ended because of the stop, and no failure
                 raise
@@ -165,6 +167,8 @@ class Reader:
             await self._announce(images.header)
 
     async def _supervise(self) -> None:
+        for header in self._outputs.headers:
+            await self._announce(header)
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()
@@ -270,7 +274,7 @@ class Reader:
         loop = asyncio.get_running_loop()
         async with self._saving:
             held = [one for one in self._held.values() if not one.over]
-            if not held or not self._trusted:
+            if not held or not self._topic.trusted:
                 return
             asked_at = loop.time()
             now, ahead = self._clock.now(), self._options.reserve // _MICROSECOND
@@ -286,30 +290,6 @@ class Reader:
             else:
                 self._extend(one, asked_at)
                 one.raise_ceiling(saved.ceiling)
-
-    async def _keep_checking(self) -> None:
-        """Look again and again whether the topic still keeps what is published to it; stop publishing if not."""
-        while True:
-            await asyncio.sleep(self._options.recheck.total_seconds())
-            reached = self._stalls.low_watermark
-            try:
-                await self._subscriptions.check()
-            except TransientError as error:
-                self._log.warning("subscriptions_not_checked", error=str(error))
-            except MisconfiguredError as error:
-                # From here on nothing that Pub/Sub confirms counts: it may have been discarded.
-                self._trusted = False
-                self._metrics.topic_loses()
-                self._log.error("topic_loses_messages", error=str(error))
-                sure = "the start" if self._sure_until is None else shown(self._sure_until)
-                raise MisconfiguredError(
-                    f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
-                    "may be lost, and so is what a deleted subscription still held. Mend the topic, and start anew "
-                    "under another CHANGE_STREAM_NAME, with a START_TIMESTAMP before the oldest change that was not "
-                    "applied"
-                ) from error
-            else:
-                self._sure_until = reached
 
     def _renew_now(self) -> None:
         self._renewal.set()
@@ -368,7 +348,13 @@ class Reader:
     # The end
 
     async def _wind_down(self) -> None:
-        """Stop reading, let Pub/Sub confirm what it has, save how far that is, give the leases back."""
+        """Stop reading, let Pub/Sub confirm what it has, save how far that is, give the leases back.
+
+        All of it before one moment, however many of them do not answer.
+        """
+        loop = asyncio.get_running_loop()
+        gone_at = (loop.time() if self._stopped_at is None else self._stopped_at) + _GONE.total_seconds()
+        save_at = gone_at - _SAVE.total_seconds()
         tasks = [held.task for held in self._held.values() if held.task is not None] + list(self._leaving)
         for task in tasks:
             task.cancel()
@@ -378,26 +364,28 @@ class Reader:
                 held.lease_ends.cancel()
         if self._read_back is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DRAIN.total_seconds()):
+                async with asyncio.timeout_at(min(loop.time() + _DRAIN.total_seconds(), save_at)):
                     await self._read_back.drain(self._stop)
             await self._read_back.end()
         await self._partitions.end()
         flush = asyncio.create_task(self._publisher.close(), name="flush")
         # What is not confirmed by then is published again by whoever reads on; the leases must not wait for it.
-        await asyncio.wait([flush], timeout=_FLUSH.total_seconds())
+        await asyncio.wait([flush], timeout=max(0, min(_FLUSH.total_seconds(), save_at - loop.time())))
         try:
-            async with asyncio.timeout(_SAVE.total_seconds()):
+            async with asyncio.timeout_at(gone_at):
                 await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
                 await self._store.leave()
         except (TransientError, TimeoutError) as error:
             self._log.warning("positions_not_saved", error=str(error))
         finally:
-            await flush
+            await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))
+            flush.cancel()
+            await asyncio.gather(flush, return_exceptions=True)
         self._log.info("reader_stopped", partitions=len(self._held))
 
     def _progress(self, held: Held) -> Progress:
         ceiling = held.stamps.ceiling
-        if self._trusted:
+        if self._topic.trusted:
             return held.progress(ceiling)
         return Progress(held.partition, held.partition.position, held.partition.low_watermark, ceiling)
 

@@ -113,6 +113,29 @@ def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_was_on_i
     run_in_virtual_time(scenario())
 
 
+@pytest.mark.parametrize("silent", ["all", "the partition table", "all but the partition table"])
+@pytest.mark.parametrize("waits_for", [0.0, 30.0])
+def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(silent: str, waits_for: float) -> None:
+    async def scenario() -> None:
+        world = await a_world(b"b", b"c")
+        living = world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(10)
+        if silent != "all but the partition table":
+            living.to_store.hold_up()
+        if silent != "the partition table":
+            living.way.hold_up()
+        for row_key in (b"a", b"b", b"c"):
+            world.table.write(row_key, CELL)
+        await asyncio.sleep(waits_for)
+        living.stop.request()
+        stopped_at = asyncio.get_running_loop().time()
+        async with asyncio.timeout(60):
+            await living.task
+        assert asyncio.get_running_loop().time() - stopped_at < 10
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
     async def scenario() -> None:
         world = await a_world()

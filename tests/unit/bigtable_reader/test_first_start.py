@@ -1,0 +1,42 @@
+"""The first start of a stream: remembered once, whatever becomes of the answer."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from services.bigtable_reader.core.records import KeyRange, Microseconds
+from services.bigtable_reader.first_start import begin
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_reader import Bigtable, FakeChangeStream, VirtualClock
+from tests.fakes.virtual_time import run_in_virtual_time
+
+
+class Unanswered(FakePartitionStore):
+    """Remembers the first pieces, and the answer is lost."""
+
+    lost = 2
+
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+        """Remember them."""
+        begun = await super().begin(ranges, start)
+        if self.lost:
+            self.lost -= 1
+            raise TransientError("DEADLINE_EXCEEDED")
+        return begun
+
+
+def test_a_new_stream_that_we_have_begun_ourselves_is_not_refused_because_the_answer_was_lost() -> None:
+    async def scenario() -> None:
+        table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable(b"m"))
+        store = Unanswered(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        await begin(stream, store, Stop(), name="weather", resume="new", asked=None)
+        assert table.topology is not None
+        assert [piece.range for piece in table.topology.pieces] == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
+        with pytest.raises(MisconfiguredError, match="RESUME=new"):  # another process, another day
+            await begin(stream, store, Stop(), name="weather", resume="new", asked=None)
+
+    run_in_virtual_time(scenario())
