@@ -41,7 +41,7 @@ Value = bool | int | float | Decimal | str | bytes | date | datetime | _Json | t
 Row = Mapping[str, Value]
 Operation = Literal["insert", "update", "insert_or_update", "replace", "delete"]
 
-DEADLINE: Final = 15.0
+DEADLINE: Final = 45.0
 """Seconds that one call may take: far more than the slowest commit of a busy emulator."""
 _again_if_aborted: Final = retry(
     # an aborted transaction has changed nothing, and Spanner's clients have to run it again; the emulator, which takes
