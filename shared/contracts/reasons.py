@@ -36,7 +36,7 @@ class Reason(Enum):
     VALUE_DOES_NOT_FIT = "value_does_not_fit"
     """A value that its column's type cannot hold."""
     TOO_LARGE = "too_large"
-    """One change that fits into no message, or one row that fits into no append."""
+    """A change that fits into no message, a row that fits into no append, or one that its source does not hand out."""
     REFUSED_BY_BIGQUERY = "refused_by_bigquery"
     """BigQuery refused the row itself (a row error)."""
     TOO_OLD_TO_BE_SAFE = "too_old_to_be_safe"
