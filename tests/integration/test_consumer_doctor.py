@@ -3,11 +3,12 @@
 import io
 import json
 import os
+import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from shared.runtime.findings import Finding, Level
 from tests.builders import a_header
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 
@@ -223,6 +225,22 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     assert "DROP NOT NULL" in found["table strict: column conflict"].cure
     fine = {one.check: one.detail for one in world.findings()}["table fine"]
     assert "max_staleness" in fine
+    assert "merged by BigQuery" not in fine
+
+
+def test_up_to_when_bigquery_has_merged_a_tables_changes_is_shown(world: World) -> None:
+    ours: dict[str, Any] = {"labels": {"millrace_mirror_of": "x"}}
+    world.make("merged", max_staleness="0-0 0 0:15:0", **ours)
+    answer = world.stand_in.append("merged", {"id": "int64", **CHANGE}, [change("UPSERT", "1", id=1)])
+    assert not answer.HasField("error")
+    before = datetime.now(UTC).replace(microsecond=0)
+    world.stand_in.control("POST", "applies/run", table=world.path("merged"))
+
+    detail = {one.check: one.detail for one in world.findings()}["table merged"]
+    at = re.search(r"merged by BigQuery up to (.*) UTC", detail)
+
+    assert at is not None
+    assert datetime.strptime(at[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) >= before
 
 
 def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_ours(
