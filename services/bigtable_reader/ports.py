@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
+from services.bigtable_reader.core.seen import Seen
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
@@ -102,6 +103,12 @@ class PartitionStore(Protocol):
         Return it with its new position; None, and nothing changed, if it is not ours any more. For what the
         reconciler made only, and PositionLostError if it has been restarted already: then nothing is left to try.
         """
+
+    async def seen(self) -> Seen | None:
+        """Return what was last seen of the source table, by any reader; None where nothing was. TransientError."""
+
+    async def remember(self, seen: Seen) -> None:
+        """Keep it for the next reader; of a stream that is not known nothing is kept. TransientError."""
 
     async def leave(self) -> None:
         """Be counted among the readers no more."""

@@ -80,7 +80,7 @@ class Reader:
         self._metrics = metrics
         self._health = health
         self._options = options
-        self._families = FamilyWatch(catalog, metrics, options.look, self._learn)
+        self._families = FamilyWatch(catalog, store, metrics, options.look, self._learn)
         set_aside = SettingAside(letters, clock)
         self._read_back = None
         if outputs.images is not None:

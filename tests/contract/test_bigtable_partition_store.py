@@ -12,6 +12,7 @@ from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.core.records import Microseconds, Position
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import Patience
 from services.bigtable_reader.ports import PartitionStore, PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -78,6 +79,24 @@ class PartitionStoreContract:
             with pytest.raises(TransientError):
                 await one.begin([span(each) for each in ranges], Microseconds(NOON))
             assert (await one.survey()).pieces == ()
+
+        self.run(promise)
+
+    def test_what_was_seen_of_the_table_is_kept_beside_the_pieces(self) -> None:
+        async def promise(stores: Stores) -> None:
+            one, two = stores.open("one"), stores.open("two")
+            first, second = Seen(frozenset({"f", "g"}), frozenset()), Seen(frozenset({"g"}), frozenset({"c1"}))
+            await one.remember(first)
+            assert await one.seen() is None  # of no stream nothing is kept, and it can still be begun
+            await begun(one, "-")
+            assert await two.seen() is None
+            for seen in (first, second):
+                await one.remember(seen)
+                assert await two.seen() == seen
+            (held,) = await take(one, "a")
+            await one.close(reached(held), [child("-b"), child("b-")])
+            assert await two.seen() == second
+            assert await pieces(two) == ["-b:-b", "b-:b-"]
 
         self.run(promise)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import (
     Ending,
     Patience,
@@ -51,6 +52,7 @@ class PartitionTable:
     source: str = ""
     born: dict[PieceId, Microseconds] = field(default_factory=dict)
     rows: dict[PieceId, Row] = field(default_factory=dict)
+    seen: Seen | None = None
     readers: dict[str, int] = field(default_factory=dict)
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -253,6 +255,17 @@ class FakePartitionStore:
         restarted = replace(partition, position=Position(start=start))
         lost = await self.advance([Progress(partition, restarted.position, partition.low_watermark, partition.ceiling)])
         return None if lost else restarted
+
+    async def seen(self) -> Seen | None:
+        """Return what was last seen of the source table; None where nothing was."""
+        await self._step()
+        return self.table.seen
+
+    async def remember(self, seen: Seen) -> None:
+        """Keep it for the next reader."""
+        await self._step()
+        if self.table.topology is not None:
+            self.table.seen = seen
 
     async def leave(self) -> None:
         """Be counted among the readers no more."""

@@ -4,6 +4,7 @@ The table is in Bigtable, serves any number of change streams, and has three kin
 
     <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
                                shape:about     JSON: the format, the source table, the life, when it began
+                               shape:seen      JSON: families and clusters of the source table at the last look
                                piece:<id>      JSON: a piece; the cell's time is when it came to be
     <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
                                partition:saved JSON: owner, position, low watermark, ceiling; how it ended
@@ -35,6 +36,7 @@ from services.bigtable_reader.adapters.connection import Channels, Method, Table
 from services.bigtable_reader.adapters.row_chunks import READ_ROWS, Cell, read_rows
 from services.bigtable_reader.core.partitions import Piece, PieceId
 from services.bigtable_reader.core.records import Microseconds, Position
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import Ending, Topology
 from shared.contracts.errors import MisconfiguredError
 
@@ -58,6 +60,7 @@ ANEW: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin an
 Column = tuple[str, bytes]
 _VERSION: Final[Column] = ("shape", b"version")
 _ABOUT: Final[Column] = ("shape", b"about")
+_SEEN: Final[Column] = ("shape", b"seen")
 _LEASE: Final[Column] = ("partition", b"lease")
 _SAVED: Final[Column] = ("partition", b"saved")
 _PRESENT: Final[Column] = ("reader", b"present")
@@ -234,6 +237,18 @@ class PartitionRows:
             ),
         ]
         return await self._write(self._topology, _VERSION, None if before is None else before.version, mutations)
+
+    async def seen(self) -> Seen | None:
+        """Return what was last seen of the source table; None where nothing was, or nothing that can be read."""
+        for cell in await self._row(self._topology):
+            if (cell.family, cell.qualifier) == _SEEN:
+                with contextlib.suppress(msgspec.MsgspecError):
+                    return msgspec.json.decode(cell.value, type=Seen)
+        return None
+
+    async def write_seen(self, before: TopologyRow, seen: Seen) -> bool:
+        """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
+        return await self._write(self._topology, _VERSION, before.version, [_set(_SEEN, msgspec.json.encode(seen))])
 
     async def write_partition(self, name: PieceId, before: Lease | None, row: PartitionRow) -> bool:
         """Write a partition's row, if its lease is still as it was; return whether it was."""

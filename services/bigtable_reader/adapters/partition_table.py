@@ -30,6 +30,7 @@ from services.bigtable_reader.adapters.piece_row import PieceRow, Tended
 from services.bigtable_reader.core import topology as shape
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import Ending, Patience, Reshaped, Successor
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -217,6 +218,16 @@ class BigtablePartitionStore:
             return None
         self._log.warning("restarted_from_time", piece=piece.id, range=str(piece.range), start=start)
         return restarted
+
+    async def seen(self) -> Seen | None:
+        """Return what was last seen of the source table; None where nothing was."""
+        return await self._rows.seen()
+
+    async def remember(self, seen: Seen) -> None:
+        """Keep it for the next reader."""
+        found = await self._pieces.find()
+        if found is not None and not await self._rows.write_seen(found, seen):
+            raise TransientError("the pieces were changed while something was written beside them")
 
     async def leave(self) -> None:
         """Be counted among the readers no more."""

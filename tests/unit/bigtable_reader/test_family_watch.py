@@ -7,9 +7,12 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from services.bigtable_reader.core.records import ALL_KEYS
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.family_watch import FamilyWatch
 from shared.contracts.errors import TransientError
-from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_reader import EPOCH, FakeCatalog, FakeMetrics, VirtualClock
 
 
 class Looking(FakeCatalog):
@@ -29,7 +32,9 @@ class Looking(FakeCatalog):
         return await super().families()
 
 
-def watched(*looks: Callable[[Looking], None]) -> tuple[list[Any], list[frozenset[str]]]:
+def watched(
+    *looks: Callable[[Looking], None], kept: PartitionTable | None = None
+) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
 
@@ -38,7 +43,10 @@ def watched(*looks: Callable[[Looking], None]) -> tuple[list[Any], list[frozense
 
     async def watching() -> None:
         catalog = Looking(*looks)
-        watch = FamilyWatch(catalog, FakeMetrics(), timedelta(milliseconds=1), learn)
+        table = kept or PartitionTable(VirtualClock().now)
+        store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        await store.begin([ALL_KEYS], EPOCH)
+        watch = FamilyWatch(catalog, store, FakeMetrics(), timedelta(milliseconds=1), learn)
         task = asyncio.create_task(watch.keep_looking())
         async with asyncio.timeout(30):
             await catalog.over.wait()
@@ -101,3 +109,19 @@ def test_a_look_that_fails_is_made_again() -> None:
 
     assert [line["event"] for line in said] == ["families_not_looked_at", "families_added"]
     assert learnt == [frozenset({"h"})]
+
+
+def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -> None:
+    def dropped(catalog: Looking) -> None:
+        catalog.found, catalog.found_clusters = {"g", "h"}, {"c2"}
+
+    table = PartitionTable(VirtualClock().now)
+    assert watched(nothing, kept=table) == ([], [])
+    assert table.seen == Seen(frozenset({"f", "g"}), frozenset({"c1"}))
+
+    said, learnt = watched(dropped, nothing, kept=table)
+
+    assert [line["event"] for line in said] == ["families_added", "families_dropped", "clusters_changed"]
+    assert said[1]["families"] == ["f"]
+    assert learnt == []  # the process began with them
+    assert watched(dropped, nothing, kept=table) == ([], [])
