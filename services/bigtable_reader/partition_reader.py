@@ -147,6 +147,8 @@ class PartitionReader:
     async def _stamp(self, held: Held) -> int:
         while True:
             if not held.ours:
+                if not held.over:  # after a pause of the process: before any timer could tell
+                    self._log.warning("lease_lost", **_named(held), why="not renewed in time")
                 held.over = True
                 raise TransientError("the lease is over")
             if (stamp := held.stamps.next(self._clock.now())) is not None:

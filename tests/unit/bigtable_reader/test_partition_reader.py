@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.partitions import Piece, PieceId
 from services.bigtable_reader.core.records import (
@@ -277,8 +278,10 @@ def test_a_partition_whose_lease_is_over_by_the_clock_is_read_no_more_though_not
     async def scenario() -> None:
         reading = Reading(*[[a_record(b"a", 1)] for _call in range(9)], mirror=True)
         reading.trusted_for = 0.0
-        task = await reading.begin()
-        await asyncio.wait([task], timeout=600)
+        with capture_logs() as said:
+            task = await reading.begin()
+            await asyncio.wait([task], timeout=600)
+        assert [line["event"] for line in said].count("lease_lost") == 1
         assert task.done()
         assert len(reading.stream.queries) == 1
         assert reading.held.over
