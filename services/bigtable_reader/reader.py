@@ -176,7 +176,8 @@ class Reader:
             if not survey.pieces:
                 raise MisconfiguredError(
                     "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
-                    "were deleted. Start anew under another CHANGE_STREAM_NAME, and write every row once more"
+                    "were deleted. Stop every reader of this CHANGE_STREAM_NAME, start anew under another, and write "
+                    "every row once more"
                 )
             self._show(survey)
             if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces):

@@ -49,9 +49,9 @@ class TopicWatch:
                 sure = "the start" if self._sure_until is None else shown(self._sure_until)
                 raise MisconfiguredError(
                     f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
-                    "may be lost, and so is what a deleted subscription still held. Mend the topic, and start anew "
-                    "under another CHANGE_STREAM_NAME, with a START_TIMESTAMP before the oldest change that was not "
-                    "applied"
+                    "may be lost, and so is what a deleted subscription still held. Mend the topic, stop every reader, "
+                    "and start anew under another CHANGE_STREAM_NAME, with a START_TIMESTAMP before the oldest change "
+                    "that was not applied"
                 ) from error
             else:
                 self._sure_until = reached
