@@ -120,6 +120,14 @@ def counter(consumer: Service, name: str) -> float:
     return consumer.metrics().get(f"millrace_{name}_total", 0)
 
 
+def command_line(process: psutil.Process) -> Sequence[str]:
+    """Return how a process was called; nothing if it has ended meanwhile, as a shell that starts another does."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return ()
+
+
 def acks(consumer: Service, least: int) -> Callable[[], bool]:
     """Tell whether so many messages are acked. More, where a slow start of Spark let a lease run out."""
     return lambda: counter(consumer, "leases_acked") >= least
@@ -216,7 +224,7 @@ def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(
 
     def of_spark() -> list[psutil.Process] | None:
         children = psutil.Process(consumer.process.pid).children(recursive=True)
-        return [one for one in children if "pyspark-shell" in one.cmdline()] or None
+        return [one for one in children if "pyspark-shell" in command_line(one)] or None
 
     started = world.processes.wait_until(of_spark, "Spark to be started", PATIENCE)
     assert not consumer.ready
