@@ -15,9 +15,11 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_tim
 PREFIX: Final = "dead_letter_"
 REPLAY_OF: Final = "replay_of"
 """The attribute that a replayed message carries: the identity of the letter it was replayed from."""
+REPLAY_FORCED: Final = "replay_forced"
+"""The attribute of a replayed message whose sender has accepted that it may bring a deleted row back."""
 
 _ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
-_MADE_ON_THE_WAY: Final = (REPLAY_OF, "traceparent", "CloudPubSubDeadLetterSource")
+_MADE_ON_THE_WAY: Final = (REPLAY_OF, REPLAY_FORCED, "traceparent", "CloudPubSubDeadLetterSource")
 """Attributes (by how their names begin) that differ from one delivery of the same message to the next."""
 
 

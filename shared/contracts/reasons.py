@@ -45,3 +45,7 @@ class Reason(Enum):
     """Failed retryably, every time, for longer than patience lasts."""
     NOT_APPLIED_IN_TIME = "not_applied_in_time"
     """Delivered more often than Pub/Sub's own dead-letter policy allows, and forwarded by it."""
+
+    # Nothing that we have found
+    UNEXPLAINED = "unexplained"
+    """Came to the dead-letter topic from elsewhere, and does not say why."""

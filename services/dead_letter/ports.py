@@ -1,0 +1,189 @@
+"""What this service needs from outside, as small protocols."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from services.dead_letter.core.letters import (
+    Action,
+    Arrival,
+    Group,
+    LetterId,
+    ReplayId,
+    State,
+    Stats,
+    StoredLetter,
+    TrailEntry,
+)
+from services.dead_letter.core.selection import Selection
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.timestamps import Nanoseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What keeping arrivals came to: letters that are new, known ones that failed again, deliveries seen before."""
+
+    new: int
+    again: int
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
+
+    letters: Sequence[StoredLetter]
+    after: str | None
+
+
+class LetterStore(Protocol):
+    """The letters, their trail, and who is replaying which. Safe for several threads and processes.
+
+    Every method is one transaction: it has happened whole, or not at all. TransientError while the database is away or
+    busy; MisconfiguredError where it is of another version, or of somebody else.
+    """
+
+    def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
+        """Remember letters; return when they are durable.
+
+        A message id seen before changes nothing. A letter known by its identity gets one more attempt, the newest
+        reason and detail, and is open again (with a line in its trail) whatever it was but discarded; whoever is
+        replaying it just now loses it, so that a failure that is faster than the replay's book-keeping is not lost.
+        Bytes, attributes and ordering key stay those of its first arrival.
+        """
+
+    def get(self, letter: LetterId) -> StoredLetter | None:
+        """Return a letter; ids may be given by their first characters, at least eight, where no other begins so."""
+
+    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> Page:
+        """Return letters, those that failed last first; ``after`` goes on behind a page. ValueError if it is no such.
+
+        What arrives meanwhile neither repeats nor hides what was there.
+        """
+
+    def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
+        """Return every letter of a selection by table, key, then sequence; letters of whole messages by their time.
+
+        Memory stays bounded however many there are, and no transaction stays open while they are worked on.
+        """
+
+    def count(self, selection: Selection) -> int:
+        """Return how many letters a selection holds."""
+
+    def groups(self, selection: Selection, *, limit: int) -> Sequence[Group]:
+        """Return the groups of a selection's letters, the largest first."""
+
+    def stats(self) -> Stats:
+        """Return what there is, in numbers."""
+
+    def trail(self, letter: LetterId) -> Sequence[TrailEntry]:
+        """Return what was done to a letter, first things first."""
+
+    def note(self, letters: Sequence[LetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
+        """Write into the trail what changed nothing: values were shown, a letter was exported."""
+
+    def set_state(
+        self,
+        letters: Sequence[LetterId],
+        state: State,
+        *,
+        only_from: frozenset[State],
+        who: str,
+        now: Nanoseconds,
+        why: str,
+    ) -> Sequence[LetterId]:
+        """Discard letters, say they are superseded, or open them; return those that were in ``only_from``.
+
+        One that a replay holds just now is left as it is, and not returned.
+        """
+
+    def claim(
+        self, letters: Sequence[LetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+    ) -> Sequence[LetterId]:
+        """Take letters for a replay; return those got: not those another replay holds, nor any but open ones.
+
+        A claim ends by itself after ``lease``, so that a replay that was killed holds nothing for ever. One's own is
+        renewed.
+        """
+
+    def sent(self, letters: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[LetterId]:
+        """Say that Pub/Sub has confirmed letters of a claim: they are replayed, and let go; return those that were.
+
+        One that has failed again since it was claimed stays open, and so does one whose claim another replay has taken.
+        """
+
+    def release(self, replay: ReplayId) -> None:
+        """Let go of everything that a replay holds."""
+
+    def add_edit(
+        self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
+    ) -> StoredLetter:
+        """Keep an edited copy, linked to its original, which it supersedes; ValueError if that has a copy already."""
+
+    def forget(self, *, before: Nanoseconds, limit: int) -> int:
+        """Delete some letters that are not open, whose last failure and last action are older; return how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of the dead-letter subscription, leased."""
+
+    data: bytes
+    attributes: Mapping[str, str]
+    ordering_key: str
+    message_id: str
+    published_at: Nanoseconds
+    ack_id: str
+
+
+class Inbox(Protocol):
+    """The dead-letter subscription. TransientError while Pub/Sub is away."""
+
+    def pull(self, wait: timedelta) -> Sequence[Received]:
+        """Lease some messages, bounded in number and bytes; empty if none came in time."""
+
+    def ack(self, ack_ids: Sequence[str]) -> None:
+        """Say that these are kept. What is not acked comes again."""
+
+    def give_back(self, ack_ids: Sequence[str]) -> None:
+        """Let these come again at once."""
+
+
+class ReplayPublisher(Protocol):
+    """The topic of change batches, for what is published again."""
+
+    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+        """Publish letters in this order, each the bytes, attributes and ordering key it came with, plus ``replay_of``.
+
+        Return when Pub/Sub has confirmed all. TransientError if it did not confirm: some may have gone out, and to
+        send them again is harmless.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RowOf:
+    """Which row of which source table a letter is of; the key is the canonical JSON array of its values."""
+
+    source: str
+    table: str
+    key: str
+
+
+class Mirrors(Protocol):
+    """What BigQuery holds of the rows that letters are of."""
+
+    def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
+        """Return the sequence that is applied to each row; rows that are not there, or in no mirror, are left out.
+
+        TransientError while BigQuery is away.
+        """
+
+
+class CollectorLock(Protocol):
+    """That there is one collector on a store that takes no more than one."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold it while the block runs; MisconfiguredError at once where another process does."""
