@@ -11,6 +11,7 @@ from services.dead_letter.core.letters import (
     Arrival,
     Group,
     LetterId,
+    LetterLine,
     ReplayId,
     State,
     Stats,
@@ -35,7 +36,7 @@ class Kept:
 class Page:
     """Some of the letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
 
-    letters: Sequence[StoredLetter]
+    letters: Sequence[LetterLine]
     after: str | None
 
 
@@ -49,9 +50,10 @@ class LetterStore(Protocol):
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember letters; return when they are durable.
 
-        A message id seen before changes nothing. A letter known by its identity gets one more attempt, the newest
-        reason and detail, and is open again (with a line in its trail) whatever it was but discarded; whoever is
-        replaying it just now loses it, so that a failure that is faster than the replay's book-keeping is not lost.
+        A message id that brought the same letter before changes nothing. A letter known by its identity gets one more
+        attempt, the newest reason and detail, and is open again (with a line in its trail) whatever it was but
+        discarded; whoever is replaying it just now loses it, so that a failure that is faster than the replay's
+        book-keeping is not lost.
         Bytes, attributes and ordering key stay those of its first arrival.
         """
 
@@ -59,15 +61,17 @@ class LetterStore(Protocol):
         """Return a letter; ids may be given by their first characters, at least eight, where no other begins so."""
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> Page:
-        """Return letters, those that failed last first; ``after`` goes on behind a page. ValueError if it is no such.
+        """Return letters without their bytes, those that failed last first; ``after`` goes on behind a page.
 
-        What arrives meanwhile neither repeats nor hides what was there.
+        New letters meanwhile neither repeat nor hide what was there; one that fails again is at the front from then on.
+        ValueError if ``after`` is of no page, or ``limit`` below one.
         """
 
     def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
-        """Return every letter of a selection by table, key, then sequence; letters of whole messages by their time.
+        """Return every letter of a selection, with its bytes, by table, key, then sequence; without one, by time.
 
-        Memory stays bounded however many there are, and no transaction stays open while they are worked on.
+        Memory stays bounded however many there are, and no transaction stays open while they are worked on; each is as
+        it is when it is returned, and left out where it is not of the selection any more.
         """
 
     def count(self, selection: Selection) -> int:
@@ -112,7 +116,8 @@ class LetterStore(Protocol):
     def sent(self, letters: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[LetterId]:
         """Say that Pub/Sub has confirmed letters of a claim: they are replayed, and let go; return those that were.
 
-        One that has failed again since it was claimed stays open, and so does one whose claim another replay has taken.
+        One that has failed again since it was claimed stays open, and so does one whose claim another replay has taken;
+        the first is counted as replayed all the same, so that one that fails at once does not look as if never tried.
         """
 
     def release(self, replay: ReplayId) -> None:
@@ -121,7 +126,10 @@ class LetterStore(Protocol):
     def add_edit(
         self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
     ) -> StoredLetter:
-        """Keep an edited copy, linked to its original, which it supersedes; ValueError if that has a copy already."""
+        """Keep an edited copy, linked to its original, which it supersedes; the copy is open and has not failed yet.
+
+        ValueError where the original has a copy already, is not there, or is held by a replay just now.
+        """
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
         """Delete some letters that are not open, whose last failure and last action are older; return how many."""

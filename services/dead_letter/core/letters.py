@@ -75,7 +75,8 @@ class StoredLetter:
     edited_as: LetterId | None = None
     """The copy that takes this one's place."""
     claimed_by: ReplayId | None = None
-    """The replay that holds it just now: no other may send it."""
+    """The replay that holds it, until ``claimed_until``: no other may send it."""
+    claimed_until: Nanoseconds | None = None
 
     @property
     def id(self) -> LetterId:
@@ -86,6 +87,73 @@ class StoredLetter:
     def without_payload(self) -> bool:
         """Tell whether its bytes could not be kept, so that it cannot be replayed."""
         return self.letter.payload_bytes is not None
+
+    @property
+    def line(self) -> "LetterLine":
+        """Return what lists show of it."""
+        letter = self.letter
+        return LetterLine(
+            id=self.id,
+            state=self.state,
+            group=self.group,
+            reason=letter.reason,
+            detail=letter.detail,
+            table=letter.table,
+            key=letter.key,
+            sequence=letter.sequence,
+            commit_timestamp=letter.commit_timestamp,
+            ordering_key=letter.ordering_key,
+            failed_in=letter.failed_in,
+            size=len(letter.data),
+            payload_bytes=letter.payload_bytes,
+            attempts=self.attempts,
+            replays=self.replays,
+            first_failed_at=self.first_failed_at,
+            last_failed_at=self.last_failed_at,
+            arrived_at=self.arrived_at,
+            edit_of=self.edit_of,
+            edited_as=self.edited_as,
+            claimed_by=self.claimed_by,
+            claimed_until=self.claimed_until,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterLine:
+    """A letter as lists show it: all but its bytes and attributes, which may be megabytes.
+
+    What a field means is told at `StoredLetter` and `DeadLetter`.
+    """
+
+    id: LetterId
+    state: State
+    group: GroupId
+    reason: Reason
+    detail: str
+    table: str
+    key: str
+    sequence: str
+    commit_timestamp: str
+    ordering_key: str
+    failed_in: str
+    size: int
+    """Bytes that are kept."""
+    payload_bytes: int | None
+    """Bytes that could not be kept, if any: such a letter cannot be replayed."""
+    attempts: int
+    replays: int
+    first_failed_at: Nanoseconds
+    last_failed_at: Nanoseconds
+    arrived_at: Nanoseconds
+    edit_of: LetterId | None = None
+    edited_as: LetterId | None = None
+    claimed_by: ReplayId | None = None
+    claimed_until: Nanoseconds | None = None
+
+    @property
+    def without_payload(self) -> bool:
+        """Tell whether its bytes could not be kept, so that it cannot be replayed."""
+        return self.payload_bytes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
