@@ -1,0 +1,63 @@
+"""What the service and its commands are told, and what of it may be logged."""
+
+from datetime import timedelta
+
+import pytest
+
+from services.dead_letter.settings import HIDDEN, CommandSettings, Settings, redacted
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
+
+LEAST = {"GOOGLE_CLOUD_PROJECT": "p", "DEAD_LETTER_SUBSCRIPTION": "letters"}
+
+
+def test_the_service_needs_a_project_and_a_subscription_and_names_both() -> None:
+    with pytest.raises(MisconfiguredError, match=r"GOOGLE_CLOUD_PROJECT is not set[^$]*DEAD_LETTER_SUBSCRIPTION is"):
+        read_settings(Settings, {})
+
+
+def test_all_else_has_a_default() -> None:
+    settings = read_settings(Settings, LEAST)
+
+    assert settings.database == "sqlite:///dead_letters.sqlite3"
+    assert settings.keep_letters_for == timedelta(days=90)
+    assert settings.max_replays == 3
+    assert settings.dataset_project == "p"
+
+
+def test_the_commands_need_nothing() -> None:
+    assert read_settings(CommandSettings, {}).project is None
+
+
+def test_a_token_is_given_once() -> None:
+    with pytest.raises(MisconfiguredError, match="API_TOKEN or API_TOKEN_FILE"):
+        read_settings(Settings, LEAST | {"API_TOKEN": "t", "API_TOKEN_FILE": "/t"})
+
+
+@pytest.mark.parametrize(
+    ("database", "shown"),
+    [
+        ("sqlite:///dead_letters.sqlite3", "sqlite:///dead_letters.sqlite3"),
+        ("sqlite:////var/lib/a@b:c.sqlite3", "sqlite:////var/lib/a@b:c.sqlite3"),
+        ("postgresql+psycopg://me:secret@host:5432/letters", f"postgresql+psycopg://me:{HIDDEN}@host:5432/letters"),
+        ("postgresql+psycopg://me:se@cr/et@host/letters", f"postgresql+psycopg://me:{HIDDEN}@host/letters"),
+        ("postgresql+psycopg://:secret@host/letters", f"postgresql+psycopg://:{HIDDEN}@host/letters"),
+        ("postgresql+psycopg://host/letters", "postgresql+psycopg://host/letters"),
+        (
+            "postgresql+psycopg://host/letters?user=me&password=secret&sslmode=require",
+            f"postgresql+psycopg://host/letters?user=me&password={HIDDEN}&sslmode=require",
+        ),
+    ],
+)
+def test_a_password_is_never_shown(database: str, shown: str) -> None:
+    assert redacted(database) == shown
+
+
+def test_what_is_logged_holds_no_secret() -> None:
+    told = LEAST | {"API_TOKEN": "t0ken", "DATABASE": "postgresql+psycopg://me:s3cret@host/letters"}
+
+    shown = read_settings(Settings, told).shown()
+
+    assert shown["api_token"] == HIDDEN
+    assert shown["keep_letters_for"] == "90 days, 0:00:00"
+    assert not [value for value in shown.values() if "s3cret" in str(value) or "t0ken" in str(value)]
