@@ -23,8 +23,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,64}(?:\.[0-9]{1,64})?(?:[eE][+-]?[0-9
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?", re.ASCII)
 _NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_TEXT_LIMIT: Final = 1024  # bytes; an attribute on the dead-letter topic holds no more
 _DECIMAL_DIGITS: Final = 131_072  # PostgreSQL's numeric before its point, the longest of any source
 _encode: Final = msgspec.json.Encoder().encode
+_key: Final = msgspec.json.Decoder(dict[str, object])
 
 
 def canonical_key(table: str, key_types: Sequence[tuple[str, str]], key: Mapping[str, object]) -> bytes:
@@ -44,6 +46,15 @@ def canonical_key(table: str, key_types: Sequence[tuple[str, str]], key: Mapping
                 Reason.VALUE_DOES_NOT_FIT, f"key column {name} of type {googlesql}: {type(error).__name__}"
             ) from error
     return table.encode() + b"\0" + _encode(values)
+
+
+def key_text(table: str, key_types: Sequence[tuple[str, str]], key: bytes) -> str:
+    """Return a change's key, readable: the canonical JSON array of its values, or as it came where it has none."""
+    try:
+        canonical = canonical_key(table, key_types, _key.decode(key))
+    except (PoisonRecordError, msgspec.MsgspecError, RecursionError):
+        return key[:_TEXT_LIMIT].decode(errors="ignore")
+    return canonical.partition(b"\0")[2].decode()
 
 
 def bucket_of(canonical: bytes, buckets: int) -> int:

@@ -20,10 +20,10 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteStream
 
-from services.cdc_consumer.adapters.history_views import HISTORY_OF
-from services.cdc_consumer.adapters.tables import MIRROR_OF, NEEDS_RESYNC
-from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, SEQUENCE_COLUMN
+from services.cdc_consumer.adapters.tables import NEEDS_RESYNC
+from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import MADE_ANEW
+from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
 from shared.runtime.findings import Finding, Level
 
 _TIMEOUT: Final = 10.0  # seconds

@@ -14,9 +14,8 @@ from google.cloud import bigquery
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.core.tables import TableDefinition
 from services.cdc_consumer.core.views import view_description, view_name, view_query
+from shared.contracts.mirrors import HISTORY_OF
 
-HISTORY_OF: Final = "millrace_history_of"
-"""The label by which a history, and the view over it, say of which source table: a digest."""
 _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None
 

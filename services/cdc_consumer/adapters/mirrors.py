@@ -8,8 +8,9 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
-from services.cdc_consumer.adapters.tables import MIRROR_OF, NEEDS_RESYNC
+from services.cdc_consumer.adapters.tables import NEEDS_RESYNC
 from services.cdc_consumer.ports import MADE_ANEW, Mirror
+from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 3.0  # seconds: somebody waits for the answer
 _NO_RETRY: Final[Any] = None

@@ -5,7 +5,6 @@ are best clustered by it; while `max_staleness` is unset every query sees what h
 for one that does not hold would mislead queries; it is partitioned by when changes were committed.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,19 +20,18 @@ from google.cloud import bigquery
 from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
-from services.cdc_consumer.adapters.history_views import HISTORY_OF, HistoryViews
-from services.cdc_consumer.core.tables import COLUMN_LIMIT, SEQUENCE_COLUMN, TableColumn, TableDefinition
+from services.cdc_consumer.adapters.history_views import HistoryViews
+from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import MADE_ANEW, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.reasons import Reason
 
 _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
 _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
-MIRROR_OF: Final = "millrace_mirror_of"
-"""The label by which a table says whose mirror it is: a digest, for a label holds 63 characters of few kinds."""
 HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
 NEEDS_RESYNC: Final = "millrace_needs_resync"
@@ -230,10 +228,10 @@ def _as_stale(found: bigquery.Table, definition: TableDefinition) -> bool:
 
 def _labels(definition: TableDefinition) -> dict[str, str]:
     """Return the labels by which a table says what it holds."""
-    of_what = _digest(definition.mirror_of)
+    of_what = label_of(definition.mirror_of)
     if not definition.append_only:
         return {MIRROR_OF: of_what}
-    return {HISTORY_OF: of_what, HISTORY_KEY: _digest(_key_text(definition.primary_key))}
+    return {HISTORY_OF: of_what, HISTORY_KEY: label_of(_key_text(definition.primary_key))}
 
 
 def _key_text(primary_key: Iterable[str]) -> str:
@@ -253,7 +251,7 @@ def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefiniti
     A table that says nothing of what it holds may come to hold what is wanted; a history only if it has been one, for
     rows without a sequence (Google's template names its tables alike) would be taken for repeats of each other.
     """
-    of_what, names = _digest(wanted.mirror_of), {field.name for field in table.schema}
+    of_what, names = label_of(wanted.mirror_of), {field.name for field in table.schema}
     ours, others = (HISTORY_OF, MIRROR_OF) if wanted.append_only else (MIRROR_OF, HISTORY_OF)
     free = table.labels.get(ours) in (None, of_what) and others not in table.labels
     free = free and not (wanted.append_only and SEQUENCE_COLUMN not in names)
@@ -269,14 +267,10 @@ def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefiniti
 def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
     """Return a mirror's primary key; of a history, which has none, what it says that its rows belong together by."""
     if wanted.append_only:
-        ours = table.labels.get(HISTORY_KEY) in (None, _digest(_key_text(wanted.primary_key)))
+        ours = table.labels.get(HISTORY_KEY) in (None, label_of(_key_text(wanted.primary_key)))
         return wanted.primary_key if ours else ("another",)
     constraints = table.table_constraints
     return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
-
-
-def _digest(mirror_of: str) -> str:
-    return hashlib.sha256(mirror_of.encode()).hexdigest()[:40]
 
 
 def _column(field: bigquery.SchemaField) -> TableColumn:

@@ -17,23 +17,24 @@ from services.cdc_consumer.core.entries import entry_columns
 from services.cdc_consumer.core.history import history_columns
 from services.cdc_consumer.core.json_array import json_arrays
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
-from services.cdc_consumer.core.poison import SAFE_MICROSECONDS, Poison, oldest_safe, poison_change
+from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.sequence_array import are_sequences
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
-    SEQUENCE_COLUMN,
     TableDefinition,
     row_schema,
 )
 from services.cdc_consumer.core.types import NUMERIC, TIMESTAMP
 from services.cdc_consumer.core.values import beyond_microseconds, holding_null, limit_of, normal_numerics, wire_values
 from shared.contracts.change_batch import ChangeBatch, Content, Header, decode_batch
-from shared.contracts.dead_letter import REPLAY_OF
+from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF
 from shared.contracts.errors import PoisonRecordError
+from shared.contracts.mirrors import SEQUENCE_COLUMN
 from shared.contracts.reasons import Reason
+from shared.contracts.safe_age import SAFE_MICROSECONDS, oldest_safe
 from shared.contracts.timestamps import Nanoseconds
 
 MESSAGE: Final = "_millrace_message"
@@ -83,11 +84,12 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
     """Return the changes in a table of messages (`MESSAGE_SCHEMA`), column by column, for the tables of a plan.
 
     A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
-    that are not from the stream, or come from it by a replay, are too old to be safe. MisconfiguredError if a message
-    is of a newer format, or the plan ignores a column of a key.
+    that are not from the stream, or come from it by a replay, are too old to be safe; none is of a replay whose sender
+    has accepted that. MisconfiguredError if a message is of a newer format, or the plan ignores a column of a key.
     """
     batches, poison = _envelopes(messages.column("data").to_pylist())
-    grouped = _grouped(batches, _replayed(messages.column("attributes")) | _held_back(batches, messages), plan)
+    replayed, forced = _replayed(messages.column("attributes"))
+    grouped = _grouped(batches, replayed | _held_back(batches, messages), forced, plan)
     poison += grouped.poison
     tables: list[TableChanges] = []
     for group in grouped.groups:
@@ -127,14 +129,22 @@ class _Group:
     messages: list[int] = field(default_factory=list)
     batches: list[ChangeBatch] = field(default_factory=list)
     live: list[bool] = field(default_factory=list)
-    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's, a replay's, or was held back."""
+    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's, a replay's, or was held back.
+
+    A forced replay counts as live: who sent it answers for what it may bring back.
+    """
 
 
-def _replayed(attributes: pa.ChunkedArray) -> frozenset[int]:
-    """Return the messages that bear the mark of a replay; looked for one by one only if there is any."""
+def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the messages that bear the mark of a replay, and which of them that of a forced one.
+
+    They are looked for one by one only if there is any.
+    """
     if not any(pc.any(pc.equal(chunk.keys, REPLAY_OF)).as_py() for chunk in attributes.chunks):
-        return frozenset()
-    return frozenset(index for index, each in enumerate(attributes.to_pylist()) if REPLAY_OF in dict(each or ()))
+        return frozenset(), frozenset()
+    marks = {index: dict(each or ()) for index, each in enumerate(attributes.to_pylist())}
+    replayed = frozenset(index for index, each in marks.items() if REPLAY_OF in each)
+    return replayed, frozenset(index for index in replayed if REPLAY_FORCED in marks[index])
 
 
 def _held_back(batches: Mapping[int, ChangeBatch], messages: pa.Table) -> frozenset[int]:
@@ -174,7 +184,7 @@ class _Grouped:
     left_out: Counter[tuple[str, Content]] = field(default_factory=Counter)
 
 
-def _grouped(batches: Mapping[int, ChangeBatch], late: frozenset[int], plan: Plan) -> _Grouped:
+def _grouped(batches: Mapping[int, ChangeBatch], late: frozenset[int], forced: frozenset[int], plan: Plan) -> _Grouped:
     """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
     groups: dict[Destinations, _Group] = {}
     by_header: dict[bytes, _Group | PoisonRecordError | None] = {}
@@ -192,7 +202,7 @@ def _grouped(batches: Mapping[int, ChangeBatch], late: frozenset[int], plan: Pla
             case _Group() as group:
                 group.messages.append(index)
                 group.batches.append(batch)
-                group.live.append(batch.header.origin == "stream" and index not in late)
+                group.live.append(index in forced or (batch.header.origin == "stream" and index not in late))
     found.groups = list(groups.values())
     return found
 

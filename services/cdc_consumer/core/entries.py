@@ -13,15 +13,14 @@ from services.cdc_consumer.core.history import CHANGELOG_SUFFIX
 from services.cdc_consumer.core.sequence_array import normal_sequences
 from services.cdc_consumer.core.tables import (
     COMMIT_TIMESTAMP_COLUMN,
-    SEQUENCE_COLUMN,
     TableColumn,
     TableDefinition,
-    source_table,
     within_limit,
 )
 from services.cdc_consumer.core.types import KEY_TYPES, STRING, TIMESTAMP
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
+from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, microseconds
 

@@ -15,11 +15,12 @@ import pyarrow.json
 
 from services.cdc_consumer.core.halving import by_halves
 from services.cdc_consumer.core.sequence_array import normal_sequences
-from services.cdc_consumer.core.tables import SEQUENCE_COLUMN, TableColumn, TableDefinition, source_table, within_limit
+from services.cdc_consumer.core.tables import TableColumn, TableDefinition, within_limit
 from services.cdc_consumer.core.types import BOOL, INT64, JSON, STRING, TIMESTAMP
 from services.cdc_consumer.core.values import wire_values
 from shared.contracts.change_batch import ChangeBatch, Header
 from shared.contracts.errors import PoisonRecordError
+from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, microseconds
 

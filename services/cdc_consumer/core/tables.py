@@ -15,10 +15,9 @@ import pyarrow as pa
 from services.cdc_consumer.core.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
+from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
 
-SEQUENCE_COLUMN: Final = "_millrace_sequence"
-"""The change sequence number that a row was written with; the pseudo-column itself cannot be queried."""
 COMMIT_TIMESTAMP_COLUMN: Final = "_millrace_commit_timestamp"
 DELETED_COLUMN: Final = "_millrace_deleted"
 """TRUE where a deleted row is kept (soft delete); FALSE or NULL else."""
@@ -176,12 +175,6 @@ def row_schema(definition: TableDefinition) -> pa.Schema:
     """Return the Arrow schema of a table's rows on the wire: its columns, then its pseudo-columns."""
     columns = [(column.name, column.type.wire) for column in definition.columns]
     return pa.schema(columns + [(name, pa.string()) for name in definition.pseudo_columns])
-
-
-def source_table(header: Header) -> str:
-    """Return the name of a source table, whichever change stream of its database its changes come by."""
-    database, _, _stream = header.source.partition("/changeStreams/")
-    return f"{database}/tables/{header.table}"
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -9,11 +9,12 @@ import pytest
 from msgspec import structs
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, decode_messages
-from services.cdc_consumer.core.poison import SAFE_AGE, Poison
+from services.cdc_consumer.core.poison import Poison
 from shared.contracts.change_batch import Change, Origin, decode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
+from shared.contracts.safe_age import SAFE_AGE
 from shared.contracts.timestamps import Nanoseconds
 from tests.unit.cdc_consumer.decoded import decode, decode_changes, only, rows
 from tests.unit.cdc_consumer.wire import (
@@ -184,6 +185,30 @@ def test_an_upsert_not_from_the_stream_and_older_than_46_hours_is_too_old(origin
 
     assert [(each.change, each.reason) for each in decoded.poison] == [(0, Reason.TOO_OLD_TO_BE_SAFE)] * refused
     assert [row["id"] for row in rows(decoded)] == ([2] if refused else [1, 2])
+
+
+@pytest.mark.parametrize("origin", ["stream", "snapshot"])
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_forced_replay_is_never_too_old_and_what_stands_beside_it_is(origin: Origin, forced: bool) -> None:
+    data = batch_of([upsert(1)], header_of(origin=origin))
+    late = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1) + 1) * 1_000)
+    replayed = {"table": "orders", "replay_of": "letter"}
+    messages = messages_of(
+        data, data, attributes=[replayed | {"replay_forced": "true"} if forced else replayed, replayed]
+    )
+    decoded = decode_messages(messages, late)
+
+    refused = [1] if forced else [0, 1]
+    assert [(each.message, each.reason) for each in decoded.poison] == [(n, Reason.TOO_OLD_TO_BE_SAFE) for n in refused]
+    assert len(rows(decoded)) == forced
+
+
+def test_only_a_replay_can_be_forced() -> None:
+    data = batch_of([upsert(1)], header_of(origin="snapshot"))
+    late = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1) + 1) * 1_000)
+    decoded = decode_messages(messages_of(data, attributes=[{"replay_forced": "true"}]), late)
+
+    assert [each.reason for each in decoded.poison] == [Reason.TOO_OLD_TO_BE_SAFE]
 
 
 def test_a_replayed_change_is_no_change_of_the_stream_any_more() -> None:

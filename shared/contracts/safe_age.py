@@ -1,0 +1,18 @@
+"""How old an upsert may be that does not come live from the stream: BigQuery forgets deletes.
+
+Source: BigQuery, "Stream table updates with change data capture": what was deleted is remembered for two days.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from shared.contracts.timestamps import Nanoseconds, microseconds
+
+SAFE_AGE: Final = timedelta(hours=46)
+"""BigQuery remembers a delete for two days; an older upsert could bring the deleted row back. Two hours are margin."""
+SAFE_MICROSECONDS: Final = SAFE_AGE // timedelta(microseconds=1)
+
+
+def oldest_safe(now: Nanoseconds) -> int:
+    """Return the commit timestamp, in microseconds, before which an upsert may meet no remembered delete."""
+    return microseconds(now) - SAFE_MICROSECONDS
