@@ -25,7 +25,6 @@ from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.rows import BigtableRows
-from services.bigtable_reader.adapters.subscriptions import TopicSubscriptions
 from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
@@ -38,7 +37,6 @@ from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.reader import Reader
-from services.bigtable_reader.retried import retried, until_stopped
 from services.bigtable_reader.settings import Settings, owner_name
 from services.bigtable_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -49,12 +47,14 @@ from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
+from shared.runtime.retries import retried
 from shared.runtime.settings import read_settings
-from shared.runtime.stop import Stop, stop_on_signals
+from shared.runtime.stop import Stop, stop_on_signals, until_stopped
 from shared.runtime.tables_file import load_tables_file
 
 MISCONFIGURED: Final = 2

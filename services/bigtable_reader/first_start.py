@@ -8,9 +8,9 @@ import structlog
 from services.bigtable_reader.core.partitions import Resume, begins
 from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, StreamQuery
 from services.bigtable_reader.ports import ChangeStream, PartitionStore, PositionLostError
-from services.bigtable_reader.retried import retried
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 _MICROSECOND: Final = 1_000  # in nanoseconds

@@ -28,11 +28,10 @@ from services.bigtable_reader.ports import (
     Publisher,
 )
 from services.bigtable_reader.read_back import ReadBack
-from services.bigtable_reader.retried import retried
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.stall_watch import shown
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.retries import retrying_async
+from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
 _UNCONFIRMED: Final = 20_000

@@ -16,9 +16,8 @@ from services.bigtable_reader.core.images import ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.refused import Made, Refused
 from services.bigtable_reader.held import Held
 from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, Rows
-from services.bigtable_reader.retried import retried
 from services.bigtable_reader.set_aside import SettingAside
-from shared.runtime.retries import retrying_async
+from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
 _NO_SUCH_ROW: Final = b"\0millrace"

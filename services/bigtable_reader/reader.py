@@ -32,14 +32,14 @@ from services.bigtable_reader.ports import (
     Subscriptions,
 )
 from services.bigtable_reader.read_back import ReadBack
-from services.bigtable_reader.retried import retried, until_stopped
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.stall_watch import StallWatch, shown
-from services.bigtable_reader.topic_watch import TopicWatch
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
-from shared.runtime.stop import Stop
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop, until_stopped
+from shared.runtime.topic_watch import TopicWatch
 
 _GONE: Final = timedelta(seconds=8)
 """After a stop, of the ten seconds that it may take."""
@@ -111,7 +111,9 @@ class Reader:
         self._renewal = asyncio.Event()
         self._crowded = 0
         self._stalls = StallWatch(options.stalls)
-        self._topic = TopicWatch(subscriptions, metrics, options.recheck, lambda: self._stalls.low_watermark)
+        self._topic = TopicWatch(
+            subscriptions.check, options.recheck, self._stalls.reached, metrics.topic_loses, anew="CHANGE_STREAM_NAME"
+        )
         self._failure: BaseException | None = None
         self._stopped_at: float | None = None
         """By the event loop's clock."""

@@ -1,11 +1,14 @@
 """The low watermark: how far all pieces have come, and since when that stands still. A stall is said, no more."""
 
 from datetime import timedelta
+from typing import Final
 
 import structlog
 
 from services.bigtable_reader.core.records import Microseconds
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_MICROSECOND: Final = 1_000  # in nanoseconds
 
 
 class StallWatch:
@@ -18,6 +21,10 @@ class StallWatch:
         self._log = structlog.get_logger()
         self.low_watermark: Microseconds | None = None
         """As it was told last."""
+
+    def reached(self) -> Nanoseconds | None:
+        """Return the low watermark as it was told last."""
+        return None if self.low_watermark is None else Nanoseconds(self.low_watermark * _MICROSECOND)
 
     def told(self, low_watermark: Microseconds, now: float) -> timedelta:
         """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still."""
@@ -40,4 +47,4 @@ class StallWatch:
 
 def shown(time: Microseconds) -> str:
     """Return a time as it is shown."""
-    return format_timestamp(Nanoseconds(time * 1_000))
+    return format_timestamp(Nanoseconds(time * _MICROSECOND))

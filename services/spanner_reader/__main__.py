@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TextIO
+from typing import Final, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -29,7 +29,6 @@ from services.spanner_reader.adapters.schema import (
     check_times,
 )
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.subscriptions import TopicSubscriptions
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import Survey
@@ -49,14 +48,17 @@ from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
-from shared.runtime.retries import retrying_async
+from shared.runtime.retries import retried
 from shared.runtime.settings import read_settings
-from shared.runtime.stop import Stop, stop_on_signals
+from shared.runtime.stop import Stop, stop_on_signals, until_stopped
 from shared.runtime.tables_file import load_tables_file
 
-MISCONFIGURED = 2
+MISCONFIGURED: Final = 2
+
+_LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -127,14 +129,17 @@ async def read(
     channels = Channels(settings.spanner_emulator_host)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
-        async for attempt in retrying_async(stop):
-            with attempt:
-                database, partitions = await open_databases(settings, channels)
-                stream = SpannerChangeStream(database, settings.change_stream)
-                catalog = SpannerCatalog(database, settings.change_stream)
-                store = partition_store(settings, partitions, owner)
-                shapes = SpannerShapeStore(partitions, settings.partition_table)
-                changes = await prepare(settings, file, stream, catalog, store, shapes)
+        database, partitions = databases(settings, channels)
+        stream = SpannerChangeStream(database, settings.change_stream)
+        catalog = SpannerCatalog(database, settings.change_stream)
+        store = partition_store(settings, partitions, owner)
+        shapes = SpannerShapeStore(partitions, settings.partition_table)
+
+        async def prepared() -> ChangeMaker:
+            await learn_dialects(database, partitions)
+            return await prepare(settings, file, stream, catalog, store, shapes)
+
+        changes = await until_stopped(stop, retried(stop, prepared))
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
             reader = Reader(
@@ -148,6 +153,7 @@ async def read(
                     failed_in="spanner_reader",
                     limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
                     outstanding_bytes=settings.outstanding_bytes,
+                    last_chance=_LAST_CHANCE,
                 ),
                 subscriptions=subscriptions,
                 catalog=catalog,
@@ -178,7 +184,8 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
     as_json = parser.parse_args(arguments).json
     channels = Channels(settings.spanner_emulator_host)
     try:
-        database, partitions = await open_databases(settings, channels)
+        database, partitions = databases(settings, channels)
+        await learn_dialects(database, partitions)
         definition = await SpannerCatalog(database, settings.change_stream).definition()
         store = partition_store(settings, partitions, owner="status")
         if await store.exists():
@@ -197,7 +204,8 @@ async def synced(table: str, settings: Settings) -> int:
     """Take the mark from a table whose rows came again."""
     channels = Channels(settings.spanner_emulator_host)
     try:
-        _database, partitions = await open_databases(settings, channels)
+        _database, partitions = databases(settings, channels)
+        await partitions.learn_dialect()
         if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
             raise MisconfiguredError(
                 f"table {table} is not marked: `python -m services.spanner_reader status` lists those"
@@ -208,15 +216,17 @@ async def synced(table: str, settings: Settings) -> int:
     return 0
 
 
-async def open_databases(settings: Settings, channels: Channels) -> tuple[Database, Database]:
-    """Return the watched database and the one of the partition table, each with its dialect."""
+def databases(settings: Settings, channels: Channels) -> tuple[Database, Database]:
+    """Return the watched database and the one of the partition table, which may be the same."""
     database = Database(settings.database_path, channels)
     elsewhere = settings.partition_database_path != settings.database_path
-    partitions = Database(settings.partition_database_path, channels) if elsewhere else database
-    await database.learn_dialect()
-    if elsewhere:
-        await partitions.learn_dialect()
-    return database, partitions
+    return database, Database(settings.partition_database_path, channels) if elsewhere else database
+
+
+async def learn_dialects(*databases: Database) -> None:
+    """Ask each database for its dialect."""
+    for database in dict.fromkeys(databases):
+        await database.learn_dialect()
 
 
 def partition_store(settings: Settings, partitions: Database, owner: str) -> SpannerPartitionStore:

@@ -5,11 +5,11 @@ when its children are stored, or when the end asked for was already past as its 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import cache, partial
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 import structlog
 
@@ -28,10 +28,8 @@ from services.spanner_reader.ports import ChangeStream, Metrics, PartitionStore,
 from services.spanner_reader.schema_watch import SchemaWatch
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.runtime.retries import retrying_async
+from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
-
-T = TypeVar("T")
 
 _UNCONFIRMED: Final = 20_000
 """Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
@@ -190,14 +188,6 @@ class PartitionReader:
         )
         await held.confirmed()
         held.prefix = ConfirmedPrefix(held.partition.start)
-
-
-async def retried(stop: Stop, call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call again until it succeeds, or until asked to stop."""
-    async for attempt in retrying_async(stop):
-        with attempt:
-            return await call()
-    raise AssertionError("a retry ends with a value or an error")
 
 
 def _is_late(record: StreamRecord, heartbeat: Nanoseconds) -> bool:

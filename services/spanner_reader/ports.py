@@ -44,7 +44,7 @@ class PartitionStore(Protocol):
 
     Every write is one transaction. A claim raises the partition's fencing number, and a write in the name of an
     older one changes nothing. All time in it is Spanner's. TransientError: nothing is known of the outcome, and the
-    same call may be made again.
+    same call may be made again. A call whose caller is cancelled is over within a second, with any outcome.
     """
 
     async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
@@ -127,7 +127,8 @@ class Compared:
 class ShapeStore(Protocol):
     """What the tables looked like when somebody looked last, and which of them need re-sync; kept for all readers.
 
-    Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again.
+    Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again. A
+    call whose caller is cancelled is over within a second, with any outcome.
     """
 
     async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:

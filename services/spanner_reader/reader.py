@@ -28,7 +28,7 @@ from services.spanner_reader.core.partitions import (
 from services.spanner_reader.core.records import PartitionToken
 from services.spanner_reader.core.resync import ROWS_AGAIN
 from services.spanner_reader.held import Held, Options
-from services.spanner_reader.partition_reader import PartitionReader, retried
+from services.spanner_reader.partition_reader import PartitionReader
 from services.spanner_reader.ports import (
     Catalog,
     ChangeStream,
@@ -43,10 +43,16 @@ from services.spanner_reader.schema_watch import SchemaWatch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
-from shared.runtime.stop import Stop
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop, until_stopped
+from shared.runtime.topic_watch import TopicWatch
 
-_FLUSH: Final = timedelta(seconds=5)
+_GONE: Final = timedelta(seconds=7.5)
+"""After a stop, of the ten seconds that it may take: a call that is given up then takes a moment, as the process does.
+"""
+_FLUSH: Final = timedelta(seconds=4)
 _SAVE: Final = timedelta(seconds=3)
+"""At the end of all: the least time that is kept for it."""
 _CROWDED: Final = 3
 """Surveys in a row that show more than a fair share here, before some of it is given back."""
 
@@ -72,7 +78,6 @@ class Reader:
         """Take what a reader needs; changes of a table that is not ``included`` are read and not published."""
         self._store = store
         self._publisher = publisher
-        self._subscriptions = subscriptions
         self._metrics = metrics
         self._health = health
         self._options = options
@@ -103,9 +108,12 @@ class Reader:
         self._crowded = 0
         self._attend_at = 0.0
         self._low_watermark: Nanoseconds | None = None
-        self._sure_until: Nanoseconds | None = None
-        self._trusted = True
+        self._topic = TopicWatch(
+            subscriptions.check, options.recheck, self._reached, metrics.topic_loses, anew="PARTITION_TABLE"
+        )
         self._failure: BaseException | None = None
+        self._stopped_at: float | None = None
+        """By the event loop's clock."""
         self._log = structlog.get_logger()
 
     async def run(self, stop: Stop) -> None:
@@ -120,11 +128,12 @@ class Reader:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
+            self._stopped_at = loop.time()
             loop.call_soon_threadsafe(self._wake.set)
 
         keepers = [
             asyncio.create_task(self._keep_leases(), name="leases"),
-            asyncio.create_task(self._keep_checking(), name="subscriptions"),
+            asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
             asyncio.create_task(self._keep_tidy(), name="finished partitions"),
             asyncio.create_task(self._keep_looking(), name="schema"),
         ]
@@ -132,9 +141,7 @@ class Reader:
             keeper.add_done_callback(self._on_keeper_over)
         try:
             with stop.calling(wake):
-                await retried(self._stop, self._schema.look)
-                self._looked.set()
-                await self._supervise()
+                await until_stopped(stop, self._supervise())
         except TransientError:
             if not stop.requested:  # a retry that ended because of the stop, and no failure
                 raise
@@ -145,6 +152,8 @@ class Reader:
             await self._wind_down()
 
     async def _supervise(self) -> None:
+        await retried(self._stop, self._schema.look)
+        self._looked.set()
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()
@@ -225,11 +234,14 @@ class Reader:
         with contextlib.suppress(TimeoutError):  # what is not confirmed by then is published again
             async with asyncio.timeout(_FLUSH.total_seconds()):
                 await held.confirmed()
-        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
-            await retried(self._stop, lambda: self._store.advance([held.progress], release=True))
-            held.over = True
+        await retried(self._stop, partial(self._release, held))
         self._held.pop(held.partition.token, None)
         self._log.info("partition_given_back", partition_token=held.partition.token)
+
+    async def _release(self, held: Held) -> None:
+        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
+            held.over = True
+            await self._store.advance([self._progress(held)], release=True)
 
     # Leases, and what else is done every now and then
 
@@ -240,7 +252,7 @@ class Reader:
             await asyncio.sleep(self._options.tick.total_seconds())
             async with self._saving:
                 held = [one for one in self._held.values() if not one.over]
-                if not held or not self._trusted:
+                if not held or not self._topic.trusted:
                     continue
                 asked_at = loop.time()
                 try:
@@ -253,29 +265,6 @@ class Reader:
                     self._lose(one, "taken by another reader")
                 else:
                     self._extend(one, asked_at)
-
-    async def _keep_checking(self) -> None:
-        """Look again and again whether the topic still keeps what is published to it; stop publishing if not."""
-        while True:
-            await asyncio.sleep(self._options.recheck.total_seconds())
-            reached = self._low_watermark
-            try:
-                await self._subscriptions.check()
-            except TransientError as error:
-                self._log.warning("subscriptions_not_checked", error=str(error))
-            except MisconfiguredError as error:
-                # From here on nothing that Pub/Sub confirms counts: it may have been discarded.
-                self._trusted = False
-                self._metrics.topic_loses()
-                self._log.error("topic_loses_messages", error=str(error))
-                sure = "the start" if self._sure_until is None else format_timestamp(self._sure_until)
-                raise MisconfiguredError(
-                    f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
-                    "may be lost, and so is what a deleted subscription still held. Mend the topic, and start anew "
-                    "with another PARTITION_TABLE and a START_TIMESTAMP before the oldest change that was not applied"
-                ) from error
-            else:
-                self._sure_until = reached
 
     async def _keep_tidy(self) -> None:
         """Forget finished partitions that nothing depends on any more, so that the table does not grow for ever."""
@@ -346,7 +335,13 @@ class Reader:
     # The end
 
     async def _wind_down(self) -> None:
-        """Stop reading, let Pub/Sub confirm what it has, save how far that is, give the leases back."""
+        """Stop reading, let Pub/Sub confirm what it has, save how far that is, give the leases back.
+
+        All of it before one moment, however many of them do not answer.
+        """
+        loop = asyncio.get_running_loop()
+        gone_at = (loop.time() if self._stopped_at is None else self._stopped_at) + _GONE.total_seconds()
+        save_at = gone_at - _SAVE.total_seconds()
         tasks = [held.task for held in self._held.values() if held.task is not None] + list(self._leaving)
         for task in tasks:
             task.cancel()
@@ -356,19 +351,27 @@ class Reader:
                 held.lease_ends.cancel()
         flush = asyncio.create_task(self._publisher.close(), name="flush")
         # What is not confirmed by then is published again by whoever reads on; the leases must not wait for it.
-        await asyncio.wait([flush], timeout=_FLUSH.total_seconds())
+        await asyncio.wait([flush], timeout=max(0, min(_FLUSH.total_seconds(), save_at - loop.time())))
         try:
-            async with asyncio.timeout(_SAVE.total_seconds()):
-                await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
-                await self._store.attend(leave=True)
+            async with asyncio.timeout_at(gone_at):
+                await retried(Stop(), self._let_go)
         except (TransientError, TimeoutError) as error:
             self._log.warning("watermarks_not_saved", error=str(error))
         finally:
-            await flush
+            await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))
+            flush.cancel()
+            await asyncio.gather(flush, return_exceptions=True)
         self._log.info("reader_stopped", partitions=len(self._held))
 
+    async def _let_go(self) -> None:
+        await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
+        await self._store.attend(leave=True)
+
     def _progress(self, held: Held) -> Progress:
-        return held.progress if self._trusted else Progress(held.partition, held.partition.watermark)
+        return held.progress if self._topic.trusted else Progress(held.partition, held.partition.watermark)
+
+    def _reached(self) -> Nanoseconds | None:
+        return self._low_watermark
 
     def _show(self, survey: Survey) -> None:
         states = Counter(partition.state.value for partition in survey.unfinished)

@@ -5,7 +5,9 @@ faults, a deliberate policy for long ones). Retries are not nested: where a clie
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 import structlog
 from tenacity import (
@@ -25,6 +27,8 @@ from shared.contracts.errors import TransientError
 from shared.runtime.stop import Stop
 
 LONGEST_WAIT = timedelta(seconds=10)
+
+T = TypeVar("T")
 
 
 def retrying(stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT) -> Retrying:
@@ -62,6 +66,14 @@ def retrying_async(
         before_sleep=_log,
         reraise=True,
     )
+
+
+async def retried(stop: Stop, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call again until it succeeds, or until asked to stop."""
+    async for attempt in retrying_async(stop):
+        with attempt:
+            return await call()
+    raise AssertionError("a retry ends with a value or an error")
 
 
 def _ends(stop: Stop, patience: timedelta | None) -> stop_base:

@@ -3,10 +3,18 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
+from typing import Any, Final, TypeVar
+
+from shared.contracts.errors import TransientError
+
+T = TypeVar("T")
+
+_MOMENT: Final = timedelta(seconds=1)
+"""In which what is under way at a stop may still end: a claim that nobody remembers lasts until its lease ends."""
 
 
 class Stop:
@@ -73,6 +81,24 @@ def stop_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def until_stopped(stop: Stop, call: Coroutine[Any, Any, T]) -> T:
+    """Return what a call returns, or raise what it raises; TransientError where it goes on after a stop.
+
+    It is cancelled then, and over.
+    """
+    task, stopping = asyncio.create_task(call), asyncio.create_task(stop.wait_async())
+    try:
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([task], timeout=_MOMENT.total_seconds())
+        if not task.done():
+            raise TransientError("asked to stop before there was an answer")
+        return task.result()
+    finally:
+        task.cancel()
+        stopping.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

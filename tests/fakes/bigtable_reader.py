@@ -10,7 +10,6 @@ import bisect
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from random import Random
 
 import msgspec
 
@@ -35,8 +34,7 @@ from services.bigtable_reader.core.records import (
 from services.bigtable_reader.ports import PositionLostError, ReadRows
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.errors import TransientError
-from tests.fakes.spanner_reader import CrashError, Life
+from tests.fakes.life import CrashError, Way
 
 EPOCH = Microseconds(1_700_000_000_000_000)
 CLUSTERS = ("c1", "c2")
@@ -234,42 +232,6 @@ def _common(one: KeyRange, other: KeyRange) -> KeyRange | None:
     ends = [end for end in (one.end, other.end) if end]
     end = min(ends, default=b"")
     return None if end and start >= end else KeyRange(start, end)
-
-
-@dataclass
-class Way:
-    """How a reader reaches the world: how slow and how broken, and whether it is held up like a paused process."""
-
-    chance: Random = field(default_factory=lambda: Random(0))
-    life: Life = field(default_factory=Life)
-    slowest: float = 0.0
-    """Seconds that a call takes at most."""
-    breaks: float = 0.0
-    """Which part of the calls fail with a TransientError."""
-    _free: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._free.set()
-
-    def hold_up(self) -> None:
-        """Let nothing get through that this reader asks for, as a machine that stands still."""
-        self._free.clear()
-
-    def let_go(self) -> None:
-        """Let it go on."""
-        self._free.set()
-
-    async def passable(self) -> None:
-        """Wait while it is held up."""
-        await self._free.wait()
-
-    async def step(self, what: str = "UNAVAILABLE") -> None:
-        """Take the time of a call; die, or fail, where that is due."""
-        await asyncio.sleep(self.chance.random() * self.slowest)
-        await self.passable()
-        self.life.step()
-        if self.chance.random() < self.breaks:
-            raise TransientError(what)
 
 
 class FakeChangeStream:

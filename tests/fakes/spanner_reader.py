@@ -24,27 +24,9 @@ from services.spanner_reader.ports import Progress
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.life import CrashError, Life
 
-
-class CrashError(Exception):
-    """The process was killed here."""
-
-
-class Life:
-    """One life of a reader. Every effect is a step before and a step after; at one of them it may be killed."""
-
-    def __init__(self, killed_at: int | None = None) -> None:
-        self.killed_at = killed_at
-        self.steps = 0
-        self.over = False
-
-    def step(self) -> None:
-        """Go on living, or be killed here; the dead have no effects."""
-        if not self.over:
-            self.steps += 1
-            self.over = self.steps == self.killed_at
-        if self.over:
-            raise CrashError(f"killed at step {self.steps}")
+_MOMENT = 1.0  # in seconds
 
 
 @dataclass
@@ -72,6 +54,8 @@ class Table:
     readers: dict[str, Nanoseconds] = field(default_factory=dict)
     away: bool = False
     """Whether every call fails with TransientError."""
+    silent: bool = False
+    """Whether no call is answered; a write whose caller is gone is over only after the moment that its port allows."""
 
     def row(self, token: PartitionToken) -> Partition:
         """Return a row as a query would."""
@@ -190,6 +174,11 @@ class FakePartitionStore:
         self._life.step()
         if self.table.away:
             raise TransientError("UNAVAILABLE")
+        if self.table.silent:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(_MOMENT)
 
     def _is_ours(self, held: Partition, row: Partition) -> bool:
         return row.owner == self._owner and row.fencing == held.fencing
@@ -207,6 +196,8 @@ class Script:
     """How many more queries of a partition end without an error before its child records."""
     queries: list[StreamQuery] = field(default_factory=list)
     open_queries: set[PartitionToken] = field(default_factory=set)
+    silent: bool = False
+    """Whether no query is answered any more."""
 
 
 class FakeChangeStream:
@@ -228,6 +219,8 @@ class FakeChangeStream:
         try:
             for record in self._script.records[query.token]:
                 await asyncio.sleep(0)
+                if self._script.silent:
+                    await asyncio.Event().wait()
                 if isinstance(record, ChildPartitionsRecord) and query.token in self._script.gates:
                     await self._script.gates[query.token].wait()
                 if not _within(record, query):
@@ -354,17 +347,3 @@ class FakePublisher:
             loop.call_soon(call)
         else:
             loop.call_soon(lambda: self._later(turns - 1, call))
-
-
-class FakeSubscriptions:
-    """A topic's subscriptions: in order, unless a test says what is wrong."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.checks = 0
-
-    async def check(self) -> None:
-        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
-        self.checks += 1
-        if self.error is not None:
-            raise self.error

@@ -1,5 +1,6 @@
 """In-memory ports of a Spanner database's schema, and of what is remembered of it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from services.spanner_reader.core.shapes import (
 from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
-from tests.fakes.spanner_reader import Life
+from tests.fakes.life import Life
 
 
 class FakeCatalog:
@@ -30,6 +31,7 @@ class FakeCatalog:
         self.time = 0
         self.asked = 0
         self.away = False
+        self.silent = False
         self.remembers = True
 
     async def look(self) -> CatalogLook:
@@ -37,6 +39,8 @@ class FakeCatalog:
         self.asked += 1
         if self.away:
             raise TransientError("UNAVAILABLE")
+        if self.silent:
+            await asyncio.Event().wait()
         self.time += 1_000
         shapes = {table.name: _shape(table) for table in self.tables}
         return CatalogLook(Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched), tuple(self.tables))

@@ -17,7 +17,8 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import FakePublisher, FakeSubscriptions, Topic
+from tests.fakes.spanner_reader import FakePublisher, Topic
+from tests.fakes.subscriptions import FakeSubscriptions
 
 LEASE = timedelta(seconds=30)
 SECONDS = 60

@@ -18,16 +18,11 @@ from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
+from tests.fakes.life import Life
 from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import (
-    FakePartitionStore,
-    FakePublisher,
-    FakeSubscriptions,
-    Life,
-    Table,
-    Topic,
-)
+from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
+from tests.fakes.subscriptions import FakeSubscriptions
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
 from tests.integration.scripted_spanner_rows import Form
 from tests.unit.spanner_reader.scripts import COLUMNS, at

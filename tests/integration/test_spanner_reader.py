@@ -30,7 +30,8 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import FakePublisher, FakeSubscriptions, Topic
+from tests.fakes.spanner_reader import FakePublisher, Topic
+from tests.fakes.subscriptions import FakeSubscriptions
 
 pytestmark = pytest.mark.integration
 TABLES = (

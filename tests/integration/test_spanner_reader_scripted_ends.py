@@ -18,7 +18,7 @@ from services.spanner_reader.core.records import (
 )
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
-from tests.fakes.spanner_reader import CrashError, Life
+from tests.fakes.life import CrashError, Life
 from tests.integration.scripted_spanner import Break
 from tests.integration.scripted_spanner_world import (
     FIRST,

@@ -37,6 +37,8 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
 DDL_TIMEOUT: Final = 120.0
+_MOMENT: Final = 0.4
+"""Seconds in which a transaction whose caller has gone may still end, and then be rolled back."""
 STREAMS_PER_CONNECTION: Final = 50
 """A connection to Google's front ends carries a hundred calls at once; one more would wait, silently, for ever."""
 
@@ -227,29 +229,32 @@ class Database:
         """Read rows, decide what to write, and write it, in one transaction; return what ``decide`` returned.
 
         TransientError if it was aborted by another transaction, or if its outcome is unknown. Cancelling the caller
-        waits until the transaction is over: a transaction left open would hold its locks.
+        leaves a transaction that has begun a moment to end, and then rolls it back: left open it would hold its locks.
+        Within a second that is over, whatever answers.
         """
-        return await _to_its_end(self._read_then_write(statement, decide))
-
-    async def _read_then_write(
-        self, statement: Statement, decide: Callable[[list[Row]], tuple[T, list[Mutation]]]
-    ) -> T:
         async with self._writing:
             with self.errors("transaction"):
-                session = await self.session()
-                request = statement.request(session, _READ_WRITE)
-                result = await self.client.execute_sql(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
-                transaction = result.metadata.transaction.id
-                try:
-                    answer, mutations = decide(_rows(result))
-                    if mutations:
-                        await self._commit(session, transaction, mutations, result.precommit_token)
-                except BaseException:
-                    await self._roll_back(session, transaction)
-                    raise
-                if not mutations:
-                    await self._roll_back(session, transaction)
-                return answer
+                request = statement.request(await self.session(), _READ_WRITE)
+                return await _to_its_end(self._transaction(request, decide))
+
+    async def _transaction(
+        self, request: ExecuteSqlRequest, decide: Callable[[list[Row]], tuple[T, list[Mutation]]]
+    ) -> T:
+        result = await self.client.execute_sql(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
+        transaction = result.metadata.transaction.id
+        try:
+            answer, mutations = decide(_rows(result))
+            if mutations:
+                await self._commit(request.session, transaction, mutations, result.precommit_token)
+        except asyncio.CancelledError:
+            await self._roll_back(request.session, transaction, _MOMENT)
+            raise
+        except BaseException:
+            await self._roll_back(request.session, transaction)
+            raise
+        if not mutations:
+            await self._roll_back(request.session, transaction)
+        return answer
 
     async def _commit(self, session: str, transaction: bytes, mutations: list[Mutation], token: Any) -> None:
         while token is not None:  # a multiplexed session's commit may ask to be repeated with a newer token
@@ -259,10 +264,10 @@ class Database:
             answer = await self.client.commit(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
             token = answer.precommit_token if "precommit_token" in answer else None
 
-    async def _roll_back(self, session: str, transaction: bytes) -> None:
+    async def _roll_back(self, session: str, transaction: bytes, seconds: float = TIMEOUT) -> None:
         with contextlib.suppress(GoogleAPICallError):  # its locks end by themselves if this does not reach Spanner
             request = RollbackRequest(session=session, transaction_id=transaction)
-            await self.client.rollback(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
+            await self.client.rollback(request, retry=None, timeout=seconds, metadata=self.metadata)
 
     async def granted(self, permissions: Sequence[str]) -> frozenset[str] | None:
         """Return those of the permissions that this identity has; None of an emulator, which knows none."""
@@ -300,6 +305,8 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_MOMENT)
+        task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # seen: the one who asked is not there any more

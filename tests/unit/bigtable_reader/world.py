@@ -27,9 +27,9 @@ from tests.fakes.bigtable_reader import (
     Topic,
     Vector,
     VirtualClock,
-    Way,
 )
-from tests.fakes.spanner_reader import CrashError, FakeSubscriptions, Life
+from tests.fakes.life import CrashError, Life, Way
+from tests.fakes.subscriptions import FakeSubscriptions
 from tests.unit.bigtable_reader.readings import FAMILIES, folded, image_of, outputs
 
 LEASE = timedelta(seconds=10)

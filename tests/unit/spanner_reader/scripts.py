@@ -18,18 +18,11 @@ from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
+from tests.fakes.life import Life
 from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import (
-    FakeChangeStream,
-    FakePartitionStore,
-    FakePublisher,
-    FakeSubscriptions,
-    Life,
-    Script,
-    Table,
-    Topic,
-)
+from tests.fakes.spanner_reader import FakeChangeStream, FakePartitionStore, FakePublisher, Script, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
+from tests.fakes.subscriptions import FakeSubscriptions
 
 LEASE = timedelta(seconds=30)
 COLUMNS = (
@@ -97,6 +90,7 @@ class World:
         lease: timedelta = LEASE,
         recheck: timedelta = timedelta(minutes=2),
         look: timedelta = timedelta(minutes=1),
+        poll: timedelta = timedelta(milliseconds=1),
         included: Callable[[str], bool] = lambda _table: True,
         buckets_of: Callable[[str], int | None] = lambda _table: None,
     ) -> Reader:
@@ -118,7 +112,7 @@ class World:
                 lease=lease,
                 heartbeat=timedelta(seconds=10),
                 end=end,
-                poll=timedelta(milliseconds=1),
+                poll=poll,
                 recheck=recheck,
                 look=look,
             ),

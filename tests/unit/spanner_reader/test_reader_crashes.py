@@ -22,7 +22,8 @@ from services.spanner_reader.core.records import (
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import CrashError, Life, Script, Topic
+from tests.fakes.life import CrashError, Life
+from tests.fakes.spanner_reader import Script, Topic
 from tests.unit.spanner_reader.scripts import LEASE, World, a_record, at, children
 
 START = at("09:00:00")

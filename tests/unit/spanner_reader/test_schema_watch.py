@@ -14,7 +14,8 @@ from services.spanner_reader.core.shapes import Kind, Look, Sighting
 from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
-from tests.fakes.spanner_reader import CrashError, Life, Script
+from tests.fakes.life import CrashError, Life
+from tests.fakes.spanner_reader import Script
 from tests.fakes.spanner_schema import FakeShapeStore
 from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at
 from tests.unit.spanner_reader.test_reader import running, until

@@ -1,9 +1,10 @@
-"""Whether the topics keep what is published to them, asked again while the reader runs."""
+"""Whether the topics keep what is published to them: asked at the start, and again while a service runs."""
 
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from shared.contracts.errors import TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.topology import check_topic
 from shared.runtime.stop import Stop
@@ -31,6 +32,12 @@ class TopicSubscriptions:
         self._check(stop)
 
     def _check(self, stop: Stop) -> None:
-        with open_channel(self._emulator_host) as channel:
-            for topic in self._topics:
-                check_topic(channel, topic, self._keep_messages_for, stop)
+        # A stop ends the call that is under way too: nothing can interrupt its thread.
+        with open_channel(self._emulator_host) as channel, stop.calling(channel.close):
+            try:
+                for topic in self._topics:
+                    check_topic(channel, topic, self._keep_messages_for, stop)
+            except ValueError as error:  # a call on a channel that is closed
+                if not stop.requested:
+                    raise
+                raise TransientError("asked to stop before the topics were looked at") from error

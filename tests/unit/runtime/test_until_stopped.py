@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from services.bigtable_reader.retried import until_stopped
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.stop import Stop
+from shared.runtime.stop import Stop, until_stopped
 from tests.fakes.virtual_time import run_in_virtual_time
 
 

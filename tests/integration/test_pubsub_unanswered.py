@@ -1,0 +1,33 @@
+"""A look at the topics that is given up, before a server that takes every call and answers none."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from shared.contracts.errors import TransientError
+from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.runtime.stop import Stop
+from tests.integration.silent_server import stopped_before_a_silent_server
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_pubsub_does_not_answer_at_the_start_is_cancelled() -> None:
+    async def scenario(address: str, stop: Stop) -> None:
+        subscriptions = TopicSubscriptions(address, ["projects/p/topics/changes"], timedelta(days=1))
+        await asyncio.to_thread(subscriptions.check_now, stop)
+
+    stopped_before_a_silent_server(scenario)
+
+
+def test_a_look_at_the_topics_that_is_given_up_leaves_no_thread_waiting() -> None:
+    async def scenario(address: str, stop: Stop) -> None:
+        subscriptions = TopicSubscriptions(address, ["projects/p/topics/changes"], timedelta(days=1))
+        looking = asyncio.create_task(subscriptions.check())
+        await stop.wait_async()
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        raise TransientError("given up")
+
+    stopped_before_a_silent_server(scenario)

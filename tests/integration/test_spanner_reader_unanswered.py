@@ -1,0 +1,120 @@
+"""A stop, and a caller that is gone, before a Spanner that takes every call and answers none of them, or only some."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Mutation, ResultSet, Session
+from prometheus_client import CollectorRegistry
+
+from services.spanner_reader.__main__ import read
+from services.spanner_reader.adapters.connection import Channels, Database, Row, Statement
+from services.spanner_reader.metrics import ReaderMetrics
+from services.spanner_reader.settings import Settings
+from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.runtime.health import Health
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
+from tests.integration.silent_server import serving, stopped_before_a_silent_server
+
+pytestmark = pytest.mark.integration
+
+DELETION = Mutation(delete=Mutation.Delete(table="t"))
+
+
+def test_what_spanner_does_not_answer_at_the_start_is_cancelled() -> None:
+    async def scenario(address: str, stop: Stop) -> None:
+        needed = {
+            "GOOGLE_CLOUD_PROJECT": "p",
+            "SPANNER_INSTANCE": "i",
+            "SPANNER_DATABASE": "d",
+            "CHANGE_STREAM": "Everything",
+            "TOPIC": "changes",
+            "DEAD_LETTER_TOPIC": "dead",
+            "SPANNER_EMULATOR_HOST": address,
+        }
+        subscriptions = TopicSubscriptions(address, [], timedelta(days=1))
+        metrics = ReaderMetrics(CollectorRegistry())
+        await read(read_settings(Settings, needed), stop, Health(), metrics, subscriptions)
+
+    stopped_before_a_silent_server(scenario)
+
+
+class Endless(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Begins transactions, and never ends one: of commits and rollbacks it notes how much time they have."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.given: dict[str, float] = {}
+        """Seconds that a call was given."""
+        self.left: dict[str, float] = {}
+        """Seconds that a call still had when it was over."""
+        self.moved = asyncio.Event()
+
+    def service(self, handler_call_details: Any) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+        self.calls[name] += 1
+        match name:
+            case "CreateSession":
+                return grpc.unary_unary_rpc_method_handler(
+                    self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
+                )
+            case "ExecuteSql":
+                return grpc.unary_unary_rpc_method_handler(
+                    self._begin, ExecuteSqlRequest.pb().FromString, ResultSet.pb().SerializeToString
+                )
+            case _:
+                return grpc.unary_unary_rpc_method_handler(partial(self._never, name))
+
+    async def _session(self, request: Any, _context: Any) -> Any:
+        return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
+
+    async def _begin(self, _request: Any, _context: Any) -> Any:
+        return ResultSet.pb()(metadata={"transaction": {"id": b"transaction"}})
+
+    async def _never(self, name: str, _request: Any, context: Any) -> Any:
+        self.given[name] = context.time_remaining()
+        self.moved.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left[name] = context.time_remaining()
+            self.moved.set()
+
+    async def has(self, *names: str) -> None:
+        """Wait until these calls have come."""
+        while not self.given.keys() >= set(names):
+            self.moved.clear()
+            await self.moved.wait()
+
+
+def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_those_behind_it_never_begin() -> None:
+    def decide(_rows: list[Row]) -> tuple[None, list[Mutation]]:
+        return None, [DELETION]
+
+    async def scenario() -> None:
+        endless = Endless()
+        async with serving(endless) as address:
+            channels = Channels(address)
+            database = Database("projects/p/instances/i/databases/d", channels)
+            first = asyncio.create_task(database.read_then_write(Statement("SELECT 1"), decide))
+            await endless.has("Commit")
+            behind = [
+                asyncio.create_task(database.read_then_write(Statement("SELECT 1"), decide)) for _number in range(3)
+            ]
+            await asyncio.sleep(0)
+            for task in (first, *behind):
+                task.cancel()
+            await asyncio.gather(first, *behind, return_exceptions=True)
+            assert first.cancelled()
+            assert all(task.cancelled() for task in behind)
+            await channels.close()
+        assert endless.calls == {"CreateSession": 1, "ExecuteSql": 1, "Commit": 1, "Rollback": 1}
+        assert endless.left["Commit"] > 1  # given up before its own time was over
+        assert endless.given["Rollback"] < 1  # and what is left of the caller's second is for this
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
