@@ -1,0 +1,197 @@
+"""What comes to the dead-letter topic, as letters: ours, what Pub/Sub itself forwarded, and whatever else there is.
+
+Everything becomes a letter. What is not as it should be is told in the detail; nothing of what came is lost by it.
+
+Source of the attributes of forwarded messages: Pub/Sub, "Dead-letter topics", section "How dead-letter topics work":
+CloudPubSubDeadLetterSourceDeliveryCount, -Subscription, -SubscriptionProject, -TopicPublishTime and, of push and export
+subscriptions, -DeliveryErrorMessage. They are no attributes of the message that was published, so they are taken off.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from services.dead_letter.core.letters import Arrival
+from shared.contracts.change_batch import ChangeBatch, decode_batch
+from shared.contracts.dead_letter import PREFIX, DeadLetter, from_message
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.reasons import Reason
+from shared.contracts.row_id import canonical_key
+from shared.contracts.timestamps import Nanoseconds
+
+FORWARDED: Final = "CloudPubSubDeadLetterSource"
+"""How the names of the attributes begin that Pub/Sub adds to what it forwards."""
+
+_TEXT_LIMIT: Final = 1024  # bytes; an attribute holds no more, and a text that has as many may have been cut
+_LARGEST: Final = (1 << 63) - 1
+_ATTRIBUTES: Final = 100  # that a message has at most: some may have been left out
+_IDENTITY: Final = re.compile("[0-9a-f]{32}", re.ASCII)
+_DIGITS: Final = re.compile("[0-9]{1,18}", re.ASCII)
+
+_key: Final = msgspec.json.Decoder(dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What is known of a message: the table of a change batch, and of a single change what it is a change of."""
+
+    table: str = ""
+    key: str = ""
+    sequence: str = ""
+    commit_timestamp: str = ""
+
+
+def to_arrival(
+    *, data: bytes, attributes: Mapping[str, str], ordering_key: str, message_id: str, published_at: Nanoseconds
+) -> Arrival:
+    """Return any message of the dead-letter topic as the letter that it is. It never raises.
+
+    The identity is made from the message alone, so a letter that comes again, forwarded twice or replayed in vain, is
+    the same one.
+    """
+    if any(name.startswith(PREFIX) for name in attributes):
+        letter = _ours(data, attributes, ordering_key, published_at)
+    elif any(name.startswith(FORWARDED) for name in attributes):
+        letter = _forwarded(data, attributes, ordering_key, published_at)
+    else:
+        letter = _foreign(data, attributes, ordering_key, published_at)
+    return Arrival(letter=letter, message_id=message_id)
+
+
+def _ours(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
+    """Return a letter of ours; one that says something amiss as far as it can be understood."""
+    try:
+        letter = from_message(data, attributes)
+        _check_numbers(letter)
+    except ValueError as error:
+        letter = _malformed(data, attributes, ordering_key, published_at, str(error))
+    return _with_its_own_name(letter, attributes)
+
+
+def _check_numbers(letter: DeadLetter) -> None:
+    """Refuse what no database holds: its numbers have 64 bits, which end the nanoseconds in 1677 and 2262."""
+    if not -_LARGEST <= letter.failed_at <= _LARGEST:
+        raise ValueError("a time of failure that nobody has seen")
+    if letter.payload_bytes is not None and not 0 <= letter.payload_bytes <= _LARGEST:
+        raise ValueError("a size that nothing has")
+
+
+def _malformed(
+    data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds, what: str
+) -> DeadLetter:
+    """Return a letter of another version, or a broken one: what it says of itself stays, its reason is told anew."""
+    ours = {name[len(PREFIX) :]: value for name, value in attributes.items() if name.startswith(PREFIX)}
+    size = ours.get("payload_bytes", "")
+    said = ours.get("detail", "")
+    return DeadLetter(
+        data=data,
+        attributes={name: value for name, value in attributes.items() if not name.startswith(PREFIX)},
+        ordering_key=ours.get("ordering_key", ordering_key),
+        reason=Reason.UNEXPLAINED,
+        detail=f"a letter that this version does not understand: {what}" + (f"; it says: {said}" if said else ""),
+        failed_at=published_at,
+        failed_in=ours.get("failed_in", ""),
+        table=ours.get("table", ""),
+        key=ours.get("key", ""),
+        sequence=ours.get("sequence", ""),
+        commit_timestamp=ours.get("commit_timestamp", ""),
+        payload_bytes=int(size) if _DIGITS.fullmatch(size) else None,
+        identity=ours.get("identity", ""),
+    )
+
+
+def _with_its_own_name(letter: DeadLetter, attributes: Mapping[str, str]) -> DeadLetter:
+    """Return a letter under the name that is made from it, unless what that was made from may be missing.
+
+    A name that is another letter's would make this one an attempt of that, and its bytes would be lost.
+    """
+    cut = any(len(value.encode()) > _TEXT_LIMIT - 4 for name, value in attributes.items() if name.startswith(PREFIX))
+    incomplete = cut or len(attributes) >= _ATTRIBUTES or letter.payload_bytes is not None
+    if incomplete and _IDENTITY.fullmatch(letter.identity):
+        return letter
+    return replace(letter, identity="")
+
+
+def _forwarded(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
+    deliveries = attributes.get(f"{FORWARDED}DeliveryCount", "")
+    project = attributes.get(f"{FORWARDED}SubscriptionProject", "")
+    subscription = attributes.get(f"{FORWARDED}Subscription", "") or "of a name that it does not tell"
+    times = f"{deliveries} times" if _DIGITS.fullmatch(deliveries) else "too often"
+    return _of_a_whole_message(
+        data,
+        {name: value for name, value in attributes.items() if not name.startswith(FORWARDED)},
+        ordering_key,
+        published_at,
+        Reason.NOT_APPLIED_IN_TIME,
+        f"delivered {times} by subscription {subscription}"
+        + (f" of project {project}" if project and "/" not in subscription else "")
+        + " and never acknowledged: forwarded by its dead-letter policy",
+        "pubsub",
+    )
+
+
+def _foreign(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
+    what = "no letter of ours, and not forwarded by Pub/Sub: somebody published it to the dead-letter topic"
+    return _of_a_whole_message(data, attributes, ordering_key, published_at, Reason.UNEXPLAINED, what, "")
+
+
+def _of_a_whole_message(
+    data: bytes,
+    attributes: Mapping[str, str],
+    ordering_key: str,
+    published_at: Nanoseconds,
+    reason: Reason,
+    detail: str,
+    failed_in: str,
+) -> DeadLetter:
+    change = _change_in(data)
+    return DeadLetter(
+        data=data,
+        attributes=attributes,
+        ordering_key=ordering_key,
+        reason=reason,
+        detail=detail,
+        failed_at=published_at,
+        failed_in=failed_in,
+        table=change.table,
+        key=change.key,
+        sequence=change.sequence,
+        commit_timestamp=change.commit_timestamp,
+    )
+
+
+def _change_in(data: bytes) -> _Change:
+    """Return what a message says of itself, if it is a change batch.
+
+    A single change in the form in which one is cut out of a batch is the same letter as when the consumer sets it
+    aside; in any other form it is a whole message, or its name would change with the first replay.
+    """
+    try:
+        batch = decode_batch(data)
+        if len(batch) == 1 and batch.sequence[0] and batch.cut(0) == data:
+            return _Change(
+                table=_cut(batch.header.table),
+                key=_key_text(batch),
+                sequence=_cut(batch.sequence[0]),
+                commit_timestamp=_cut(batch.commit_timestamp[0]),
+            )
+    except (PoisonRecordError, MisconfiguredError):  # the second: of a newer wire format
+        return _Change()
+    return _Change(table=_cut(batch.header.table))
+
+
+def _key_text(batch: ChangeBatch) -> str:
+    """Return the key of a batch's only change as the consumer writes it: canonical, or as it came where it has none."""
+    text = bytes(batch.keys[0])
+    try:
+        canonical = canonical_key(batch.header.table, batch.header.key_types(), _key.decode(text))
+    except (PoisonRecordError, msgspec.MsgspecError, RecursionError):
+        return text[:_TEXT_LIMIT].decode(errors="ignore")
+    return canonical.partition(b"\0")[2].decode()
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_TEXT_LIMIT].decode(errors="ignore")

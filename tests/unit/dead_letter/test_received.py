@@ -1,0 +1,281 @@
+"""Whatever comes to the dead-letter topic becomes a letter, and the same thing failing again is the same letter."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from services.cdc_consumer.core.poison import poison_change
+from services.dead_letter.core.received import to_arrival
+from shared.contracts.change_batch import FORMAT, decode_batch, encode_batch
+from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF, DeadLetter, to_attributes
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.letters import letter_message
+from tests.builders import COMMITTED, a_change, a_header
+
+AT: Final = Nanoseconds(1_760_000_000_000_000_000)
+NO_TIME: Final = Nanoseconds(0)
+BATCH: Final = encode_batch(a_header(), [a_change(7)])
+FORWARDED: Final = {
+    "CloudPubSubDeadLetterSourceDeliveryCount": "100",
+    "CloudPubSubDeadLetterSourceSubscription": "millrace-bigquery",
+    "CloudPubSubDeadLetterSourceSubscriptionProject": "shop",
+    "CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-21T09:00:00.123+00:00",
+}
+
+
+def received(data: bytes, attributes: Mapping[str, str], ordering_key: str = "") -> DeadLetter:
+    """Return what a message of the dead-letter topic becomes."""
+    return to_arrival(
+        data=data, attributes=attributes, ordering_key=ordering_key, message_id="1", published_at=AT
+    ).letter
+
+
+def failed_again(letter: DeadLetter, forced: bool = False) -> DeadLetter:
+    """Return what comes of a letter that is replayed and fails as it did before."""
+    replayed = dict(letter.attributes) | {REPLAY_OF: letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
+    again = replace(letter, attributes=replayed, failed_at=AT, reason=Reason.BAD_CHANGE, detail="again", identity="")
+    return received(letter.data, to_attributes(again), "")
+
+
+def test_a_letter_of_ours_comes_as_it_was_sent() -> None:
+    letter = a_letter()
+
+    arrival = to_arrival(
+        data=letter.data,
+        attributes=to_attributes(letter),
+        ordering_key="",
+        message_id="17",
+        published_at=AT,
+    )
+
+    assert arrival.letter == letter
+    assert arrival.message_id == "17"
+
+
+def test_a_letter_whose_payload_had_to_be_left_out_says_so() -> None:
+    letter = replace(a_letter(), data=b'{"id":"7"}', payload_bytes=12_000_000, identity="")
+
+    assert received(letter.data, to_attributes(letter)).payload_bytes == 12_000_000
+
+
+def test_a_message_at_pubsubs_own_limit_keeps_the_name_that_its_sender_gave_it() -> None:
+    letter = replace(a_letter(), data=b"x" * 9_899_000, attributes={f"a{i}": "v" * 20 for i in range(99)}, identity="")
+    message = letter_message(letter)
+
+    found = received(message.data, dict(message.attributes))
+
+    assert found.identity == letter.identity
+    assert found.payload_bytes == 9_899_000
+
+
+def test_what_pubsub_forwards_was_not_applied_in_time_and_says_after_how_many_deliveries_of_which_subscription() -> (
+    None
+):
+    letter = received(BATCH, {"table": "planes", "source": "s"} | FORWARDED, "planes/3")
+
+    assert letter.reason is Reason.NOT_APPLIED_IN_TIME
+    assert "100 times by subscription millrace-bigquery of project shop" in letter.detail
+    assert (letter.data, letter.ordering_key) == (BATCH, "planes/3")
+    assert letter.attributes == {"table": "planes", "source": "s"}, "as it was published, for the replay"
+    assert (letter.table, letter.key, letter.commit_timestamp) == ("planes", "[7]", COMMITTED)
+    assert letter.sequence == a_change(7).sequence
+
+
+def test_the_subscription_may_come_as_a_full_name_and_a_count_may_lack() -> None:
+    attributes = {"CloudPubSubDeadLetterSourceSubscription": "projects/shop/subscriptions/s"}
+
+    assert (
+        received(BATCH, attributes).detail == "delivered too often by subscription projects/shop/subscriptions/s and "
+        "never acknowledged: forwarded by its dead-letter policy"
+    )
+
+
+def test_a_batch_that_was_forwarded_has_a_table_and_no_key() -> None:
+    data = encode_batch(a_header(), [a_change(1), a_change(2)])
+
+    letter = received(data, FORWARDED)
+
+    assert (letter.table, letter.key, letter.sequence) == ("planes", "", "")
+
+
+def test_what_is_forwarded_twice_is_one_letter() -> None:
+    later = FORWARDED | {"CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-22T10:00:00+00:00"}
+    for data in (BATCH, b"garbage"):
+        first, second = received(data, {"a": "b"} | FORWARDED, "k"), received(data, {"a": "b"} | later, "k")
+        assert first.identity == second.identity
+
+
+def test_a_forwarded_change_is_the_letter_that_the_consumer_makes_of_it() -> None:
+    """Else a change that was forwarded, replayed and then set aside by the consumer would be two letters."""
+    forwarded = received(BATCH, FORWARDED | {"table": "planes"}, "planes/3")
+
+    assert by_the_consumer(BATCH, forwarded.attributes, "planes/3").identity == forwarded.identity
+
+
+def test_a_change_in_a_form_that_no_reader_writes_stays_a_whole_message() -> None:
+    data = BATCH.replace(b'{"header":', b'{ "header":')
+
+    letter = received(data, FORWARDED)
+
+    assert (letter.table, letter.sequence) == ("planes", "")
+
+
+def test_a_batch_of_a_newer_format_is_kept_though_it_cannot_be_read() -> None:
+    data = BATCH.replace(b'"format":1', b'"format":%d' % (FORMAT + 1))
+    assert data != BATCH
+
+    letter = received(data, FORWARDED)
+
+    assert (letter.reason, letter.data, letter.table) == (Reason.NOT_APPLIED_IN_TIME, data, "")
+
+
+def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
+    letter = received(b"\xff\x00junk", {"who": "knows"}, "somewhere")
+
+    assert letter.reason is Reason.UNEXPLAINED
+    assert (letter.data, letter.attributes, letter.ordering_key) == (b"\xff\x00junk", {"who": "knows"}, "somewhere")
+    assert letter.failed_at == AT
+    assert "somebody published it to the dead-letter topic" in letter.detail
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "told"),
+    [
+        ("dead_letter_reason", "of_a_later_version", "'of_a_later_version' is not a valid Reason"),
+        ("dead_letter_failed_at", "yesterday", "not an RFC 3339 timestamp"),
+        ("dead_letter_failed_at", "2026-13-41T00:00:00Z", "a letter that this version does not understand"),
+        ("dead_letter_failed_at", "2300-01-01T00:00:00Z", "a time of failure that nobody has seen"),
+        ("dead_letter_payload_bytes", "many", "invalid literal"),
+        ("dead_letter_payload_bytes", "-1", "a size that nothing has"),
+        ("dead_letter_payload_bytes", "9" * 400, "a size that nothing has"),
+    ],
+)
+def test_a_letter_that_is_not_understood_keeps_what_it_says_of_itself(attribute: str, value: str, told: str) -> None:
+    letter = a_letter()
+
+    found = received(letter.data, to_attributes(letter) | {attribute: value})
+
+    assert found.reason is Reason.UNEXPLAINED
+    assert told in found.detail
+    assert letter.detail in found.detail
+    assert found.identity == letter.identity, "once it is understood, it is the same letter"
+    assert (found.data, found.attributes, found.ordering_key) == (letter.data, letter.attributes, letter.ordering_key)
+    assert (found.table, found.key, found.sequence) == (letter.table, letter.key, letter.sequence)
+
+
+@pytest.mark.parametrize("missing", ["dead_letter_reason", "dead_letter_identity", "dead_letter_failed_at"])
+def test_so_does_one_that_does_not_say_all(missing: str) -> None:
+    letter = a_letter()
+    attributes = to_attributes(letter)
+    del attributes[missing]
+
+    found = received(letter.data, attributes)
+
+    assert (found.reason, found.identity) == (Reason.UNEXPLAINED, letter.identity)
+
+
+def test_a_letter_cannot_take_the_name_of_another() -> None:
+    """As an attempt of that other one, its own bytes would be lost."""
+    taken, other = a_letter(), replace(a_letter(), key="[8]", identity="")
+
+    found = received(other.data, to_attributes(other) | {"dead_letter_identity": taken.identity})
+
+    assert found.identity == other.identity != taken.identity
+
+
+TEXTS: Final = st.text(max_size=12)
+NAMES: Final = st.one_of(
+    TEXTS,
+    st.sampled_from([REPLAY_OF, "traceparent", *FORWARDED]),
+    st.sampled_from(["reason", "identity", "failed_at", "key", "table", "sequence", "payload_bytes", "other"]).map(
+        "dead_letter_{}".format
+    ),
+)
+VALUES: Final = st.one_of(
+    TEXTS,
+    st.sampled_from(
+        [
+            "undecodable",
+            "2026-11-21T09:00:00Z",
+            "1_0",
+            "-3",
+            "٣",
+            "9" * 5000,
+            "9" * 40,
+            "9999-12-31T23:59:59Z",
+            "0" * 32,
+            "x" * 1024,
+        ]
+    ),
+)
+PAYLOADS: Final = st.one_of(
+    st.binary(max_size=40),
+    st.lists(st.builds(a_change, st.integers(0, 3), st.integers(0, 3)), max_size=3).map(
+        lambda changes: encode_batch(a_header(), changes)
+    ),
+    st.integers(0, len(BATCH)).map(lambda at: BATCH[:at] + BATCH[at + 1 :]),
+    st.sampled_from([b"[" * 100_000, BATCH.replace(b'{"id":"7"}', b"[" * 10_000), BATCH.replace(b'"7"', b"null")]),
+)
+
+
+@given(PAYLOADS, st.dictionaries(NAMES, VALUES, max_size=6), TEXTS, st.booleans())
+@example(BATCH, {}, "", False)
+def test_any_message_becomes_a_letter_and_failing_again_after_a_replay_it_is_the_same(
+    data: bytes, attributes: Mapping[str, str], ordering_key: str, forced: bool
+) -> None:
+    letter = received(data, attributes, ordering_key)
+
+    assert letter.data == data
+    assert letter.identity
+    left_out = attributes.keys() - letter.attributes.keys()
+    assert letter.attributes == {name: value for name, value in attributes.items() if name not in left_out}
+    assert all(name.startswith(("dead_letter_", "CloudPubSubDeadLetterSource")) for name in left_out)
+    assert abs(letter.failed_at) < 1 << 63
+    assert letter.payload_bytes is None or 0 <= letter.payload_bytes < 1 << 63
+    assert received(data, attributes, ordering_key) == letter
+    assert failed_again(letter, forced).identity == letter.identity
+
+
+@given(st.lists(st.builds(a_change, st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=3), st.data())
+def test_a_change_that_the_consumer_cuts_out_fails_again_under_its_name(
+    changes: list[object], data: st.DataObject
+) -> None:
+    batch = encode_batch(a_header(), changes)  # type: ignore[arg-type]
+    index = data.draw(st.integers(0, len(changes) - 1))
+    first = by_the_consumer(batch, {"table": "planes"}, "planes/3", index)
+
+    letter = received(first.data, to_attributes(first))
+    second = by_the_consumer(letter.data, dict(letter.attributes) | {REPLAY_OF: letter.identity}, letter.ordering_key)
+    forwarded = received(letter.data, dict(letter.attributes) | {REPLAY_OF: letter.identity} | FORWARDED, "planes/3")
+
+    assert received(second.data, to_attributes(second)).identity == letter.identity
+    assert forwarded.identity == letter.identity
+
+
+def by_the_consumer(data: bytes, attributes: Mapping[str, str], ordering_key: str, index: int = 0) -> DeadLetter:
+    """Return the letter that the consumer makes of a change of a message."""
+    batch = decode_batch(data)
+    poison = poison_change(0, batch, index, Reason.VALUE_DOES_NOT_FIT, "column seats of type INT64: not a number")
+    return DeadLetter(
+        data=batch.cut(index),
+        attributes=attributes,
+        ordering_key=ordering_key,
+        reason=poison.reason,
+        detail=poison.detail,
+        failed_at=NO_TIME,
+        failed_in="cdc_consumer",
+        table=poison.table,
+        key=poison.key,
+        sequence=poison.sequence,
+        commit_timestamp=poison.commit_timestamp,
+    )
+
+
+def a_letter() -> DeadLetter:
+    """Return a change that did not fit, as a letter."""
+    return by_the_consumer(BATCH, {"table": "planes", "change_count": "1"}, "planes/3")
