@@ -55,7 +55,7 @@ from services.cdc_consumer.spark_session import (
 from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.status_command import status
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.pubsub.channels import open_channel
+from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
 from shared.pubsub.topology import Topology, check_subscription, create_topology
 from shared.runtime.clock import SystemClock
@@ -72,6 +72,7 @@ LEFT: Final = 3
 
 _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
 _FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may take: Spark's own end needs the rest
+_ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
 _LOOK: Final = timedelta(milliseconds=200)
 
 
@@ -118,7 +119,7 @@ def set_up(settings: SetupSettings, stop: Stop) -> None:
         ack_deadline=settings.ack_deadline,
         keep_messages_for=settings.keep_messages_for,
     )
-    with open_channel(settings.pubsub_emulator_host) as channel:
+    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         create_topology(channel, topology, stop)
     structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
 
@@ -204,7 +205,7 @@ def run_query(
 def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> timedelta:
     """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for."""
     subscription = subscription_path(settings.project, settings.subscription)
-    with open_channel(settings.pubsub_emulator_host) as channel:
+    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         check_subscription(
             channel,
             subscription,
@@ -216,7 +217,7 @@ def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> time
         for attempt in retrying(stop):
             with attempt:
                 for dataset in datasets:
-                    check_dataset(client, settings.dataset_project, dataset)
+                    check_dataset(client, settings.dataset_project, dataset, _ANSWERS_WITHIN)
                 ack_deadline = ack_deadline_of(channel, subscription)
     return ack_deadline
 

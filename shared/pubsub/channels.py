@@ -4,13 +4,16 @@ Raw stubs with the plain protobuf classes are used where messages flow: a messag
 them. On the service the channel is made by the client library, so Application Default Credentials work as anywhere.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import google.auth.exceptions
 import grpc
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport, PublisherGrpcTransport
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
 
 _SERVICE: Final = "pubsub.googleapis.com:443"
 # A pull answers with as much as the service likes: no limit of ours may make an answer unreadable, for ever.
@@ -25,6 +28,21 @@ def open_channel(emulator_host: str | None) -> grpc.Channel:
         return grpc.insecure_channel(emulator_host, options=_OPTIONS)
     channel: grpc.Channel = _authenticated(PublisherGrpcTransport.create_channel)
     return channel
+
+
+@contextmanager
+def stoppable_channel(emulator_host: str | None, stop: Stop) -> Iterator[grpc.Channel]:
+    """Open a channel for a block. A stop closes it, which ends the call under way: nothing else interrupts its thread.
+
+    TransientError where the block makes a call after that.
+    """
+    with open_channel(emulator_host) as channel, stop.calling(channel.close):
+        try:
+            yield channel
+        except ValueError as error:  # a call on a channel that is closed
+            if not stop.requested:
+                raise
+            raise TransientError("asked to stop before Pub/Sub had answered") from error
 
 
 def open_async_channel(emulator_host: str | None) -> grpc.aio.Channel:

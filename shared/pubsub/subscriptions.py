@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shared.contracts.errors import TransientError
-from shared.pubsub.channels import open_channel
+from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.topology import check_topic
 from shared.runtime.stop import Stop
 
@@ -32,12 +31,6 @@ class TopicSubscriptions:
         self._check(stop)
 
     def _check(self, stop: Stop) -> None:
-        # A stop ends the call that is under way too: nothing can interrupt its thread.
-        with open_channel(self._emulator_host) as channel, stop.calling(channel.close):
-            try:
-                for topic in self._topics:
-                    check_topic(channel, topic, self._keep_messages_for, stop)
-            except ValueError as error:  # a call on a channel that is closed
-                if not stop.requested:
-                    raise
-                raise TransientError("asked to stop before the topics were looked at") from error
+        with stoppable_channel(self._emulator_host, stop) as channel:
+            for topic in self._topics:
+                check_topic(channel, topic, self._keep_messages_for, stop)

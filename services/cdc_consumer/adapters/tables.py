@@ -58,11 +58,16 @@ def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
         ) from error
 
 
-def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
-    """Raise MisconfiguredError, with the command that mends it, unless the dataset is there."""
+def check_dataset(
+    client: bigquery.Client, project: str, dataset: str, within: timedelta = timedelta(seconds=_TIMEOUT)
+) -> None:
+    """Raise MisconfiguredError, with the command that mends it, unless the dataset is there.
+
+    TransientError where that is not answered ``within`` a time.
+    """
     with rest_errors(f"dataset {project}.{dataset}"):
         try:
-            client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
+            client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=within.total_seconds())
         except exceptions.NotFound as error:
             raise MisconfiguredError(
                 f"dataset {project}.{dataset} does not exist; make it: bq --project_id={project} mk --dataset {dataset}"

@@ -1,0 +1,77 @@
+"""A stop at the consumer's start, before servers that take what is asked of them and do not answer."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from services.cdc_consumer.__main__ import check_start, set_up
+from services.cdc_consumer.settings import Settings, SetupSettings
+from shared.contracts.errors import TransientError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import short_name
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.silent_server import stopped_before_a_silent_server
+
+pytestmark = pytest.mark.integration
+
+NEEDED: Mapping[str, str] = {
+    "GOOGLE_CLOUD_PROJECT": "millrace-test",
+    "TOPIC": "changes",
+    "SUBSCRIPTION": "changes",
+    "DEAD_LETTER_TOPIC": "dead",
+    "BIGQUERY_DATASET": "mirror",
+}
+
+
+def test_what_pubsub_does_not_answer_at_the_start_is_cancelled() -> None:
+    async def scenario(address: str, stop: Stop) -> None:
+        settings = read_settings(Settings, {**NEEDED, "PUBSUB_EMULATOR_HOST": address})
+        await asyncio.to_thread(check_start, settings, [], stop)
+
+    stopped_before_a_silent_server(scenario)
+
+
+def test_what_pubsub_does_not_answer_at_the_set_up_is_cancelled() -> None:
+    async def scenario(address: str, stop: Stop) -> None:
+        settings = read_settings(SetupSettings, {**NEEDED, "PUBSUB_EMULATOR_HOST": address})
+        await asyncio.to_thread(set_up, settings, stop)
+
+    stopped_before_a_silent_server(scenario)
+
+
+def test_a_stop_does_not_wait_for_a_bigquery_that_does_not_answer_longer_than_a_stop_may_take(
+    pubsub_emulator: str,
+) -> None:
+    async def scenario() -> None:
+        asked = asyncio.Event()
+        stop = Stop()
+
+        async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.set()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(never, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with open_channel(pubsub_emulator) as channel:
+            topology = a_topology(channel)
+            given = {
+                **NEEDED,
+                "SUBSCRIPTION": short_name(topology.subscription),
+                "DEAD_LETTER_TOPIC": short_name(topology.dead_letter_topic),
+                "PUBSUB_EMULATOR_HOST": pubsub_emulator,
+                "BIGQUERY_EMULATOR_HOST": address,
+                "BIGQUERY_STORAGE_EMULATOR_HOST": address,
+            }
+            settings = read_settings(Settings, given)
+            task = asyncio.create_task(asyncio.to_thread(check_start, settings, ["mirror"], stop))
+            await asked.wait()
+            stop.request()
+            with pytest.raises(TransientError):
+                await asyncio.wait_for(asyncio.shield(task), 10)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
