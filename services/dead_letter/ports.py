@@ -18,6 +18,7 @@ from services.dead_letter.core.letters import (
     StoredLetter,
     TrailEntry,
 )
+from services.dead_letter.core.rows import RowOf
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
@@ -171,22 +172,14 @@ class ReplayPublisher(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class RowOf:
-    """Which row of which source table a letter is of; the key is the canonical JSON array of its values."""
-
-    source: str
-    table: str
-    key: str
-
-
 class Mirrors(Protocol):
     """What BigQuery holds of the rows that letters are of."""
 
     def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
-        """Return the sequence that is applied to each row; rows that are not there, or in no mirror, are left out.
+        """Return the sequence that is applied to each row.
 
-        TransientError while BigQuery is away.
+        Left out are rows that are not there, those of source tables without a mirror, and those of which a history is
+        kept as well, since what is old for the mirror is missing in that. TransientError while BigQuery is away.
         """
 
 

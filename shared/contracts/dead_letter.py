@@ -19,7 +19,9 @@ REPLAY_FORCED: Final = "replay_forced"
 """The attribute of a replayed message whose sender has accepted that it may bring a deleted row back."""
 
 _ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
-_MADE_ON_THE_WAY: Final = (REPLAY_OF, REPLAY_FORCED, "traceparent", "CloudPubSubDeadLetterSource")
+_ATTRIBUTES: Final = 100  # Pub/Sub: attributes on a message
+_TAKEN_OFF: Final = (REPLAY_OF, REPLAY_FORCED, "CloudPubSubDeadLetterSource")
+_MADE_ON_THE_WAY: Final = (*_TAKEN_OFF, "traceparent")
 """Attributes (by how their names begin) that differ from one delivery of the same message to the next."""
 
 
@@ -107,6 +109,17 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
         payload_bytes=int(payload_bytes) if payload_bytes is not None else None,
         identity=ours["identity"],
     )
+
+
+def replayed_attributes(letter: DeadLetter, *, forced: bool) -> dict[str, str]:
+    """Return the attributes of the message that replays a letter: those that it came with, and whose replay it is.
+
+    Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. Of a foreign message at Pub/Sub's limit
+    the last attributes make room.
+    """
+    marks = {REPLAY_OF: letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
+    kept = [pair for pair in letter.attributes.items() if not pair[0].startswith(_TAKEN_OFF)]
+    return dict(kept[: _ATTRIBUTES - len(marks)]) | marks
 
 
 def _cut(text: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.contracts.dead_letter import REPLAY_OF, DeadLetter, from_message, to_attributes
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter, from_message, replayed_attributes, to_attributes
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
@@ -88,3 +88,25 @@ def test_a_message_that_is_no_letter_is_said_to_be_none() -> None:
     for attributes in ({"who": "knows"}, {"dead_letter_reason": "undecodable", "dead_letter_identity": "x"}):
         with pytest.raises(ValueError, match="not a dead letter"):
             from_message(b"junk", attributes)
+
+
+@pytest.mark.parametrize(("forced", "marks"), [(False, {}), (True, {"replay_forced": "true"})])
+def test_a_replayed_message_has_the_attributes_it_came_with_and_says_whose_replay_it_is(
+    forced: bool, marks: dict[str, str]
+) -> None:
+    on_the_way = {"replay_of": "an earlier one", "replay_forced": "true", "CloudPubSubDeadLetterSourceProject": "p"}
+    letter = replace(
+        LETTER, attributes=dict(LETTER.attributes) | on_the_way | {"traceparent": "00-1-2-00"}, identity=""
+    )
+
+    expected = dict(LETTER.attributes) | {"traceparent": "00-1-2-00", "replay_of": letter.identity} | marks
+    assert replayed_attributes(letter, forced=forced) == expected
+    again = replace(letter, attributes=replayed_attributes(letter, forced=forced), identity="")
+    assert again.identity == letter.identity
+
+
+def test_a_replayed_message_has_no_more_attributes_than_pubsub_takes() -> None:
+    letter = replace(WHOLE, attributes={f"a{n}": "v" for n in range(100)}, identity="")
+    found = replayed_attributes(letter, forced=True)
+    assert len(found) == 100
+    assert found["replay_of"] == letter.identity

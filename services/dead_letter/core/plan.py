@@ -1,0 +1,100 @@
+"""What a replay would do with each letter, and why. Nothing is done here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from services.dead_letter.core.letters import ReplayId, State, StoredLetter
+from services.dead_letter.core.rows import Content, RowOf
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.safe_age import SAFE_AGE, oldest_safe
+from shared.contracts.timestamps import Nanoseconds
+
+_HOURS: Final = f"{SAFE_AGE.total_seconds() / 3600:.0f} hours"
+
+
+class Verdict(Enum):
+    """What becomes of a letter in a replay."""
+
+    SEND = "send"
+    """It is published again."""
+    SUPERSEDED = "superseded"
+    """The mirror holds something newer: it is not needed any more."""
+    TOO_OLD = "too_old_to_be_safe"
+    """It could bring a deleted row back, and the consumer would refuse it."""
+    WAITS = "waits_for_a_person"
+    """It has been replayed often enough, in vain."""
+    NO_PAYLOAD = "no_payload"
+    """Its bytes could not be kept."""
+    HELD = "held"
+    """Another replay is sending it."""
+    NOT_OPEN = "not_open"
+    """It is replayed, superseded or discarded already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a replay goes by."""
+
+    replay: ReplayId
+    max_replays: int
+    named: bool = False
+    """The letters were given by their ids, one by one: a person has looked at each."""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A letter, what becomes of it, and why; the text names what can be done where it is not sent."""
+
+    letter: StoredLetter
+    verdict: Verdict
+    why: str = ""
+
+
+def judge(
+    letter: StoredLetter, content: Content, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
+) -> Planned:
+    """Return what a replay does with a letter; ``applied`` is what the mirrors hold of the rows that were asked for."""
+    if letter.state is not State.OPEN:
+        return Planned(letter, Verdict.NOT_OPEN, f"it is {letter.state.value}: to send it all the same, restore it")
+    if letter.without_payload:
+        return Planned(
+            letter,
+            Verdict.NO_PAYLOAD,
+            f"its {letter.letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
+            "UPDATE that changes nothing does), smaller if it was too large, then discard this letter",
+        )
+    if letter.claimed_by not in (None, terms.replay) and (letter.claimed_until or 0) > now:
+        return Planned(letter, Verdict.HELD, f"replay {letter.claimed_by} holds it just now")
+    newer = applied.get(content.row) if content.row is not None else None
+    if newer is not None and is_newer(newer, letter.letter.sequence):
+        return Planned(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
+    if content.oldest_upsert is not None and content.oldest_upsert < oldest_safe(now) and not terms.force:
+        return Planned(
+            letter,
+            Verdict.TOO_OLD,
+            f"an upsert committed more than {_HOURS} ago, and BigQuery forgets deletes: it could bring a deleted row "
+            "back. Write the row once more at its source, or --force it if it has not been deleted since",
+        )
+    if letter.replays >= terms.max_replays and not (terms.named or terms.force):
+        times = "once" if letter.replays == 1 else f"{letter.replays} times"
+        return Planned(
+            letter,
+            Verdict.WAITS,
+            f"replayed {times} in vain: look at it (show), mend its cause or edit it, then replay it by its id",
+        )
+    return Planned(letter, Verdict.SEND)
+
+
+def is_newer(applied: str, sequence: str) -> bool:
+    """Tell whether a sequence is newer for certain than another; never where one of them is none.
+
+    How numbers compare that differ in their length alone is not documented, so neither of such is newer.
+    """
+    try:
+        pairs = zip(parse_sequence(applied).sections, parse_sequence(sequence).sections, strict=False)
+    except ValueError:
+        return False
+    return next((one > other for one, other in pairs if one != other), False)
