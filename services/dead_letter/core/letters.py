@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -15,6 +15,9 @@ GroupId = NewType("GroupId", str)
 """The fingerprint of letters that fail for one cause: reason, table and normalised detail."""
 ReplayId = NewType("ReplayId", str)
 """One run of the replay command, however often it is interrupted."""
+
+COLLECTOR: Final = "collector"
+"""Who did it, in the trail, where no person did: letters arrive."""
 
 
 class State(Enum):

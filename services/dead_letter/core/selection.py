@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from services.dead_letter.core.letters import GroupId, LetterId, State
+from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
@@ -31,3 +32,11 @@ class Selection:
     def everything(self) -> bool:
         """Tell whether nothing is given, so that every letter is meant."""
         return all(not getattr(self, field.name) for field in fields(self))
+
+
+def sequence_order(sequence: str) -> str:
+    """Return a letter's sequence in the one form whose texts sort as the numbers do; empty where it is none."""
+    try:
+        return str(four_sections(*parse_sequence(sequence).sections))
+    except ValueError:
+        return ""

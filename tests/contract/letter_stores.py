@@ -1,0 +1,77 @@
+"""Letters for the tests of the letter store, and the stores they are kept in: in memory, in a file, in PostgreSQL."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.core.letters import Arrival, LetterId
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+
+FAILED: Final = parse_timestamp("2026-11-21T12:00:00.123456789Z")
+NOW: Final = parse_timestamp("2026-11-21T12:00:05Z")
+SECOND: Final = 1_000_000_000
+LEASE: Final = timedelta(minutes=1)
+
+
+def later(seconds: float) -> Nanoseconds:
+    """Return an instant after `NOW`."""
+    return Nanoseconds(NOW + int(seconds * SECOND))
+
+
+def a_letter(row: int = 1, sequence: int = 1, *, seconds: float = 0, **fields: Any) -> DeadLetter:
+    """Return the letter of a change of this row, that failed this many seconds after `FAILED`."""
+    given: dict[str, Any] = {
+        "data": json.dumps({"row": row, "sequence": sequence}).encode(),
+        "attributes": {"table": "planes", "source": "//spanner"},
+        "ordering_key": "planes/3",
+        "reason": Reason.VALUE_DOES_NOT_FIT,
+        "detail": "column seats of type INT64: not a whole number",
+        "failed_at": Nanoseconds(FAILED + int(seconds * SECOND)),
+        "failed_in": "cdc_consumer",
+        "table": "planes",
+        "key": f"[{row}]",
+        "sequence": str(four_sections(sequence)),
+        "commit_timestamp": "2026-11-21T11:59:59.5Z",
+    }
+    return DeadLetter(**given | fields)
+
+
+def a_message_letter(data: bytes = b"{garbage", *, seconds: float = 0, **fields: Any) -> DeadLetter:
+    """Return the letter of a whole message, that nothing is known of but its bytes."""
+    plain: dict[str, Any] = {"table": "", "key": "", "sequence": "", "commit_timestamp": ""}
+    plain |= {"reason": Reason.UNDECODABLE, "detail": "not JSON (8 bytes)"}
+    return a_letter(seconds=seconds, data=data, **plain | fields)
+
+
+def an_arrival(letter: DeadLetter | None = None, message_id: str = "m1") -> Arrival:
+    """Return a letter as a message brought it."""
+    return Arrival(letter=letter or a_letter(), message_id=message_id)
+
+
+def failing_again(letter: DeadLetter, *, seconds: float, **fields: Any) -> DeadLetter:
+    """Return the same letter, failed again this many seconds after `FAILED`."""
+    return replace(letter, failed_at=Nanoseconds(FAILED + int(seconds * SECOND)), **fields)
+
+
+def identity(letter: DeadLetter) -> LetterId:
+    """Return the id that a store knows it by."""
+    return LetterId(letter.identity)
+
+
+@contextmanager
+def sqlite_store(path: Path) -> Iterator[SqlLetterStore]:
+    """Give the store in a file."""
+    database = open_database(f"sqlite:///{path}")
+    try:
+        yield SqlLetterStore(database)
+    finally:
+        database.close()

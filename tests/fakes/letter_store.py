@@ -1,0 +1,372 @@
+"""A letter store in memory: it keeps the promises of `LetterStore`, as `tests/contract/test_letter_store.py` shows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy as shallow
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from threading import RLock
+from typing import Final
+
+from services.dead_letter.core.groups import group_of, normalised
+from services.dead_letter.core.letters import (
+    COLLECTOR,
+    Action,
+    Arrival,
+    Group,
+    GroupId,
+    LetterId,
+    LetterLine,
+    ReplayId,
+    State,
+    Stats,
+    StoredLetter,
+    TrailEntry,
+)
+from services.dead_letter.core.selection import Selection, sequence_order
+from services.dead_letter.ports import Kept, Page
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+
+_ACTIONS: Final = {
+    State.OPEN: Action.RESTORED,
+    State.SUPERSEDED: Action.SUPERSEDED,
+    State.DISCARDED: Action.DISCARDED,
+}
+
+
+@dataclass
+class _Held:
+    """A letter, and what the store knows beside it."""
+
+    number: int
+    stored: StoredLetter
+    last_action_at: Nanoseconds
+    messages: set[str] = field(default_factory=set)
+    lost_by: ReplayId | None = None
+    trail: list[TrailEntry] = field(default_factory=list)
+
+    def write(self, action: Action, who: str, now: Nanoseconds, result: str, more: Mapping[str, str]) -> None:
+        """Write a line of the trail."""
+        self.last_action_at = now
+        self.trail.append(
+            TrailEntry(letter=self.stored.id, at=now, who=who, action=action, result=result, more=dict(more))
+        )
+
+    def is_held(self, now: Nanoseconds) -> bool:
+        """Tell whether a replay holds it."""
+        until = self.stored.claimed_until
+        return self.stored.claimed_by is not None and until is not None and until > now
+
+    def let_go(self) -> None:
+        """End whatever claim there is."""
+        self.lost_by = None
+        self.stored = replace(self.stored, claimed_by=None, claimed_until=None)
+
+
+class FakeLetterStore:
+    """Letters in a dictionary."""
+
+    def __init__(self) -> None:
+        self._letters: dict[LetterId, _Held] = {}
+        self._numbers = count(1)
+        self._lock = RLock()
+
+    def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
+        """Remember letters."""
+        new = again = seen = 0
+        with self._lock:
+            for arrival in arrivals:
+                letter = arrival.letter
+                identity = LetterId(letter.identity)
+                held = self._letters.get(identity)
+                more = {"message_id": arrival.message_id, "reason": letter.reason.value}
+                if held is None:
+                    held = self._letters[identity] = self._new(letter, now)
+                    new += 1
+                    held.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
+                elif arrival.message_id in held.messages:
+                    seen += 1
+                    continue
+                else:
+                    again += 1
+                    self._fail_again(held, letter)
+                    held.write(Action.FAILED_AGAIN, COLLECTOR, now, held.stored.state.value, more)
+                held.messages.add(arrival.message_id)
+                held.stored = replace(held.stored, attempts=held.stored.attempts + 1)
+        return Kept(new=new, again=again, seen=seen)
+
+    def _new(self, letter: DeadLetter, now: Nanoseconds, edit_of: LetterId | None = None) -> _Held:
+        failed_at = _within_64_bits(letter.failed_at)
+        stored = StoredLetter(
+            letter=replace(letter, attributes=dict(letter.attributes), failed_at=failed_at),
+            state=State.OPEN,
+            group=group_of(letter.reason, letter.table, letter.detail),
+            attempts=0,
+            replays=0,
+            first_failed_at=failed_at,
+            last_failed_at=failed_at,
+            arrived_at=now,
+            edit_of=edit_of,
+        )
+        return _Held(next(self._numbers), stored, now)
+
+    def _fail_again(self, held: _Held, letter: DeadLetter) -> None:
+        stored = held.stored
+        failed_at = _within_64_bits(letter.failed_at)
+        if failed_at >= stored.last_failed_at:
+            newest = replace(
+                stored.letter,
+                reason=letter.reason,
+                detail=letter.detail,
+                failed_in=letter.failed_in,
+                failed_at=failed_at,
+            )
+            group = group_of(letter.reason, stored.letter.table, letter.detail)
+            stored = replace(stored, letter=newest, group=group, last_failed_at=failed_at)
+        lost_by = stored.claimed_by or held.lost_by
+        held.stored = replace(
+            stored,
+            first_failed_at=min(stored.first_failed_at, failed_at),
+            state=State.DISCARDED if stored.state is State.DISCARDED else State.OPEN,
+        )
+        held.let_go()
+        held.lost_by = lost_by
+
+    def get(self, letter: LetterId) -> StoredLetter | None:
+        """Return a letter by its id, or by how only its id begins."""
+        with self._lock:
+            if letter in self._letters:
+                return self._letters[letter].stored
+            found = [one for one in self._letters if one.startswith(letter)]
+            return self._letters[found[0]].stored if len(found) == 1 and len(letter) >= 8 else None
+
+    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> Page:
+        """Return a page of letters."""
+        if limit < 1:
+            raise ValueError("a page has one letter or more")
+        try:
+            place = None if after is None else tuple(int(part) for part in after.split("."))
+        except ValueError:
+            raise ValueError(f"not what a page ended with: {after!r}") from None
+        if place is not None and len(place) != 2:
+            raise ValueError(f"not what a page ended with: {after!r}")
+        with self._lock:
+            found = sorted(
+                ((held.stored.last_failed_at, held.number, held.stored.line) for held in self._chosen(selection)),
+                key=lambda each: each[:2],
+                reverse=True,
+            )
+        behind = [each for each in found if place is None or each[:2] < place]
+        more = f"{behind[limit - 1][0]}.{behind[limit - 1][1]}" if len(behind) > limit else None
+        return Page([line for _, _, line in behind[:limit]], more)
+
+    def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
+        """Return letters by table, key, sequence, as each is when its turn comes."""
+        with self._lock:
+            chosen = [shallow(held) for held in self._chosen(selection)]
+        chosen.sort(key=_replay_order)
+        for held in chosen:
+            with self._lock:
+                now = self._letters.get(held.stored.id)
+                stored = now.stored if now is not None and matches(selection, now.stored.line) else None
+            if stored is not None:
+                yield stored
+
+    def count(self, selection: Selection) -> int:
+        """Return how many letters a selection holds."""
+        with self._lock:
+            return len(self._chosen(selection))
+
+    def groups(self, selection: Selection, *, limit: int) -> Sequence[Group]:
+        """Return groups, the largest first."""
+        members: dict[GroupId, list[_Held]] = {}
+        with self._lock:
+            for held in self._chosen(selection):
+                members.setdefault(held.stored.group, []).append(held)
+            found = [_group(identity, some) for identity, some in members.items()]
+        return sorted(found, key=lambda group: (-group.letters, -group.last_failed_at, group.id))[:limit]
+
+    def stats(self) -> Stats:
+        """Return what there is, in numbers."""
+        with self._lock:
+            letters = [held.stored for held in self._letters.values()]
+        still_open = [one for one in letters if one.state is State.OPEN]
+        by_state: dict[State, int] = {}
+        by_reason: dict[Reason, int] = {}
+        by_table: dict[str, int] = {}
+        for one in letters:
+            by_state[one.state] = by_state.get(one.state, 0) + 1
+        for one in still_open:
+            by_reason[one.letter.reason] = by_reason.get(one.letter.reason, 0) + 1
+            by_table[one.letter.table] = by_table.get(one.letter.table, 0) + 1
+        return Stats(
+            by_state=by_state,
+            by_reason=by_reason,
+            by_table=by_table,
+            oldest_open=min((one.first_failed_at for one in still_open), default=None),
+            payload_bytes=sum(len(one.letter.data) for one in letters),
+        )
+
+    def trail(self, letter: LetterId) -> Sequence[TrailEntry]:
+        """Return what was done to a letter."""
+        with self._lock:
+            return list(self._letters[letter].trail) if letter in self._letters else []
+
+    def note(self, letters: Sequence[LetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
+        """Write a line into the trail of letters."""
+        with self._lock:
+            for held in self._of(letters):
+                held.write(action, who, now, result, {})
+
+    def set_state(
+        self,
+        letters: Sequence[LetterId],
+        state: State,
+        *,
+        only_from: frozenset[State],
+        who: str,
+        now: Nanoseconds,
+        why: str,
+    ) -> Sequence[LetterId]:
+        """Discard letters, say they are superseded, or open them."""
+        if state not in _ACTIONS:
+            raise ValueError(f"only `sent` makes a letter {state.value}")
+        with self._lock:
+            chosen = [held for held in self._of(letters) if held.stored.state in only_from and not held.is_held(now)]
+            for held in chosen:
+                before = held.stored.state.value
+                held.let_go()
+                held.stored = replace(held.stored, state=state)
+                held.write(_ACTIONS[state], who, now, why, {"before": before})
+        return [held.stored.id for held in chosen]
+
+    def claim(
+        self, letters: Sequence[LetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+    ) -> Sequence[LetterId]:
+        """Take letters for a replay."""
+        until = Nanoseconds(now + lease // timedelta(microseconds=1) * 1000)
+        with self._lock:
+            chosen = [
+                held
+                for held in self._of(letters)
+                if held.stored.state is State.OPEN and (held.stored.claimed_by == replay or not held.is_held(now))
+            ]
+            for held in chosen:
+                held.lost_by = None
+                held.stored = replace(held.stored, claimed_by=replay, claimed_until=until)
+        return [held.stored.id for held in chosen]
+
+    def sent(self, letters: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[LetterId]:
+        """Say that letters of a claim are published."""
+        done = []
+        with self._lock:
+            for held in self._of(letters):
+                if held.stored.claimed_by == replay:
+                    held.let_go()
+                    held.stored = replace(held.stored, state=State.REPLAYED, replays=held.stored.replays + 1)
+                    held.write(Action.REPLAYED, who, now, "confirmed by Pub/Sub", {"replay": replay})
+                    done.append(held.stored.id)
+                elif held.lost_by == replay:
+                    held.lost_by = None
+                    held.stored = replace(held.stored, replays=held.stored.replays + 1)
+                    held.write(Action.REPLAYED, who, now, "failed again before this was written", {"replay": replay})
+        return done
+
+    def release(self, replay: ReplayId) -> None:
+        """Let go of everything that a replay holds."""
+        with self._lock:
+            for held in self._letters.values():
+                if replay in (held.stored.claimed_by, held.lost_by):
+                    held.let_go()
+
+    def add_edit(
+        self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
+    ) -> StoredLetter:
+        """Keep an edited copy."""
+        identity = LetterId(copy.identity)
+        with self._lock:
+            held = self._letters.get(original)
+            if held is None:
+                raise ValueError(f"there is no letter {original}")
+            if held.stored.edited_as is not None:
+                raise ValueError(f"letter {original} has an edited copy already: {held.stored.edited_as}")
+            if held.is_held(now):
+                raise ValueError(f"letter {original} is held by the replay {held.stored.claimed_by} just now")
+            if identity in self._letters:
+                raise ValueError(f"the edited copy is the same as letter {identity}")
+            held.let_go()
+            held.stored = replace(held.stored, state=State.SUPERSEDED, edited_as=identity)
+            made = self._letters[identity] = self._new(copy, now, edit_of=original)
+            more = {"why": why, "diff": diff}
+            held.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
+            made.write(Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more)
+            return made.stored
+
+    def forget(self, *, before: Nanoseconds, limit: int) -> int:
+        """Delete some letters that nobody needs any more."""
+        with self._lock:
+            old = [
+                held
+                for held in self._letters.values()
+                if held.stored.state is not State.OPEN
+                and held.stored.last_failed_at < before
+                and held.last_action_at < before
+            ]
+            old.sort(key=lambda held: (held.last_action_at, held.number))
+            for held in old[:limit]:
+                del self._letters[held.stored.id]
+        return len(old[:limit])
+
+    def _of(self, letters: Sequence[LetterId]) -> list[_Held]:
+        return [self._letters[one] for one in dict.fromkeys(letters) if one in self._letters]
+
+    def _chosen(self, selection: Selection) -> list[_Held]:
+        return [held for held in self._letters.values() if matches(selection, held.stored.line)]
+
+
+def matches(selection: Selection, line: LetterLine) -> bool:
+    """Tell whether a letter is of a selection."""
+    sequence = sequence_order(line.sequence)
+    by_sequence = selection.sequence_from is not None or selection.sequence_until is not None
+    return (
+        (not selection.ids or line.id in selection.ids)
+        and (not selection.groups or line.group in selection.groups)
+        and (not selection.tables or line.table in selection.tables)
+        and (not selection.reasons or line.reason in selection.reasons)
+        and (not selection.keys or line.key in selection.keys)
+        and (not selection.states or line.state in selection.states)
+        and (selection.failed_from is None or line.last_failed_at >= selection.failed_from)
+        and (selection.failed_until is None or line.last_failed_at < selection.failed_until)
+        and not (by_sequence and not sequence)
+        and (selection.sequence_from is None or sequence >= selection.sequence_from)
+        and (selection.sequence_until is None or sequence < selection.sequence_until)
+    )
+
+
+def _replay_order(held: _Held) -> tuple[str, str, str, int, int]:
+    letter = held.stored.letter
+    return letter.table, letter.key, sequence_order(letter.sequence), held.stored.first_failed_at, held.number
+
+
+def _group(identity: GroupId, members: Sequence[_Held]) -> Group:
+    newest = max(members, key=lambda held: (held.stored.last_failed_at, held.number)).stored
+    by_state: dict[State, int] = {}
+    for held in members:
+        by_state[held.stored.state] = by_state.get(held.stored.state, 0) + 1
+    return Group(
+        id=identity,
+        reason=newest.letter.reason,
+        table=newest.letter.table,
+        detail=normalised(newest.letter.detail),
+        letters=len(members),
+        by_state=by_state,
+        first_failed_at=min(held.stored.first_failed_at for held in members),
+        last_failed_at=newest.last_failed_at,
+        sample=newest.id,
+    )
+
+
+def _within_64_bits(instant: Nanoseconds) -> Nanoseconds:
+    return Nanoseconds(max(-(1 << 63), min(instant, (1 << 63) - 1)))
