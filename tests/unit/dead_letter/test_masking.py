@@ -98,7 +98,8 @@ def test_nothing_but_structure_is_left_of_any_value(value: object) -> None:
                 return [leaf for each in shown.values() for leaf in leaves(each)]
             case list():
                 return [leaf for each in shown for leaf in leaves(each)]
-        return [shown]
+            case _:
+                return [shown]
 
     for leaf in leaves(masked(value)):
         assert leaf is None or (isinstance(leaf, str) and leaf.startswith("<") and leaf.endswith(">"))
