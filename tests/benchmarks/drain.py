@@ -30,6 +30,8 @@ KINDS = ("uniform", "zipf")
 SLOW_RATE = 10_000
 _SLOW_SHARE = 3
 """The backlog that is packed slowly has a third as many changes as the others."""
+_WARM_UP_SHARE = 3
+"""The warm-up has a third as many changes as a run: Spark's workers are there then, and the JVM has compiled."""
 
 
 @dataclass
@@ -73,7 +75,7 @@ def pack_backlogs(platform: Platform, sizes: Sizes, kinds: Sequence[str] = KINDS
         platform.say(f"  {name}: {backlog}")
         return backlog
 
-    warm_up = packed("warm-up", sizes.changes, "uniform")  # as many as in a run: the JVM compiles for seconds
+    warm_up = packed("warm-up", max(100, sizes.changes // _WARM_UP_SHARE), "uniform")
     runs = {
         kind: [packed(f"{kind}-{number}", sizes.changes, kind) for number in range(1, sizes.runs + 1)] for kind in kinds
     }
