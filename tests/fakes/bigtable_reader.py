@@ -94,9 +94,21 @@ class Bigtable:
         """Return the keys of all rows that there ever were."""
         return self._rows.keys()
 
-    def write(self, row_key: bytes, *entries: Entry, cluster: str = "c1", behind: int = 0) -> None:
-        """Change a row in one cluster, whose clock may be behind by some microseconds."""
-        commit = Microseconds(self._commit() - (behind if cluster == "c2" else 0))
+    def write(
+        self,
+        row_key: bytes,
+        *entries: Entry,
+        cluster: str = "c1",
+        behind: int = 0,
+        commit: Microseconds | None = None,
+    ) -> None:
+        """Change a row in one cluster, whose clock may be behind by some microseconds, or by chance be just so.
+
+        A commit time of a row is not given twice in one cluster: tiebreakers are the clusters'.
+        """
+        taken = {(one.commit, one.cluster) for one in [*self._rows.get(row_key, ()), *self.on_the_way]}
+        if commit is None or (commit, cluster) in taken:
+            commit = Microseconds(self._commit() - (behind if cluster == "c2" else 0))
         change = Applied(row_key, cluster, commit, CLUSTERS.index(cluster), entries)
         if cluster == "c1":
             self._apply(change)

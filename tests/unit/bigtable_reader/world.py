@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.records import DeleteCells, DeleteFamily, Entry, Microseconds, SetCell
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.reader import Reader
@@ -30,6 +31,7 @@ from tests.fakes.bigtable_reader import (
 )
 from tests.fakes.life import CrashError, Life, Way
 from tests.fakes.subscriptions import FakeSubscriptions
+from tests.unit.bigtable_reader.published import LOSSLESS, cells_of, rows_of_entries
 from tests.unit.bigtable_reader.readings import FAMILIES, folded, image_of, outputs
 
 LEASE = timedelta(seconds=10)
@@ -71,6 +73,8 @@ class World:
     readers: list[Living] = field(default_factory=list)
     started: int = 0
     breaks: float = 0.0
+    with_log: bool = False
+    """Whether a change log is published beside the images."""
 
     async def begin(self) -> None:
         """Remember the first pieces, as a first start does; late changes are older than that."""
@@ -109,7 +113,7 @@ class World:
             letters=FakeLetters(),
             subscriptions=self.subscriptions,
             catalog=FakeCatalog(*FAMILIES),
-            outputs=outputs(),
+            outputs=self._outputs(),
             clock=VirtualClock(skew),
             metrics=self.metrics,
             health=Health(),
@@ -164,7 +168,10 @@ class World:
                 await asyncio.sleep(5)
 
     def check(self) -> None:
-        """Fold what was published, twice and in any order, as a consumer does: it is what the table holds."""
+        """Fold what was published, twice and in any order, as a consumer does: it is what the table holds.
+
+        So are the lines of the change log, played back by sequence.
+        """
         changes = [(header, [change]) for header, batch in self.topic.batches for change in batch]
         delivered = changes * 2
         self.chance.shuffle(delivered)
@@ -173,6 +180,16 @@ class World:
             wanted, found = image_of(self.table.row(row_key)), newest.get(row_key)
             assert found is not None, f"nothing was published of {row_key!r}"
             assert found.row == wanted, row_key
+        if self.with_log:
+            told, repeated = rows_of_entries(delivered)
+            assert told == {key: cells for key in self.table.row_keys if (cells := cells_of(self.table.row(key)))}
+            assert repeated > 0
+
+    def _outputs(self) -> Outputs:
+        both = outputs(entries=self.with_log)
+        if not self.with_log:
+            return both
+        return Outputs(both.watched, both.images, outputs(images=False, entries=True, options=LOSSLESS).entries)
 
 
 def entries(chance: Random) -> Sequence[Entry]:
