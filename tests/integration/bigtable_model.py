@@ -1,25 +1,15 @@
-"""Bigtable's rules, plainly: what a table holds after changes, in whatever order they came.
+"""Bigtable's rules, plainly: what a row holds after changes, in whatever order they came.
 
 Changes of one row are played in the order of commit time, tiebreaker and place in the call; a set or a delete that
 comes later in that order wins. Source: google/bigtable/v2/data.proto (Mutation) and bigtable.proto (tiebreaker).
 """
 
 import struct
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 from tests.integration.bigtable_front import Cells
-from tests.integration.bigtable_replay_reader import ReadRecord
-
-
-def table_after(records: Iterable[ReadRecord]) -> dict[bytes, Cells]:
-    """Return every cell of the rows that are left; a change that was read twice counts once."""
-    rows: defaultdict[bytes, dict[Any, ReadRecord]] = defaultdict(dict)
-    for record in records:
-        rows[record.row_key][record.identity] = record
-    played = {row_key: row_after(changes.values()) for row_key, changes in rows.items()}
-    return {row_key: cells for row_key, cells in played.items() if cells}
+from tests.integration.bigtable_messages import ReadRecord
 
 
 def row_after(changes: Iterable[ReadRecord]) -> Cells:

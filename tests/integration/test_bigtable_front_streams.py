@@ -10,7 +10,7 @@ import pytest
 from google.api_core.exceptions import DeadlineExceeded, FailedPrecondition, PermissionDenied, ServiceUnavailable
 
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
-from tests.integration.bigtable_replay_reader import put_together
+from tests.integration.bigtable_messages import put_together
 
 pytestmark = pytest.mark.integration
 

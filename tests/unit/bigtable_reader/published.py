@@ -25,8 +25,10 @@ def rows_of_entries(batches: Batches) -> tuple[dict[bytes, Cells], int]:
     header, changes = _published(batches, "entries")
     lines = consumed(header, changes)
     times = Counter(line["id"] for line in lines)
+    once = {line["id"]: line for line in lines}
     rows: defaultdict[bytes, Cells] = defaultdict(dict)
-    for line in sorted({line["id"]: line for line in lines}.values(), key=lambda line: str(line["_millrace_sequence"])):
+    backwards = [once[name] for name in sorted(once, reverse=True)]  # what no sequence orders is in the wrong order
+    for line in sorted(backwards, key=lambda line: str(line["_millrace_sequence"])):
         _play(line, rows[line["row_key"]])
     return {row_key: cells for row_key, cells in rows.items() if cells}, times.total() - len(times)
 

@@ -13,8 +13,8 @@ from deploy.local.bigtable_change_streams.replication import what_wins
 from deploy.local.bigtable_change_streams.rows import CellName, RowCells
 from deploy.local.bigtable_change_streams.writes import as_recorded
 from tests.integration.bigtable_front import Cells, delete_column, delete_family, delete_row, set_cell
+from tests.integration.bigtable_messages import ReadRecord
 from tests.integration.bigtable_model import play, row_after
-from tests.integration.bigtable_replay_reader import ReadRecord
 
 FAMILIES = st.sampled_from(["f", "g"])
 COLUMNS = st.sampled_from([b"a", b"b"])

@@ -14,7 +14,7 @@ from deploy.local.bigtable_change_streams.data_changes import ChunkLimits, messa
 from deploy.local.bigtable_change_streams.key_range import KeyRange, exactly_covers, read_range
 from deploy.local.bigtable_change_streams.protocol import Mutation, ReadChangeStreamRequest
 from deploy.local.bigtable_change_streams.tokens import Position, Token, advanced, cut_to, decode_token
-from tests.integration.bigtable_replay_reader import put_together
+from tests.integration.bigtable_messages import put_together
 
 KEYS = st.binary(min_size=1, max_size=2)
 STARTS = st.lists(KEYS, max_size=5, unique=True).map(sorted)
