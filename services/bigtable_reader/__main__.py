@@ -5,12 +5,10 @@ Exits 0 when asked to stop or at the end asked for, 2 when nothing will work unt
 
 import argparse
 import asyncio
-import importlib.metadata
 import os
 import sys
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Final, TextIO
 
@@ -51,13 +49,11 @@ from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
-from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retried
+from shared.runtime.service import run_as, settings_shown, started, stopped
 from shared.runtime.settings import read_settings
-from shared.runtime.stop import Stop, stop_on_signals, until_stopped
+from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
-
-MISCONFIGURED: Final = 2
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
@@ -73,19 +69,15 @@ class MicrosecondClock:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    configure_logs(service="bigtable_reader")
-    log = structlog.get_logger()
-    try:
-        if arguments:
-            return command(arguments)
-        settings = read_settings(Settings, os.environ)
-        configure_logs(service="bigtable_reader", level=settings.log_level)
-        log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
-        serve(settings)
-    except MisconfiguredError as error:
-        log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
-        return MISCONFIGURED
-    log.info("service_stopped")
+    return run_as("bigtable_reader", lambda: command(arguments) if arguments else service())
+
+
+def service() -> int:
+    """Run the service as the environment says; return the exit code."""
+    settings = read_settings(Settings, os.environ)
+    started("bigtable_reader", settings.log_level, settings_shown(settings))
+    serve(settings)
+    stopped()
     return 0
 
 
@@ -113,20 +105,16 @@ def serve(settings: Settings) -> None:
     metrics = ReaderMetrics(registry, MicrosecondClock())
     with (
         stop_on_signals() as stop,
-        serving_health(health, registry, settings.host, settings.port, metrics.document) as port,
+        serving_health(health, registry, settings.host, settings.port, metrics.document),
+        unless_stopped(stop),
     ):
-        structlog.get_logger().info("health_served", port=port)
         subscriptions = TopicSubscriptions(
             settings.pubsub_emulator_host,
             [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
             settings.keep_messages_for,
         )
-        try:
-            subscriptions.check_now(stop)
-            asyncio.run(read(settings, stop, health, metrics, subscriptions))
-        except TransientError:
-            if not stop.requested:  # else a check's retries, ended by the stop
-                raise
+        subscriptions.check_now(stop)
+        asyncio.run(read(settings, stop, health, metrics, subscriptions))
 
 
 async def read(
@@ -306,17 +294,6 @@ async def _families(catalog: BigtableCatalog) -> Collection[str]:
 
 def _micros(time: Nanoseconds | None) -> Microseconds | None:
     return None if time is None else Microseconds(time // _MICROSECOND)
-
-
-def _shown(value: object) -> object:
-    return value if isinstance(value, int | None) else str(value)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("millrace")
-    except importlib.metadata.PackageNotFoundError:  # run from the source tree
-        return "source"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Where most of what comes is poison, the query stops with exit code 2 and sets no
 letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
 """
 
-import importlib.metadata
 import os
 import sys
 import tempfile
@@ -62,12 +61,12 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
+from shared.runtime.service import MISCONFIGURED, misconfigured, settings_shown, started, stopped
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
 from shared.runtime.tables_file import load_tables_file
 
 FAILED: Final = 1
-MISCONFIGURED: Final = 2
 LEFT: Final = 3
 
 _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
@@ -95,14 +94,14 @@ def main(arguments: Sequence[str]) -> int:
                 case _:
                     raise MisconfiguredError("usage: python -m services.cdc_consumer [setup | doctor | status]")
         except MisconfiguredError as error:
-            log.error("service_misconfigured", error=str(error))  # noqa: TRY400  the message is the whole story
+            misconfigured(error)
             return MISCONFIGURED
         except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
                 return FAILED
             log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been given back
-    log.info("service_stopped")
+    stopped()
     return 0
 
 
@@ -129,9 +128,8 @@ def serve(settings: Settings, stop: Stop) -> int:
 
     Return how many messages were put off, if it has: they are what is left.
     """
-    configure_logs(service="cdc_consumer", level=settings.log_level)
+    started("cdc_consumer", settings.log_level, settings_shown(settings))
     log = structlog.get_logger()
-    log.info("service_started", version=_version(), **{k: _shown(v) for k, v in asdict(settings).items()})
     tables_text, tables = load_tables_file(settings.tables_file)
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
@@ -153,10 +151,9 @@ def serve(settings: Settings, stop: Stop) -> int:
         return told.document(ready=health.ready, alive=health.alive)
 
     with (
-        serving_health(health, registry, settings.host, settings.port, ask) as port,
+        serving_health(health, registry, settings.host, settings.port, ask),
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
     ):
-        log.info("health_served", port=port)
         check_master(settings.spark_master)
         check_java(os.environ)
         ack_deadline = check_start(settings, datasets, stop)
@@ -316,17 +313,6 @@ def _raise_what_ended(query: StreamingQuery, *, may_end: bool) -> None:
     if failure is None:
         raise QueryFailedError("the query ended without an error")
     raise error_of(str(failure))
-
-
-def _shown(value: object) -> object:
-    return value if isinstance(value, int | None) else str(value)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("millrace")
-    except importlib.metadata.PackageNotFoundError:  # run from the source tree
-        return "source"
 
 
 if __name__ == "__main__":

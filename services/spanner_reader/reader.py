@@ -44,7 +44,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
 from shared.runtime.retries import retried
-from shared.runtime.stop import Stop, until_stopped
+from shared.runtime.stop import Stop, unless_stopped, until_stopped
 from shared.runtime.topic_watch import TopicWatch
 
 _GONE: Final = timedelta(seconds=7.5)
@@ -140,11 +140,8 @@ class Reader:
         for keeper in keepers:
             keeper.add_done_callback(self._on_keeper_over)
         try:
-            with stop.calling(wake):
+            with unless_stopped(stop), stop.calling(wake):
                 await until_stopped(stop, self._supervise())
-        except TransientError:
-            if not stop.requested:  # a retry that ended because of the stop, and no failure
-                raise
         finally:
             for keeper in keepers:
                 keeper.cancel()

@@ -89,8 +89,10 @@ def serving_health(
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
     thread.start()
+    taken = int(server.server_address[1])
+    structlog.get_logger().info("health_served", port=taken)
     try:
-        yield int(server.server_address[1])
+        yield taken
     finally:
         server.shutdown()
         server.server_close()

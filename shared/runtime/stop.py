@@ -101,6 +101,16 @@ async def until_stopped(stop: Stop, call: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, stopping, return_exceptions=True)
 
 
+@contextmanager
+def unless_stopped(stop: Stop) -> Iterator[None]:
+    """Let errors through, but no TransientError after a stop: that is a retry which the stop has ended, no failure."""
+    try:
+        yield
+    except TransientError:
+        if not stop.requested:
+            raise
+
+
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(event.set)

@@ -16,12 +16,12 @@ import grpc
 import pytest
 
 from deploy.local.processes import Process, Processes
-from services.bigtable_reader.__main__ import MISCONFIGURED
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
+from shared.runtime.service import MISCONFIGURED
 from tests.integration.bigtable_front import INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.pubsub_topics import a_topology, pull

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from deploy.local.source import SpannerDatabase, Write
-from services.spanner_reader.__main__ import MISCONFIGURED, main
+from services.spanner_reader.__main__ import main
 from services.spanner_reader.adapters.inspection import inspect_stream
 from services.spanner_reader.adapters.schema import StreamDefinition
 from services.spanner_reader.doctor import doctor
@@ -22,6 +22,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.findings import Level
+from shared.runtime.service import MISCONFIGURED
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.test_spanner_reader_process import DDL, Pipeline
 

@@ -17,12 +17,12 @@ import pytest
 from deploy.local import emulators
 from deploy.local.processes import Process, Processes
 from deploy.local.source import SpannerDatabase, SpannerInstance, Write
-from services.spanner_reader.__main__ import MISCONFIGURED
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
+from shared.runtime.service import MISCONFIGURED
 from tests.integration.pubsub_topics import a_topology, pull
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from deploy.local.processes import Process, Processes
 from deploy.local.source import SpannerDatabase
-from services.spanner_reader.__main__ import MISCONFIGURED
 from services.spanner_reader.core.records import ROOT, DataChangeRecord, PartitionToken
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_channel
+from shared.runtime.service import MISCONFIGURED
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.scripted_spanner import Break, ScriptedSpanner, ScriptedStream
 from tests.integration.scripted_spanner_rows import Form

@@ -1,0 +1,79 @@
+"""How a service begins and ends: its first and last words, and its exit code."""
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.service import MISCONFIGURED, run_as, settings_shown, started, stopped
+from shared.runtime.stop import Stop, unless_stopped
+
+
+@dataclass(frozen=True)
+class Settings:
+    topic: str = "changes"
+    port: int = 8080
+    end: str | None = None
+    lease: timedelta = timedelta(seconds=90)
+
+
+def refused() -> int:
+    raise MisconfiguredError("TOPIC is not set")
+
+
+def broken() -> int:
+    raise TransientError("UNAVAILABLE")
+
+
+def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_what_only_a_person_can_mend_is_said_in_the_log_and_by_the_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_as("some_service", refused) == MISCONFIGURED == 2
+    (line,) = logged(capsys)
+    assert (line["service"], line["message"]) == ("some_service", "service_misconfigured")
+    assert (line["severity"], line["error"]) == ("ERROR", "TOPIC is not set")
+
+
+def test_any_other_end_is_the_callers() -> None:
+    assert run_as("some_service", lambda: 3) == 3
+    with pytest.raises(TransientError):
+        run_as("some_service", broken)
+
+
+def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    def service() -> int:
+        started("some_service", "INFO", settings_shown(Settings()))
+        stopped()
+        return 0
+
+    assert run_as("some_service", service) == 0
+    first, last = logged(capsys)
+    assert (
+        first.items()
+        >= {
+            "message": "service_started",
+            "topic": "changes",
+            "port": 8080,
+            "end": None,
+            "lease": "0:01:30",
+        }.items()
+    )
+    assert "version" in first
+    assert last["message"] == "service_stopped"
+
+
+def test_a_retry_that_a_stop_has_ended_is_no_failure_and_any_other_error_is() -> None:
+    stop = Stop()
+    with pytest.raises(TransientError), unless_stopped(stop):
+        broken()
+    stop.request()
+    with unless_stopped(stop):
+        broken()
+    with pytest.raises(MisconfiguredError), unless_stopped(stop):
+        refused()
