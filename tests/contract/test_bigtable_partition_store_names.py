@@ -9,7 +9,8 @@ from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
 from services.bigtable_reader.adapters import partition_rows
 from services.bigtable_reader.adapters.connection import Channels, Method, Table
-from services.bigtable_reader.adapters.partition_rows import Content, Lease, PartitionRow, PartitionRows
+from services.bigtable_reader.adapters.partition_cells import Content, Lease, PartitionRow
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core import topology as shape

@@ -22,6 +22,7 @@ from google.cloud.bigtable_v2.types import (
 
 from services.bigtable_reader.adapters.connection import Channels, Method, Table
 from services.bigtable_reader.adapters.errors import status_of
+from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.merging import MOST_BYTES, BrokenStreamError, Merging, key_range
 from services.bigtable_reader.core.records import CloseStream, KeyRange, Microseconds, StreamQuery, StreamRecord
 from services.bigtable_reader.ports import PositionLostError
@@ -142,9 +143,8 @@ _POSITION_LOST: Final = (
     "The service does not go on from there: the position is older than the retention of the change stream, or of a "
     "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between cannot "
     "be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
-    "enabling of the stream and not in the future; (2) where the partition table holds the position, stop every reader "
-    "of this CHANGE_STREAM_NAME, start anew under another, and copy the table's rows again (a mirror is then whole, a "
-    "change log keeps a hole); (3) the same without copying, if stale rows are borne until they change."
+    "enabling of the stream and not in the future; (2) where the partition table holds the position: "
+    f"{ANEW_BEHIND_A_HOLE}; (3) the same without writing them, if stale rows are borne until they change."
 )
 
 

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Final
 
-from services.bigtable_reader.adapters.partition_rows import Content, Lease, LeaseState, PartitionRow, PartitionRows
+from services.bigtable_reader.adapters.partition_cells import Content, Lease, LeaseState, PartitionRow
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.core.partitions import PieceId, Progress
 from services.bigtable_reader.core.topology import Ending, Successor
 from shared.contracts.errors import TransientError

@@ -1,27 +1,14 @@
-"""The rows of the partition table, as bytes and as values; each written by one conditional request.
+"""The rows of the partition table, read whole, and each written by one conditional request.
 
-The table is in Bigtable, serves any number of change streams, and has three kinds of rows for each:
-
-    <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
-                               shape:about     JSON: the format, the source table, the life, when it began
-                               shape:seen      JSON: families and clusters of the source table at the last look
-                               piece:<id>      JSON: a piece; the cell's time is when it came to be
-    <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
-                               partition:saved JSON: owner, position, low watermark, ceiling; how it ended
-    <stream>#reader#<owner>    reader:present  something new at each survey; the cell's time is Bigtable's clock
-
-A row of Bigtable changes as a whole, several do not. So all pieces are in one row. A cell that is written again has
-the timestamp 0, and so is replaced: of versions, the newest would be told by clocks of servers that may differ.
-Conditions name the whole value that was seen, and every write makes another one: so a request that is late, or sent
-twice, changes nothing.
+What they look like is in `partition_cells.py`. Conditions name the whole value that was seen, and every write makes
+another one: so a request that is late, or sent twice, changes nothing.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -33,15 +20,32 @@ from google.cloud.bigtable_v2.types import (
 )
 
 from services.bigtable_reader.adapters.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.partition_cells import (
+    ABOUT,
+    FORMAT,
+    LEASE,
+    PRESENT,
+    SAVED,
+    SEEN,
+    VERSION,
+    About,
+    Column,
+    Content,
+    Lease,
+    PartitionRow,
+    Presence,
+    Scan,
+    TopologyRow,
+    partition_of,
+    shown,
+    topology_of,
+)
 from services.bigtable_reader.adapters.row_chunks import READ_ROWS, Cell, read_rows
 from services.bigtable_reader.core.partitions import Piece, PieceId
-from services.bigtable_reader.core.records import Microseconds, Position
+from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.core.topology import Ending, Topology
+from services.bigtable_reader.core.topology import Topology
 from shared.contracts.errors import MisconfiguredError
-
-FAMILIES: Final = ("shape", "piece", "partition", "reader")
-FORMAT: Final = 1
 
 _CHECK_AND_MUTATE: Final = Method("CheckAndMutateRow", CheckAndMutateRowRequest.pb(), CheckAndMutateRowResponse.pb())
 _MUTATE: Final = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
@@ -53,90 +57,6 @@ _REPLACED: Final = 0
 _PAGE: Final = 1_000
 """Rows of the whole partition table in one call: at a first start only."""
 _PAGE_TIMEOUT: Final = 60.0
-
-ANEW: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
-"""The cure for what cannot go on: stamps of two names are in no order while both are read."""
-
-Column = tuple[str, bytes]
-_VERSION: Final[Column] = ("shape", b"version")
-_ABOUT: Final[Column] = ("shape", b"about")
-_SEEN: Final[Column] = ("shape", b"seen")
-_LEASE: Final[Column] = ("partition", b"lease")
-_SAVED: Final[Column] = ("partition", b"saved")
-_PRESENT: Final[Column] = ("reader", b"present")
-
-LeaseState = Literal["RUNNING", "RELEASED", "CLOSING"]
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """Who may write a partition's row: ``claim`` is made up for each claim, ``renewals`` counts its writes."""
-
-    fence: int
-    renewals: int
-    claim: str
-    state: LeaseState
-
-    def encoded(self) -> bytes:
-        """Return the value of its cell."""
-        return f"{self.fence:08d} {self.renewals:08d} {self.claim} {self.state}".encode()
-
-    def renewed(self, state: LeaseState) -> "Lease":
-        """Return what the next write of its holder makes of it."""
-        return Lease(self.fence, self.renewals + 1, self.claim, state)
-
-
-class Content(msgspec.Struct, frozen=True):
-    """What is saved of a partition."""
-
-    owner: str
-    position: Position
-    low_watermark: Microseconds
-    ceiling: int
-    ending: Ending | None = None
-
-
-class About(msgspec.Struct, frozen=True):
-    """What a topology is of. ``table``: the full name of the source table."""
-
-    format: int
-    table: str
-    life: str
-    start: Microseconds
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRow:
-    """What a partition's row says."""
-
-    lease: Lease
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyRow:
-    """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock."""
-
-    version: bytes
-    table: str
-    topology: Topology
-    born: Mapping[PieceId, Microseconds]
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What a reader's row says: something new at each survey, and when that was, by Bigtable's clock."""
-
-    mark: bytes
-    at: Microseconds
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """All rows of a stream. That of the pieces was read after those of the partitions."""
-
-    topology: TopologyRow | None
-    partitions: Mapping[PieceId, PartitionRow]
-    readers: Mapping[str, Presence]
 
 
 class PartitionRows:
@@ -162,7 +82,7 @@ class PartitionRows:
             rows.start_key_closed, rows.end_key_open = prefix, prefix[:-1] + b"$"  # the letter after #
         async for key, cells in self._rows(request):
             if key.startswith(self._partition):
-                partitions[PieceId(key[len(self._partition) :].decode())] = _partition(key, cells)
+                partitions[PieceId(key[len(self._partition) :].decode())] = partition_of(key, cells)
             else:
                 for cell in cells:
                     presence = Presence(cell.value, Microseconds(cell.timestamp))
@@ -174,7 +94,7 @@ class PartitionRows:
         for looks_left in reversed(range(_LOOKS)):
             cells = await self._row(self._topology)
             try:
-                return _topology(self._topology, cells) if cells else None
+                return topology_of(self._topology, cells) if cells else None
             except MisconfiguredError:  # this stops every reader: it has to be so for longer than a moment
                 if not looks_left:
                     raise
@@ -185,7 +105,7 @@ class PartitionRows:
         """Read a partition's row."""
         key = self._partition + name.encode()
         cells = await self._row(key)
-        return _partition(key, cells) if cells else None
+        return partition_of(key, cells) if cells else None
 
     async def highest_stamp(self) -> int:
         """Return the highest number that any stream of this partition table may have stamped; 0 where there is none.
@@ -196,12 +116,12 @@ class PartitionRows:
         async for key, cells in self._pages("piece|partition"):
             for cell in cells:
                 try:
-                    if (cell.family, cell.qualifier) == _SAVED:
+                    if (cell.family, cell.qualifier) == SAVED:
                         highest = max(highest, msgspec.json.decode(cell.value, type=Content).ceiling)
                     elif cell.family == "piece":
                         highest = max(highest, msgspec.json.decode(cell.value, type=Piece).floor)
                 except msgspec.MsgspecError as error:
-                    structlog.get_logger().warning("row_not_understood", row=_shown(key), error=str(error))
+                    structlog.get_logger().warning("row_not_understood", row=shown(key), error=str(error))
         return highest
 
     async def readers_elsewhere(self, table: str) -> Mapping[str, Microseconds]:
@@ -215,10 +135,10 @@ class PartitionRows:
         async for key, cells in self._pages("shape|reader"):
             for cell in cells:
                 if cell.family == "reader":
-                    seen[_shown(key)] = Microseconds(cell.timestamp)
-                elif (cell.family, cell.qualifier) == _ABOUT:
+                    seen[shown(key)] = Microseconds(cell.timestamp)
+                elif (cell.family, cell.qualifier) == ABOUT:
                     with contextlib.suppress(msgspec.MsgspecError):
-                        tables[_shown(key).partition("#")[0]] = msgspec.json.decode(cell.value, type=About).table
+                        tables[shown(key).partition("#")[0]] = msgspec.json.decode(cell.value, type=About).table
         streams = {stream for stream, of in tables.items() if of == table and stream != self.stream}
         return {row: at for row, at in seen.items() if row.partition("#")[0] in streams}
 
@@ -228,41 +148,41 @@ class PartitionRows:
         new = {piece.id: piece for piece in topology.pieces}
         about = About(FORMAT, table, topology.life, topology.start)
         mutations = [
-            _set(_VERSION, f"{topology.version:08d} {mark}".encode()),
-            *([] if before else [_set(_ABOUT, msgspec.json.encode(about))]),
+            _set(VERSION, f"{topology.version:08d} {mark}".encode()),
+            *([] if before else [_set(ABOUT, msgspec.json.encode(about))]),
             *(_delete(("piece", name.encode())) for name in old.keys() - new.keys()),
             *(
                 _set(("piece", name.encode()), msgspec.json.encode(new[name]), _BIGTABLES_CLOCK)
                 for name in new.keys() - old.keys()
             ),
         ]
-        return await self._write(self._topology, _VERSION, None if before is None else before.version, mutations)
+        return await self._write(self._topology, VERSION, None if before is None else before.version, mutations)
 
     async def seen(self) -> Seen | None:
         """Return what was last seen of the source table; None where nothing was, or nothing that can be read."""
         for cell in await self._row(self._topology):
-            if (cell.family, cell.qualifier) == _SEEN:
+            if (cell.family, cell.qualifier) == SEEN:
                 with contextlib.suppress(msgspec.MsgspecError):
                     return msgspec.json.decode(cell.value, type=Seen)
         return None
 
     async def write_seen(self, before: TopologyRow, seen: Seen) -> bool:
         """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
-        return await self._write(self._topology, _VERSION, before.version, [_set(_SEEN, msgspec.json.encode(seen))])
+        return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
 
     async def write_partition(self, name: PieceId, before: Lease | None, row: PartitionRow) -> bool:
         """Write a partition's row, if its lease is still as it was; return whether it was."""
-        mutations = [_set(_LEASE, row.lease.encoded()), _set(_SAVED, msgspec.json.encode(row.content))]
+        mutations = [_set(LEASE, row.lease.encoded()), _set(SAVED, msgspec.json.encode(row.content))]
         expected = None if before is None else before.encoded()
-        return await self._write(self._partition + name.encode(), _LEASE, expected, mutations)
+        return await self._write(self._partition + name.encode(), LEASE, expected, mutations)
 
     async def delete_partition(self, name: PieceId, before: Lease) -> bool:
         """Delete a partition's row, if its lease is still as it was; return whether it was."""
-        return await self._write(self._partition + name.encode(), _LEASE, before.encoded(), [_delete_row()])
+        return await self._write(self._partition + name.encode(), LEASE, before.encoded(), [_delete_row()])
 
     async def attend(self, owner: str, mark: str) -> None:
         """Say that a reader is there. Nobody else writes that row; others delete it, on condition."""
-        mutations = [_delete(_PRESENT), _set(_PRESENT, mark.encode(), _BIGTABLES_CLOCK)]
+        mutations = [_delete(PRESENT), _set(PRESENT, mark.encode(), _BIGTABLES_CLOCK)]
         await self._mutate(self._reader + owner.encode(), mutations)
 
     async def leave(self, owner: str) -> None:
@@ -271,7 +191,7 @@ class PartitionRows:
 
     async def forget_reader(self, owner: str, mark: bytes) -> bool:
         """Delete what another reader left behind, if it has not come back."""
-        return await self._write(self._reader + owner.encode(), _PRESENT, mark, [_delete_row()])
+        return await self._write(self._reader + owner.encode(), PRESENT, mark, [_delete_row()])
 
     async def _mutate(self, key: bytes, mutations: Sequence[Any]) -> None:
         request = _MUTATE.request(table_name=self.table.name, app_profile_id=self.table.app_profile, row_key=key)
@@ -348,49 +268,3 @@ def _delete_row() -> Any:
     mutation = _MUTATE.request().mutations.add()
     mutation.delete_from_row.SetInParent()
     return mutation
-
-
-def _topology(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
-    found = {(cell.family, cell.qualifier): cell for cell in cells}
-    try:
-        version, about = found[_VERSION].value, found[_ABOUT].value
-        life = msgspec.json.decode(about, type=About)
-        if life.format > FORMAT:
-            raise MisconfiguredError(f"{_shown(key)} is of a newer version of this reader: upgrade this one")
-        pieces = {
-            cell.qualifier: msgspec.json.decode(cell.value, type=Piece) for cell in cells if cell.family == "piece"
-        }
-        topology = Topology(
-            life=life.life,
-            version=int(version.split()[0]),
-            start=life.start,
-            pieces=tuple(sorted(pieces.values(), key=lambda piece: piece.range)),
-        )
-    except (KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise MisconfiguredError(_not_ours(key, error)) from error
-    born = {piece.id: Microseconds(found["piece", name].timestamp) for name, piece in pieces.items()}
-    return TopologyRow(version, life.table, topology, born)
-
-
-def _partition(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
-    found = {(cell.family, cell.qualifier): cell.value for cell in cells}
-    try:
-        fence, renewals, claim, state = found[_LEASE].decode().split()
-        lease = msgspec.convert(
-            {"fence": int(fence), "renewals": int(renewals), "claim": claim, "state": state}, type=Lease
-        )
-        return PartitionRow(lease, msgspec.json.decode(found[_SAVED], type=Content))
-    except (KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise MisconfiguredError(_not_ours(key, error)) from error
-
-
-def _not_ours(key: bytes, error: Exception) -> str:
-    return (
-        f"row {_shown(key)} of the partition table is not what a reader wrote ({error}): it was changed from outside, "
-        f"or cells of it were deleted by a garbage collection rule. {ANEW}, and write every "
-        "row of the source once more"
-    )
-
-
-def _shown(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")

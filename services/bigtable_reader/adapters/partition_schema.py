@@ -12,7 +12,8 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.errors import bigtable_errors
-from services.bigtable_reader.adapters.partition_rows import FAMILIES, PartitionRows
+from services.bigtable_reader.adapters.partition_cells import FAMILIES
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from shared.contracts.errors import MisconfiguredError
 
 _TIMEOUT: Final = 60.0

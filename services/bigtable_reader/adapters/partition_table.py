@@ -1,6 +1,6 @@
 """The partition table: the pieces of the key space, how far each has been read, by whom; in a Bigtable table.
 
-What its rows look like is in `partition_rows.py`. No clock is compared with another machine's: that a lease is over is
+What its rows look like is in `partition_cells.py`. No clock is compared with another machine's: that a lease is over is
 seen by its row staying as it is, on this machine's own clock; ages of pieces are differences of Bigtable's.
 """
 
@@ -9,7 +9,6 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -17,17 +16,12 @@ import structlog
 from msgspec.structs import replace
 
 from services.bigtable_reader.adapters.held_row import HeldRow
-from services.bigtable_reader.adapters.partition_rows import (
-    ANEW,
-    Content,
-    Lease,
-    PartitionRow,
-    PartitionRows,
-    Scan,
-    TopologyRow,
-)
+from services.bigtable_reader.adapters.partition_cells import Content, Lease, PartitionRow, Scan, TopologyRow
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.piece_row import PieceRow, Tended
+from services.bigtable_reader.adapters.unchanged import Unchanged
 from services.bigtable_reader.core import topology as shape
+from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.seen import Seen
@@ -45,14 +39,6 @@ _STILL_THERE: Final = 3
 """For how many leases a reader that was seen may still publish."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What has not changed since when, by this machine's monotonic clock."""
-
-    what: bytes
-    since: float
 
 
 class BigtablePartitionStore:
@@ -75,13 +61,12 @@ class BigtablePartitionStore:
         self._lease = lease.total_seconds()
         self._retention = retention // _MICROSECOND
         self._patience = patience or Patience()
-        self._monotonic = monotonic
         self._log = structlog.get_logger().bind(change_stream=rows.stream)
         self._scan: Scan | None = None
         self._untended: Scan | None = None
         self._now = Microseconds(0)
-        self._leases: Mapping[str, _Seen] = {}
-        self._present: Mapping[str, _Seen] = {}
+        self._leases = Unchanged(monotonic)
+        self._present = Unchanged(monotonic)
         self._held: dict[PieceId, HeldRow] = {}
         self._claims: dict[str, None] = {}
         self._ended: dict[tuple[PieceId, int], None] = {}
@@ -100,11 +85,10 @@ class BigtablePartitionStore:
     async def survey(self) -> Survey:
         """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
         scan = self._untended = await self._look()
-        at = self._monotonic()
         return Survey(
             () if scan.topology is None else scan.topology.topology.pieces,
             {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
-            frozenset(owner for owner, seen in self._present.items() if at - seen.since < self._lease),
+            frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
             self._now,
         )
 
@@ -236,11 +220,10 @@ class BigtablePartitionStore:
     async def _look(self) -> Scan:
         await self._rows.attend(self._owner, uuid.uuid4().hex[:8])
         scan = await self._rows.scan()
-        at = self._monotonic()
         if scan.topology is not None:
             self._pieces.check(scan.topology)
-        self._leases = _observed(self._leases, {name: row.lease.encoded() for name, row in scan.partitions.items()}, at)
-        self._present = _observed(self._present, {owner: one.mark for owner, one in scan.readers.items()}, at)
+        self._leases.look({name: row.lease.encoded() for name, row in scan.partitions.items()})
+        self._present.look({owner: one.mark for owner, one in scan.readers.items()})
         self._now = max((one.at for one in scan.readers.values()), default=self._now)
         self._scan = scan
         return scan
@@ -270,8 +253,7 @@ class BigtablePartitionStore:
         """Tell whether nobody writes a row any more: closed, given back, not renewed, or ours without our knowing."""
         if lease.state != "RUNNING" or lease.claim in self._claims:
             return True
-        seen = self._leases.get(name)
-        return seen is not None and seen.what == lease.encoded() and self._monotonic() - seen.since >= self._lease
+        return self._leases.stood(name, lease.encoded()) >= self._lease
 
     async def _claim(self, piece: Piece, scan: Scan) -> Partition | None:
         before = scan.partitions.get(piece.id)
@@ -331,8 +313,7 @@ class BigtablePartitionStore:
             if name not in there and self._is_left(name, row.lease):
                 await self._rows.delete_partition(name, row.lease)
         for owner, presence in scan.readers.items():
-            seen = self._present.get(owner)
-            if seen is not None and self._monotonic() - seen.since >= _GONE * self._lease:
+            if self._present.stood(owner) >= _GONE * self._lease:
                 await self._rows.forget_reader(owner, presence.mark)
 
     def _reconciled(self, found: TopologyRow) -> Reshaped | None:
@@ -347,10 +328,7 @@ class BigtablePartitionStore:
         return Microseconds(self._now - self._retention)
 
     def _lost(self, why: str) -> str:
-        return (
-            f"a position in {self._pieces.source} is lost: {why}. {ANEW} (which skips the "
-            "changes in between), and write every row of the source once more"
-        )
+        return f"a position in {self._pieces.source} is lost: {why}. {ANEW_BEHIND_A_HOLE}"
 
 
 def saved(row: PartitionRow, *, free: bool) -> Saved:
@@ -366,15 +344,6 @@ def saved(row: PartitionRow, *, free: bool) -> Saved:
 
 def _ending(held: HeldRow) -> Mapping[PieceId, Ending]:
     return {} if held.ending is None else {held.name: held.ending}
-
-
-def _observed(before: Mapping[str, _Seen], now: Mapping[str, bytes], at: float) -> Mapping[str, _Seen]:
-    """Return since when each value is what it is, as far as was seen."""
-    seen = {}
-    for name, what in now.items():
-        known = before.get(name)
-        seen[name] = known if known is not None and known.what == what else _Seen(what, at)
-    return seen
 
 
 def _remember(memory: dict[T, None], what: T) -> None:

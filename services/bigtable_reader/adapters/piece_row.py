@@ -7,8 +7,10 @@ from typing import Final
 
 import structlog
 
-from services.bigtable_reader.adapters.partition_rows import ANEW, PartitionRows, TopologyRow
+from services.bigtable_reader.adapters.partition_cells import TopologyRow
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.core import topology as shape
+from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.records import KeyRange, Microseconds
 from services.bigtable_reader.core.topology import Reshaped, Topology
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -67,7 +69,7 @@ class PieceRow:
         if found is None:
             raise MisconfiguredError(
                 f"the partition table {self._rows.table.name} does not know {self._rows.stream} any more: its row was "
-                f"deleted. {ANEW}, and write every row of the source once more"
+                f"deleted. {ANEW_WITH_ALL_ROWS}"
             )
         return found
 
