@@ -4,7 +4,7 @@ Raw stubs with the plain protobuf classes are used where messages flow: a messag
 them. On the service the channel is made by the client library, so Application Default Credentials work as anywhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,16 +17,22 @@ from shared.runtime.stop import Stop
 
 _SERVICE: Final = "pubsub.googleapis.com:443"
 # A pull answers with as much as the service likes: no limit of ours may make an answer unreadable, for ever.
-_OPTIONS: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_SENT: Final = ("grpc.max_send_message_length", -1)
+_RECEIVED: Final = "grpc.max_receive_message_length"
+_OPTIONS: Final = [_SENT, (_RECEIVED, -1)]
 # A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
 _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
 
-def open_channel(emulator_host: str | None) -> grpc.Channel:
-    """Open a channel to the emulator at ``emulator_host``, or to the service where that is None or empty."""
+def open_channel(emulator_host: str | None, largest_answer: int | None = None) -> grpc.Channel:
+    """Open a channel to the emulator at ``emulator_host``, or to the service where that is None or empty.
+
+    ``largest_answer``: bytes; whoever asks for less after an answer was refused (RESOURCE_EXHAUSTED) may set it.
+    """
+    options = _OPTIONS if largest_answer is None else [_SENT, (_RECEIVED, largest_answer)]
     if emulator_host:
-        return grpc.insecure_channel(emulator_host, options=_OPTIONS)
-    channel: grpc.Channel = _authenticated(PublisherGrpcTransport.create_channel)
+        return grpc.insecure_channel(emulator_host, options=options)
+    channel: grpc.Channel = _authenticated(PublisherGrpcTransport.create_channel, options)
     return channel
 
 
@@ -49,13 +55,13 @@ def open_async_channel(emulator_host: str | None) -> grpc.aio.Channel:
     """Do the same for an event loop."""
     if emulator_host:
         return grpc.aio.insecure_channel(emulator_host, options=_OPTIONS)
-    channel: grpc.aio.Channel = _authenticated(PublisherGrpcAsyncIOTransport.create_channel)
+    channel: grpc.aio.Channel = _authenticated(PublisherGrpcAsyncIOTransport.create_channel, _OPTIONS)
     return channel
 
 
-def _authenticated(create_channel: Any) -> Any:
+def _authenticated(create_channel: Any, options: Sequence[tuple[str, int]]) -> Any:
     try:
-        return create_channel(_SERVICE, options=_OPTIONS + _KEEPALIVE)
+        return create_channel(_SERVICE, options=[*options, *_KEEPALIVE])
     except google.auth.exceptions.DefaultCredentialsError as error:
         raise MisconfiguredError(
             "no Google credentials found: run `gcloud auth application-default login`, give the workload a service "

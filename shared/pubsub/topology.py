@@ -143,21 +143,44 @@ def check_subscription(
     check_topic(channel, dead_letter_topic, keep_messages_for, stop)
 
 
+def check_letters_subscription(
+    channel: grpc.Channel,
+    subscription: str,
+    keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
+    stop: Stop | None = None,
+    topic_of_changes: str | None = None,
+) -> None:
+    """Refuse a subscription of the dead-letter topic that would lose letters, every mistake in one error.
+
+    One of the topic of change batches, too: all of them would become letters.
+    """
+    found = _Pubsub(channel, stop or Stop()).subscription(subscription)
+    if found is None:
+        raise MisconfiguredError(
+            f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
+            "or grant roles/pubsub.viewer on it"
+        )
+    update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
+    mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
+    if topic_of_changes is not None and found.topic == topic_of_changes:
+        cure = "name the dead-letter topic's with DEAD_LETTER_SUBSCRIPTION"
+        mistakes.append(Mistake("topic", f"it is of the topic of change batches, {topic_of_changes}", cure, anew=True))
+    if found.dead_letter_policy.dead_letter_topic:
+        what = "it has a dead-letter policy of its own, which would take letters away that the store cannot take yet"
+        mistakes.append(Mistake("dead-letter policy", what, f"{update} --clear-dead-letter-policy"))
+    cure = f"make another with `{SETUP}` under a new DEAD_LETTER_SUBSCRIPTION, and collect what this one holds first"
+    mistakes += [replace(one, cure=cure) for one in _fixed(found, None)]
+    if mistakes:
+        told = "\n  ".join(one.told for one in mistakes)
+        raise MisconfiguredError(f"subscription {subscription} cannot be used for dead letters:\n  {told}")
+
+
 def mistakes_of(
     found: Any, subscription: str, dead_letter_topic: str, keep_messages_for: timedelta, topic: str | None
 ) -> list[Mistake]:
     """Return everything by which the consumer could not rely on a subscription (its plain protobuf message)."""
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
-    if found.enable_exactly_once_delivery:
-        mistakes.append(
-            Mistake(
-                "exactly-once",
-                "it has exactly-once delivery, by which acks are refused once a lease has run out, and which the "
-                "consumer does not need",
-                f"{update} --no-enable-exactly-once-delivery",
-            )
-        )
     policy = found.dead_letter_policy
     if policy.dead_letter_topic != dead_letter_topic:
         mistakes.append(
@@ -180,7 +203,9 @@ def mistakes_of(
 
 def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
     """Return by what a subscription (its plain protobuf message) loses some of its topic's messages."""
-    mistakes = [mistake.what for mistake in _mendable(subscription, keep_messages_for)]
+    mistakes = [
+        one.what for one in _mendable(subscription, keep_messages_for) if one.setting in ("expiry", "retention")
+    ]
     if subscription.filter:
         mistakes.append("has a filter, which drops what it leaves out")
     if subscription.detached:
@@ -202,6 +227,12 @@ def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[Mistake]:
         wanted = _duration(keep_messages_for)
         kept = f"it keeps messages for {_duration(retention)}, not {wanted}"
         mistakes.append(Mistake("retention", kept, f"--message-retention-duration={wanted}"))
+    if subscription.enable_exactly_once_delivery:
+        what = (
+            "it has exactly-once delivery, by which acks are refused once a lease has run out, and which nothing here "
+            "needs"
+        )
+        mistakes.append(Mistake("exactly-once", what, "--no-enable-exactly-once-delivery"))
     return mistakes
 
 

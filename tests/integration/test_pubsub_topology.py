@@ -12,7 +12,13 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
-from shared.pubsub.topology import Topology, check_subscription, check_topic, create_topology
+from shared.pubsub.topology import (
+    Topology,
+    check_letters_subscription,
+    check_subscription,
+    check_topic,
+    create_topology,
+)
 from tests.integration.pubsub_topics import a_topology
 
 pytestmark = pytest.mark.integration
@@ -144,3 +150,42 @@ def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel
 
     with pytest.raises(MisconfiguredError, match="it is ordered"):
         create_topology(channel, replace(topology, subscription=name))
+
+
+def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(channel: grpc.Channel, topology: Topology) -> None:
+    check_letters_subscription(channel, topology.dead_letter_subscription, topic_of_changes=topology.topic)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"expiration_policy": None}, "--expiration-period=never"),
+        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=604800s"),
+        ({"enable_exactly_once_delivery": True}, "--no-enable-exactly-once-delivery"),
+        ({"enable_message_ordering": True}, "it is ordered"),
+        ({"filter": 'attributes.table = "x"'}, "it has a filter"),
+        ({"dead_letter_policy": "own"}, "--clear-dead-letter-policy"),
+    ],
+)
+def test_a_subscription_that_would_lose_letters_is_refused_with_what_mends_it(
+    channel: grpc.Channel, topology: Topology, settings: dict[str, Any], named: str
+) -> None:
+    if settings == {"dead_letter_policy": "own"}:
+        policy = {"dead_letter_topic": topology.topic, "max_delivery_attempts": 5}
+    else:
+        policy = None
+    letters = replace(topology, topic=topology.dead_letter_topic)
+    name = subscribe(channel, letters, **settings | {"dead_letter_policy": policy})
+
+    with pytest.raises(MisconfiguredError, match=named):
+        check_letters_subscription(channel, name)
+
+
+def test_a_subscription_of_the_changes_is_none_of_letters(channel: grpc.Channel, topology: Topology) -> None:
+    with pytest.raises(MisconfiguredError, match="it is of the topic of change batches"):
+        check_letters_subscription(channel, topology.subscription, topic_of_changes=topology.topic)
+
+
+def test_letters_without_a_subscription_are_told_how_to_make_one(channel: grpc.Channel, topology: Topology) -> None:
+    with pytest.raises(MisconfiguredError, match=r"does not exist.*cdc_consumer setup"):
+        check_letters_subscription(channel, topology.dead_letter_subscription + "-gone")
