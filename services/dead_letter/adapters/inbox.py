@@ -1,0 +1,202 @@
+"""The dead-letter subscription: unary Pull, leases kept for as long as their messages are held.
+
+A pull that waits is never cancelled but at the very end: what a cancelled pull has leased comes back only when its
+deadline has passed (see googleapis/python-pubsub#343). So it has a long deadline and is kept from one wait to the next.
+
+Memory is bounded by what a channel lets through: an answer above the limit is refused by gRPC on this side, its
+messages come again when their leases end, and the next pull asks for as many as fit whatever they are. Pub/Sub's Pull
+knows no limit of bytes, and any message may have ten million.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from math import ceil
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from services.dead_letter.ports import Received
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.errors import pubsub_errors, status_code
+from shared.pubsub.stubs import (
+    AcknowledgeRequest,
+    GetSubscriptionRequest,
+    ModifyAckDeadlineRequest,
+    PullRequest,
+    acknowledge_stub,
+    get_subscription_stub,
+    modify_ack_deadline_stub,
+    pull_stub,
+    routing,
+)
+
+LARGEST_MESSAGE: Final = 10_500_000
+"""Bytes of a message, with what an answer has beside it: Pub/Sub takes ten million."""
+_FIRST_PULL: Final = 10  # messages, while nothing is known of their size
+_TIMEOUT: Final = 3.0  # a stop waits for the call under way, for the lease keeper's, and for one more
+_LONGEST_PULL: Final = timedelta(minutes=10)
+_REQUEST_BYTES: Final = 480_000  # Pub/Sub's limit is 512 KiB; an ack id of the service has about 200 bytes
+_LAST_WAIT: Final = timedelta(milliseconds=500)
+_SECOND: Final = 1_000_000_000
+
+
+class PubsubInbox:
+    """The subscription of one process; what is held is extended within `keeping`.
+
+    ``messages`` and ``bytes_held``: what one pull leases, at most. The channel has to refuse larger answers.
+    """
+
+    def __init__(self, channel: grpc.Channel, subscription: str, *, messages: int, bytes_held: int) -> None:
+        self._pull = pull_stub(channel)
+        self._acknowledge = acknowledge_stub(channel)
+        self._modify = modify_ack_deadline_stub(channel)
+        self._get = get_subscription_stub(channel)
+        self._subscription = subscription
+        self._metadata = routing("subscription", subscription)
+        self._messages = messages
+        self._bytes_held = bytes_held
+        self._most = min(_FIRST_PULL, messages)
+        self._waiting: tuple[Any, threading.Event] | None = None
+        self._held: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._extending = threading.Lock()
+        self._ended = threading.Event()
+
+    def pull(self, wait: timedelta) -> Sequence[Received]:
+        """Lease some messages; empty if none came in time. The pull goes on, and the next call waits for the same."""
+        call, answered = self._waiting or self._begin()
+        if not answered.wait(wait.total_seconds()):
+            self._waiting = call, answered
+            return ()
+        self._waiting = None
+        with pubsub_errors(f"pull from {self._subscription}"):
+            try:
+                response = call.result()
+            except grpc.RpcError as error:
+                if status_code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return ()
+                if status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED:  # too large an answer, or a quota
+                    self._most = max(1, min(self._most, self._bytes_held // LARGEST_MESSAGE))
+                raise
+        self._hold(response)
+        return [_received(one) for one in response.received_messages]
+
+    def ack(self, ack_ids: Sequence[str]) -> None:
+        """Say that these are kept. Their leases are extended until that has succeeded."""
+        for chunk in _chunks(ack_ids):
+            request = AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk)
+            with pubsub_errors(f"acknowledge on {self._subscription}"):
+                self._acknowledge(request, timeout=_TIMEOUT, metadata=self._metadata)
+            self._let_go(chunk)
+
+    def give_back(self, ack_ids: Sequence[str]) -> None:
+        """Let these come again at once. Nothing extends them any more, also if that fails."""
+        self._let_go(ack_ids)
+        with self._extending:  # an extension that overtakes it would withhold the messages for another deadline
+            pass
+        self._set_deadline("give back", ack_ids, 0)
+
+    def ack_deadline(self) -> timedelta:
+        """Return how long the subscription leases messages for."""
+        with pubsub_errors(f"read subscription {self._subscription}"):
+            found = self._get(
+                GetSubscriptionRequest(subscription=self._subscription), timeout=_TIMEOUT, metadata=self._metadata
+            )
+        return timedelta(seconds=found.ack_deadline_seconds or 10)
+
+    @contextmanager
+    def keeping(self, ack_deadline: timedelta) -> Iterator[None]:
+        """Extend what is held every third of the deadline; in the end, give back what is held still."""
+        thread = threading.Thread(target=self._keep, args=(ack_deadline,), name="lease keeper", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+            self._close()
+
+    def _begin(self) -> tuple[Any, threading.Event]:
+        request = PullRequest(subscription=self._subscription, max_messages=self._most)
+        call = self._pull.future(request, timeout=_LONGEST_PULL.total_seconds(), metadata=self._metadata)
+        answered = threading.Event()
+        call.add_done_callback(lambda _call: answered.set())
+        return call, answered
+
+    def _hold(self, response: Any) -> None:
+        """Count leases, and choose how many the next pull asks for: as many as fit if all were as large as these."""
+        received = response.received_messages
+        with self._lock:
+            self._held.update(dict.fromkeys(one.ack_id for one in received))
+        if received:
+            fit = self._bytes_held * len(received) // max(1, 2 * response.ByteSize())
+            self._most = max(1, min(self._messages, 2 * self._most, fit))
+
+    def _let_go(self, ack_ids: Sequence[str]) -> None:
+        with self._lock:
+            for ack_id in ack_ids:
+                self._held.pop(ack_id, None)
+
+    def _keep(self, ack_deadline: timedelta) -> None:
+        every = ack_deadline.total_seconds() / 3
+        while not self._ended.wait(every):
+            with self._extending:
+                with self._lock:
+                    held = list(self._held)
+                try:
+                    self._set_deadline("extend leases", held, ceil(ack_deadline.total_seconds()))
+                except (TransientError, MisconfiguredError, grpc.RpcError) as error:
+                    # The work goes on: what is lost is a lease, and a letter that comes twice is kept once.
+                    structlog.get_logger().warning("leases_not_extended", leases=len(held), error=str(error))
+
+    def _close(self) -> None:
+        """Give back what is held, and what the pull that waits may still bring."""
+        if self._waiting is not None:
+            (call, answered), self._waiting = self._waiting, None
+            if not answered.wait(_LAST_WAIT.total_seconds()):
+                call.cancel()
+            answered.wait(_LAST_WAIT.total_seconds())
+            if call.done() and not call.cancelled() and call.exception() is None:
+                self._hold(call.result())
+        held = list(self._held)
+        try:
+            self.give_back(held)
+        except (TransientError, MisconfiguredError) as error:  # they come again when their leases end
+            structlog.get_logger().warning("letters_not_given_back", leases=len(held), error=str(error))
+
+    def _set_deadline(self, what: str, ack_ids: Sequence[str], seconds: int) -> None:
+        for chunk in _chunks(ack_ids):
+            request = ModifyAckDeadlineRequest(
+                subscription=self._subscription, ack_ids=chunk, ack_deadline_seconds=seconds
+            )
+            with pubsub_errors(f"{what} on {self._subscription}"):
+                self._modify(request, timeout=_TIMEOUT, metadata=self._metadata)
+
+
+def _received(one: Any) -> Received:
+    message = one.message
+    attributes: Mapping[str, str] = dict(message.attributes)
+    return Received(
+        data=message.data,
+        attributes=attributes,
+        ordering_key=message.ordering_key,
+        message_id=message.message_id,
+        published_at=Nanoseconds(message.publish_time.seconds * _SECOND + message.publish_time.nanos),
+        ack_id=one.ack_id,
+    )
+
+
+def _chunks(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut ack ids into requests below Pub/Sub's limit."""
+    start, size = 0, 0
+    for index, ack_id in enumerate(ack_ids):
+        size += len(ack_id) + 4
+        if size > _REQUEST_BYTES and index > start:
+            yield ack_ids[start:index]
+            start, size = index, len(ack_id) + 4
+    if start < len(ack_ids):
+        yield ack_ids[start:]

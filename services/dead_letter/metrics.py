@@ -1,0 +1,94 @@
+"""The collector's metrics, for Prometheus, and what it says of itself at `/status`."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.dead_letter.core.letters import Arrival, State, Stats
+from services.dead_letter.ports import Kept
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.clock import Clock
+
+_SECOND: Final = 1_000_000_000
+
+
+class CollectorMetrics:
+    """What came and what is there. Reasons and states are closed lists: each has its line from the beginning."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._stats: Stats | None = None
+        self._latest: Nanoseconds | None = None
+        self._kept_in_all: Tally[str] = Tally()
+        came = Counter(
+            "millrace_dead_letter_received", "Letters that came, each time they did", ["reason"], registry=registry
+        )
+        self._came = {reason: came.labels(reason.value) for reason in Reason}
+        kept = Counter(
+            "millrace_dead_letter_kept",
+            "Letters that are in the store: new ones, known ones that failed again, deliveries seen before",
+            ["what"],
+            registry=registry,
+        )
+        self._kept = {what: kept.labels(what) for what in ("new", "again", "seen")}
+        self._forgotten = Counter(
+            "millrace_dead_letter_forgotten", "Letters deleted, for they were not open any more", registry=registry
+        )
+        by_state = Gauge("millrace_dead_letter_letters", "Letters in the store", ["state"], registry=registry)
+        self._by_state = {state: by_state.labels(state.value) for state in State}
+        open_letters = Gauge("millrace_dead_letter_open", "Letters that are open", ["reason"], registry=registry)
+        self._open = {reason: open_letters.labels(reason.value) for reason in Reason}
+        self._bytes = Gauge("millrace_dead_letter_payload_bytes", "Bytes of all letters", registry=registry)
+        oldest = Gauge(
+            "millrace_dead_letter_oldest_open_age_seconds",
+            "How long ago the open letter that has waited longest failed; 0 where none is open",
+            registry=registry,
+        )
+        oldest.set_function(self._oldest_age)
+
+    def kept(self, arrivals: Sequence[Arrival], kept: Kept) -> None:
+        """Count letters that are durable now."""
+        for reason, letters in Tally(arrival.letter.reason for arrival in arrivals).items():
+            self._came[reason].inc(letters)
+        for what, letters in (("new", kept.new), ("again", kept.again), ("seen", kept.seen)):
+            self._kept[what].inc(letters)
+            self._kept_in_all[what] += letters
+        self._latest = self._clock.now()
+
+    def forgotten(self, letters: int) -> None:
+        """Count letters that were deleted."""
+        self._forgotten.inc(letters)
+
+    def show(self, stats: Stats) -> None:
+        """Show what the store holds now."""
+        self._stats = stats
+        for state, letters in self._by_state.items():
+            letters.set(stats.by_state.get(state, 0))
+        for reason, letters in self._open.items():
+            letters.set(stats.by_reason.get(reason, 0))
+        self._bytes.set(stats.payload_bytes)
+
+    def document(self) -> Mapping[str, object]:
+        """Return what `/status` says."""
+        document: dict[str, object] = {
+            "kept": {what: self._kept_in_all[what] for what in ("new", "again", "seen")},
+            "latest": None if self._latest is None else format_timestamp(self._latest),
+        }
+        stats = self._stats
+        if stats is not None:
+            document |= {
+                "letters": {state.value: stats.by_state.get(state, 0) for state in State},
+                "open_by_reason": {reason.value: letters for reason, letters in stats.by_reason.items()},
+                "open_by_table": dict(stats.by_table),
+                "oldest_open": None if stats.oldest_open is None else format_timestamp(stats.oldest_open),
+                "payload_bytes": stats.payload_bytes,
+            }
+        return document
+
+    def _oldest_age(self) -> float:
+        if self._stats is None or self._stats.oldest_open is None:
+            return 0.0
+        return max(0.0, (self._clock.now() - self._stats.oldest_open) / _SECOND)

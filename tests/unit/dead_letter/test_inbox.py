@@ -1,0 +1,160 @@
+"""The dead-letter subscription through a channel in memory: how much is asked for, and what becomes of leases."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.processes import wait_until
+from services.dead_letter.adapters.inbox import PubsubInbox
+from shared.contracts.errors import TransientError
+from shared.pubsub.stubs import PubsubMessage, PullResponse, ReceivedMessage, Subscription
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
+
+NOW = timedelta(seconds=5)
+
+
+def an_answer(count: int, size: int = 10, first: int = 0) -> Any:
+    """Return so many messages of about this size."""
+    return PullResponse(
+        received_messages=[
+            ReceivedMessage(
+                ack_id=f"a{number}",
+                message=PubsubMessage(
+                    message_id=str(number), data=b"x" * size, attributes={"a": "b"}, ordering_key="planes/3"
+                ),
+            )
+            for number in range(first, first + count)
+        ]
+    )
+
+
+class Answers:
+    """A channel that answers pulls with what it is told, one after the other, and everything else with success."""
+
+    def __init__(self, *pulls: Any) -> None:
+        self.pulls = list(pulls)
+        self.asked: list[int] = []
+        self.deadlines: list[tuple[list[str], int]] = []
+        self.acked: list[str] = []
+        self.changed = threading.Event()
+        self.failures = 0
+
+    def __call__(self, name: str, request: Any) -> Any:
+        match name:
+            case "Pull":
+                self.asked.append(request.max_messages)
+                answer = self.pulls.pop(0)
+                if isinstance(answer, grpc.RpcError):
+                    raise answer
+                return answer
+            case "ModifyAckDeadline":
+                if self.failures:
+                    self.failures -= 1
+                    raise FakeRpcError(grpc.StatusCode.UNAVAILABLE)
+                self.deadlines.append((list(request.ack_ids), request.ack_deadline_seconds))
+            case "Acknowledge":
+                self.acked += request.ack_ids
+            case "GetSubscription":
+                return Subscription(ack_deadline_seconds=60)
+            case _:
+                raise AssertionError(name)
+        return None
+
+
+def an_inbox(answers: Answers, messages: int = 500, bytes_held: int = 32_000_000) -> PubsubInbox:
+    return PubsubInbox(FakeChannel(answers), "projects/p/subscriptions/s", messages=messages, bytes_held=bytes_held)  # type: ignore[arg-type]
+
+
+def test_a_message_comes_as_it_is() -> None:
+    (received,) = an_inbox(Answers(an_answer(1))).pull(NOW)
+
+    assert (received.data, received.attributes, received.ordering_key) == (b"x" * 10, {"a": "b"}, "planes/3")
+    assert (received.message_id, received.ack_id) == ("0", "a0")
+
+
+def test_small_letters_are_asked_for_in_ever_larger_numbers_up_to_the_limit() -> None:
+    answers = Answers(*[an_answer(10)] * 6)
+    inbox = an_inbox(answers, messages=100)
+
+    for _ in range(6):
+        inbox.pull(NOW)
+
+    assert answers.asked == [10, 20, 40, 80, 100, 100]
+
+
+def test_large_letters_are_asked_for_in_small_numbers() -> None:
+    answers = Answers(an_answer(4, size=8_000_000), an_answer(1, size=1_000), an_answer(1, size=1_000))
+    inbox = an_inbox(answers)
+
+    for _ in range(3):
+        inbox.pull(NOW)
+
+    assert answers.asked == [10, 1, 2]
+
+
+def test_after_an_answer_that_was_too_large_no_more_is_asked_for_than_always_fits() -> None:
+    answers = Answers(FakeRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED), an_answer(1))
+    inbox = an_inbox(answers)
+
+    with pytest.raises(TransientError):
+        inbox.pull(NOW)
+    inbox.pull(NOW)
+
+    assert answers.asked == [10, 3]
+
+
+def test_a_pull_that_ends_by_its_own_deadline_brought_nothing() -> None:
+    assert an_inbox(Answers(FakeRpcError(grpc.StatusCode.DEADLINE_EXCEEDED))).pull(NOW) == ()
+
+
+def kept_until(answers: Answers, inbox: PubsubInbox, condition: Callable[[], bool]) -> None:
+    with inbox.keeping(timedelta(milliseconds=30)):
+        wait_until(condition, "the leases", timeout=timedelta(seconds=20))
+
+
+def test_what_is_held_is_extended_also_when_that_fails_once_and_given_back_in_the_end() -> None:
+    answers = Answers(an_answer(2))
+    answers.failures = 1
+    inbox = an_inbox(answers)
+    inbox.pull(NOW)
+
+    kept_until(answers, inbox, lambda: len(answers.deadlines) > 3)
+
+    assert answers.deadlines[0] == (["a0", "a1"], 1)
+    assert answers.deadlines[-1] == (["a0", "a1"], 0)
+
+
+def test_what_is_acked_or_given_back_is_extended_no_more() -> None:
+    answers = Answers(an_answer(3))
+    inbox = an_inbox(answers)
+    inbox.pull(NOW)
+    inbox.ack(["a0"])
+    inbox.give_back(["a1"])
+    before = len(answers.deadlines)
+
+    kept_until(answers, inbox, lambda: len(answers.deadlines) > before + 1)
+
+    assert answers.acked == ["a0"]
+    assert answers.deadlines[0] == (["a1"], 0)
+    assert {tuple(ack_ids) for ack_ids, _seconds in answers.deadlines[before:]} == {("a2",)}
+
+
+def test_many_acks_are_cut_into_requests_that_pubsub_takes() -> None:
+    answers = Answers()
+    channel = FakeChannel(answers)
+    inbox = PubsubInbox(channel, "projects/p/subscriptions/s", messages=1, bytes_held=32_000_000)  # type: ignore[arg-type]
+
+    inbox.ack([f"{number:0200}" for number in range(6_000)])
+
+    sizes = [request.ByteSize() for name, request in channel.calls]
+    assert len(sizes) == 3
+    assert max(sizes) < 512 * 1024
+    assert len(set(answers.acked)) == 6_000
+
+
+def test_the_subscription_says_how_long_it_leases() -> None:
+    assert an_inbox(Answers()).ack_deadline() == timedelta(seconds=60)
