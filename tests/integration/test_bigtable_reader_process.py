@@ -25,6 +25,7 @@ from shared.runtime.service import MISCONFIGURED
 from tests.integration.bigtable_front import INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.wire import wire
 
 pytestmark = pytest.mark.integration
 
@@ -48,6 +49,8 @@ class Pipeline:
     readers: int = 0
     newest: dict[bytes, tuple[str, str | None]] = field(default_factory=dict)
     """Sequence and row of the newest change of each row key."""
+    arrived: list[tuple[bytes, str, str]] = field(default_factory=list)
+    """Row key, sequence and row of each change, in the order of their arrival."""
     lines: set[str] = field(default_factory=set)
     changes: int = 0
     messages: set[str] = field(default_factory=set)
@@ -93,6 +96,7 @@ class Pipeline:
                     continue
                 row_key = json.loads(bytes(key))["row_key"].encode()
                 text = bytes(row).decode()
+                self.arrived.append((row_key, sequence, text))
                 if row_key not in self.newest or sequence > self.newest[row_key][0]:
                     self.newest[row_key] = sequence, None if text == "null" else text
 
@@ -196,18 +200,39 @@ def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
     assert '"pieces_reshaped"' in "".join(process.output() for process in new_processes.running)
 
 
-def test_a_reader_that_was_paused_wakes_up_and_publishes_only_what_loses(pipeline: Pipeline) -> None:
-    first = pipeline.start()
-    for number in range(200):
-        pipeline.table.write(b"row", set_cell("f", b"q", b"%d" % number))
-    first.signal(signal.SIGSTOP)  # with records in hand, as a long pause of its machine would
-    second = pipeline.start()
-    pipeline.table.write(b"row", set_cell("f", b"q", b"last"))
-    pipeline.wait_until_equal("f", "g")  # by the second, when the lease has ended
-    assert '"partition_claimed"' in second.output()
-    first.signal(signal.SIGCONT)
-    pipeline.processes.wait_until(lambda: '"lease_lost"' in first.output() or None, "the first to notice", PATIENCE)
-    pipeline.wait_until_equal("f", "g")
+def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipeline: Pipeline) -> None:
+    late = base64.b64encode(b"late").decode()
+    with wire(pipeline.pubsub) as wired:
+        first = pipeline.start(PUBSUB_EMULATOR_HOST=wired.address)
+        pipeline.table.write(b"row", set_cell("f", b"q", b"early"))
+        pipeline.wait_until_equal("f", "g")
+        wired.hold()
+        pipeline.table.write(b"row", set_cell("f", b"q", b"late"))
+        pipeline.processes.wait_until(lambda: wired.holds(late.encode()) or None, "an image on its way", PATIENCE)
+        first.signal(signal.SIGSTOP)
+        second = pipeline.start()
+        pipeline.wait_until_equal("f", "g")  # by the second, when the lease has ended
+        assert '"partition_claimed"' in second.output()
+        pipeline.table.write(b"row", set_cell("f", b"q", b"last"))
+        pipeline.wait_until_equal("f", "g")
+        newest, arrived = pipeline.newest[b"row"], len(pipeline.arrived)
+
+        def has_come() -> bool | None:
+            pipeline.pull()
+            return len(pipeline.arrived) > arrived or None
+
+        wired.let_go()
+        pipeline.processes.wait_until(has_come, "the image that was on its way", PATIENCE)
+        first.signal(signal.SIGCONT)
+        pipeline.processes.wait_until(lambda: '"lease_lost"' in first.output() or None, "the first to notice", PATIENCE)
+        first.ask_to_end()  # which publishes what it has
+        first.wait(STARTS)
+        pipeline.pull()
+
+    assert pipeline.newest[b"row"] == newest
+    for row_key, sequence, row in pipeline.arrived[arrived:]:
+        assert (row_key, late in row) == (b"row", True)
+        assert sequence < newest[0]
 
 
 def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""A way to a server that can be cut and mended: what a client sees of a server that is away and comes back."""
+"""A way to a server that can be cut and mended, or hold things up: what a client sees of a server that is away."""
 
 import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Final
+
+_A_MOMENT: Final = 0.02
+"""Seconds after which is looked whether what is held up may go."""
 
 
 class Wire:
@@ -16,6 +20,9 @@ class Wire:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
         self._is_cut = False
+        self._flows = threading.Event()
+        self._flows.set()
+        self._held = bytearray()
         self._open: set[socket.socket] = set()
         self._threads = [threading.Thread(target=self._accept, name="wire")]
         self._threads[0].start()
@@ -32,9 +39,22 @@ class Wire:
         with self._lock:
             self._is_cut = False
 
+    def hold(self) -> None:
+        """Keep what clients send from now on; what the server sends goes through."""
+        self._flows.clear()
+
+    def let_go(self) -> None:
+        """Send on what was kept, and what comes."""
+        self._flows.set()
+
+    def holds(self, data: bytes) -> bool:
+        """Tell whether something that was sent is among what is kept."""
+        return data in self._held
+
     def close(self) -> None:
         """End it for good."""
         self.cut()
+        self.let_go()
         _shut(self._listener)
         for thread in self._threads:
             thread.join()
@@ -52,15 +72,33 @@ class Wire:
                     continue
                 far = socket.create_connection(self._to)
                 self._open |= {near, far}
-                for source, sink in ((near, far), (far, near)):
-                    thread = threading.Thread(target=self._forward, args=(source, sink), name="wire")
+                for ends in ((near, far, True), (far, near, False)):
+                    thread = threading.Thread(target=self._forward, args=ends, name="wire")
                     self._threads.append(thread)
                     thread.start()
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+    def _keep(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+        """Take what comes without sending it on, until it may go."""
+        kept = bytearray(data)
+        self._held += data
+        source.settimeout(_A_MOMENT)
+        while not self._flows.is_set():
+            with contextlib.suppress(TimeoutError):
+                more = source.recv(65_536)
+                if not more:
+                    self._flows.wait()
+                kept += more
+                self._held += more
+        source.settimeout(None)
+        sink.sendall(kept)
+
+    def _forward(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                sink.sendall(data)
+                if is_request and not self._flows.is_set():
+                    self._keep(source, sink, data)
+                else:
+                    sink.sendall(data)
         _shut(sink)
         with self._lock:
             self._open.discard(source)
