@@ -15,7 +15,7 @@ from services.bigtable_reader.core.refused import Made
 from services.bigtable_reader.held import Held
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Header
-from tests.fakes.bigtable_reader import EPOCH
+from tests.fakes.bigtable_table import EPOCH
 
 SOURCE = "//bigtable.googleapis.com/projects/p/instances/i/changeStreams/weather"
 FAMILIES = ("f", "g")

@@ -21,7 +21,7 @@ from services.bigtable_reader.core.records import (
     Microseconds,
     SetCell,
 )
-from tests.fakes.bigtable_reader import EPOCH
+from tests.fakes.bigtable_table import EPOCH
 from tests.unit.bigtable_reader.published import LOSSLESS, Cells, rows_of_entries
 from tests.unit.bigtable_reader.readings import outputs
 

@@ -12,7 +12,8 @@ from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.family_watch import FamilyWatch
 from shared.contracts.errors import TransientError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import EPOCH, FakeCatalog, FakeMetrics, VirtualClock
+from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
+from tests.fakes.bigtable_table import EPOCH, VirtualClock
 
 
 class Looking(FakeCatalog):

@@ -11,7 +11,8 @@ from services.bigtable_reader.first_start import begin
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import Bigtable, FakeChangeStream, VirtualClock
+from tests.fakes.bigtable_reader import FakeChangeStream
+from tests.fakes.bigtable_table import Bigtable, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 
 

@@ -30,7 +30,8 @@ from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import EPOCH, Bigtable, FakeLetters, FakeMetrics, FakeRows, VirtualClock
+from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakeRows
+from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import a_record, outputs
 

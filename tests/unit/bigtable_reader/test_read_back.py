@@ -13,7 +13,8 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
-from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic, VirtualClock
+from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import a_held, a_record, outputs
 

@@ -15,7 +15,7 @@ from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.settings import read_settings
 from tests.fakes.bigtable_partitions import FakePartitionStore
-from tests.fakes.bigtable_reader import Bigtable
+from tests.fakes.bigtable_table import Bigtable
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import World
 

@@ -9,7 +9,7 @@ import pytest
 
 from services.bigtable_reader.core.records import Microseconds, SetCell
 from services.bigtable_reader.held import Options
-from tests.fakes.bigtable_reader import Bigtable
+from tests.fakes.bigtable_table import Bigtable
 from tests.fakes.life import CrashError, Life
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import KEYS, Trusting, World

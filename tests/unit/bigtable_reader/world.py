@@ -17,8 +17,6 @@ from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import (
-    EPOCH,
-    Bigtable,
     FakeCatalog,
     FakeChangeStream,
     FakeLetters,
@@ -26,9 +24,8 @@ from tests.fakes.bigtable_reader import (
     FakePublisher,
     FakeRows,
     Topic,
-    Vector,
-    VirtualClock,
 )
+from tests.fakes.bigtable_table import EPOCH, Bigtable, Vector, VirtualClock
 from tests.fakes.life import CrashError, Life, Way
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.unit.bigtable_reader.published import LOSSLESS, cells_of, rows_of_entries
