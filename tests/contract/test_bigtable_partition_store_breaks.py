@@ -3,37 +3,17 @@
 A kill is at a request: it was not sent, or was answered to nobody. After it another replica goes on.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
-from google.cloud.bigtable_admin_v2 import BigtableTableAdminAsyncClient
-from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
-    BigtableTableAdminGrpcAsyncIOTransport,
-)
-from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
-from services.bigtable_reader.adapters.connection import Channels, Method, Table
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table, partition_table_exists
 from services.bigtable_reader.core.partitions import Partition
-from services.bigtable_reader.core.records import Microseconds
-from services.bigtable_reader.ports import PartitionStore
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
-    LEASE,
-    LONG,
     MINUTE,
-    PARTITION_TABLE,
-    BreakingChannels,
     KilledError,
-    Stores,
     When,
-    a_store,
-    a_stream,
     begun,
     child,
     pieces,
@@ -43,83 +23,7 @@ from tests.contract.bigtable_partitions import (
     until_known,
     whole,
 )
-
-CHILDREN = [child("-b"), child("b-c")]
-CEILING = 500
-VERSIONS: dict[str, Any] = {"max_num_versions": 1}
-AGE: dict[str, Any] = {"max_age": {"seconds": 60}}
-
-
-@dataclass
-class Rig:
-    """A stream of its own, an owner whose requests can be made to fail, and others that are well."""
-
-    address: str
-    stream: str = field(default_factory=a_stream)
-    opened: list[BreakingChannels] = field(default_factory=list)
-    monotonic: list[float] = field(default_factory=lambda: [1_000.0])
-
-    def owner(self, name: str, *, kills: bool = False, patience: Any = LONG) -> tuple[PartitionStore, BreakingChannels]:
-        channels = BreakingChannels(self.address, kills=kills)
-        self.opened.append(channels)
-        return a_store(channels, self.stream, name, self.monotonic, patience=patience), channels
-
-    def well(self, name: str = "well", *, patience: Any = LONG) -> PartitionStore:
-        return self.owner(name, patience=patience)[0]
-
-    @property
-    def stores(self) -> Stores:
-        return Stores(lambda owner, **_: self.well(owner), self.monotonic)
-
-    @property
-    def rows(self) -> PartitionRows:
-        return PartitionRows(self.opened[0], PARTITION_TABLE, self.stream)
-
-
-@pytest.fixture
-def run(bigtable_emulator: str) -> Callable[[Callable[[Callable[[], Rig]], Awaitable[None]]], None]:
-    """Return a function that runs a scenario, which makes as many rigs as it needs."""
-
-    def run_scenario(scenario: Callable[[Callable[[], Rig]], Awaitable[None]]) -> None:
-        async def go() -> None:
-            async with rigs(bigtable_emulator) as make:
-                await scenario(make)
-
-        asyncio.run(go())
-
-    return run_scenario
-
-
-Run = Callable[[Callable[[Callable[[], Rig]], Awaitable[None]]], None]
-
-
-@asynccontextmanager
-async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
-    made: list[Rig] = []
-    channels = Channels(address)
-    await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
-    await channels.close()
-
-    def make() -> Rig:
-        made.append(Rig(address))
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for rig in made:
-            for opened in rig.opened:
-                await opened.deliver()
-                await opened.close()
-
-
-async def holding(rig: Rig, store: PartitionStore) -> Partition:
-    """Begin, and take the first of two pieces, with stamps up to a ceiling."""
-    await begun(store, "-c", "c-")
-    (held,) = await take(store, "a")
-    assert await store.advance([reached(held, ceiling=CEILING, at="saved")]) == frozenset()
-    return held
-
+from tests.contract.bigtable_rigs import CEILING, CHILDREN, Rig, Run, holding
 
 # Killed at each request
 
@@ -455,172 +359,3 @@ def test_a_piece_that_ended_since_it_was_surveyed_is_not_claimed(run: Run) -> No
         assert (await whole(owner)).saved == {}
 
     run(scenario)
-
-
-def test_a_reader_that_has_gone_is_forgotten(run: Run) -> None:
-    async def scenario(make: Callable[[], Rig]) -> None:
-        rig = make()
-        gone, well = rig.well("gone"), rig.well("well")
-        await begun(gone, "-")
-        await well.survey()
-        rig.monotonic[0] += 11 * LEASE.total_seconds()
-        await well.survey()
-        await well.tend()
-        assert (await rig.rows.scan()).readers.keys() == {"well"}
-        assert (await gone.survey()).readers == {"gone", "well"}
-
-    run(scenario)
-
-
-# What is shown
-
-
-def test_a_view_shows_who_reads_what_and_is_seen_by_nobody(run: Run) -> None:
-    async def scenario(make: Callable[[], Rig]) -> None:
-        rig = make()
-        viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
-        now = (await rig.well("other").survey()).now
-        assert (await viewer.view(now)).pieces == ()
-        one, two = rig.well("one"), rig.well("two")
-        await begun(one, "-b", "b-d", "d-")
-        left, middle, _right = await take(one, "a", "c", "e")
-        await one.advance([reached(left, minutes=1)])
-        await one.advance([reached(middle)], release=True)
-        now = (await two.survey()).now
-
-        survey = await viewer.view(now)
-        shown_of = [(str(p.range), survey.saved[p.id].owner, survey.saved[p.id].free) for p in survey.pieces]
-        assert shown_of == [("[, b)", "one", False), ("[b, d)", "", True), ("[d, end)", "one", False)]
-        assert survey.saved[left.piece.id].low_watermark == left.low_watermark + MINUTE
-        assert survey.readers == {"one", "two", "other"}
-        assert (await two.survey()).readers == {"one", "two", "other"}
-
-        later = await viewer.view(Microseconds(now + int(2 * LEASE.total_seconds() * 1_000_000)))
-        assert {saved.owner for saved in later.saved.values()} == {""}
-        assert later.readers == frozenset()
-
-    run(scenario)
-
-
-# What somebody else did to the table
-
-
-def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
-    async def scenario(make: Callable[[], Rig]) -> None:
-        for family, qualifier, value in [
-            ("piece", None, None),
-            ("shape", b"version", None),
-            ("shape", b"about", b"{}"),
-            ("shape", b"about", b'{"format":9,"table":"t","life":"x","start":1}'),
-            ("partition", b"lease", b"1 RUNNING"),
-            ("partition", b"lease", b"1 2 x DREAMING"),
-            ("piece", None, b"{"),
-            ("partition", b"saved", None),
-            ("partition", b"saved", b"{"),
-        ]:
-            rig = make()
-            store = rig.well()
-            held = await holding(rig, store)
-            kind = f"partition#{held.piece.id}" if family == "partition" else "topology"
-            column = held.piece.id.encode() if qualifier is None else qualifier
-            await damage(rig, f"{rig.stream}#{kind}".encode(), family, column, value)
-            with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
-                await store.survey()
-            with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
-                await rig.well("another").survey()
-
-            cured = Rig(rig.address, opened=rig.opened)  # another stream, as the message has it
-            await begun(cured.well(), "-")
-            (piece,) = (await whole(cured.well())).pieces
-            if qualifier != b"saved":
-                assert piece.floor >= held.floor + CEILING
-
-    run(scenario)
-
-
-async def damage(rig: Rig, key: bytes, family: str, column: bytes, value: bytes | None) -> None:
-    """Delete a column of a row, or replace it, as nobody should."""
-    method = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
-    request = method.request(table_name=PARTITION_TABLE.name, row_key=key)
-    gone = request.mutations.add().delete_from_column
-    gone.family_name, gone.column_qualifier = family, column
-    if value is not None:
-        cell = request.mutations.add().set_cell
-        cell.family_name, cell.column_qualifier, cell.value = family, column, value
-    await rig.opened[0].call(method, PARTITION_TABLE, request)
-
-
-def test_pieces_that_were_deleted_are_not_taken_for_a_stream_that_never_began(run: Run) -> None:
-    async def scenario(make: Callable[[], Rig]) -> None:
-        rig = make()
-        store = rig.well()
-        held = await holding(rig, store)
-        method = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
-        request = method.request(table_name=PARTITION_TABLE.name, row_key=f"{rig.stream}#topology".encode())
-        request.mutations.add().delete_from_row.SetInParent()
-        await rig.opened[0].call(method, PARTITION_TABLE, request)
-        assert (await store.survey()).pieces == ()
-        await store.tend()
-        assert (await rig.rows.scan()).partitions.keys() == {held.piece.id}  # left, to be looked into
-        assert await store.advance([reached(held, ceiling=10**9)]) == frozenset()
-        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
-            await store.close(reached(held), CHILDREN)
-
-        start = (await store.survey()).now
-        assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped
-        (piece,) = (await whole(store)).pieces
-        assert piece.floor >= held.floor + 10**9
-        assert piece.id != held.piece.id
-        (taken,) = await take(store, "a")
-        assert taken.position.start == start
-
-    run(scenario)
-
-
-def test_a_stream_needs_a_name_that_row_keys_can_begin_with() -> None:
-    for name in ("", "a#b"):
-        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
-            PartitionRows(None, PARTITION_TABLE, name)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("families", "why"),
-    [
-        ({"shape": {}, "piece": {}}, "is no partition table"),
-        ({"piece": {"gc_rule": AGE}}, "maxversions=1"),
-        (
-            {"shape": {"gc_rule": {"union": {"rules": [VERSIONS, AGE]}}}},
-            "maxversions=1",
-        ),
-        (
-            {"shape": {"gc_rule": {"intersection": {"rules": [VERSIONS, AGE]}}}},
-            None,
-        ),
-        ({"shape": {"gc_rule": {"intersection": {"rules": [{"max_age": {"seconds": 60}}]}}}}, "maxversions=1"),
-        ({}, None),
-    ],
-)
-def test_a_table_that_would_lose_what_is_written_is_refused(
-    bigtable_emulator: str, families: dict[str, Any], why: str | None
-) -> None:
-    async def scenario() -> None:
-        channels = Channels(bigtable_emulator)
-        table = Table("projects/p/instances/i", f"t{a_stream()}")
-        client = BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
-        whole_set: dict[str, Any] = {name: {} for name in ("shape", "piece", "partition", "reader")}
-        described = families if why == "is no partition table" else whole_set | families
-        await client.create_table(
-            request={"parent": table.instance, "table_id": table.id, "table": {"column_families": described}}
-        )
-        try:
-            assert await partition_table_exists(channels, table)
-            assert not await partition_table_exists(channels, Table(table.instance, "another"))
-            if why is None:
-                await create_partition_table(channels, PartitionRows(channels, table, "s"))
-            else:
-                with pytest.raises(MisconfiguredError, match=why):
-                    await create_partition_table(channels, PartitionRows(channels, table, "s"))
-        finally:
-            await channels.close()
-
-    asyncio.run(scenario())

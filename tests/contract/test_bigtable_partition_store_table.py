@@ -1,0 +1,197 @@
+"""The partition table in the Bigtable emulator as others see it, and what somebody else did to it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.cloud.bigtable_admin_v2 import BigtableTableAdminAsyncClient
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
+    BigtableTableAdminGrpcAsyncIOTransport,
+)
+from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
+
+from services.bigtable_reader.adapters.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table, partition_table_exists
+from services.bigtable_reader.core.records import Microseconds
+from shared.contracts.errors import MisconfiguredError
+from tests.contract.bigtable_partitions import (
+    LEASE,
+    MINUTE,
+    PARTITION_TABLE,
+    a_store,
+    a_stream,
+    begun,
+    reached,
+    span,
+    take,
+    whole,
+)
+from tests.contract.bigtable_rigs import CEILING, CHILDREN, Rig, Run, holding
+
+VERSIONS: dict[str, Any] = {"max_num_versions": 1}
+AGE: dict[str, Any] = {"max_age": {"seconds": 60}}
+
+
+def test_a_reader_that_has_gone_is_forgotten(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        gone, well = rig.well("gone"), rig.well("well")
+        await begun(gone, "-")
+        await well.survey()
+        rig.monotonic[0] += 11 * LEASE.total_seconds()
+        await well.survey()
+        await well.tend()
+        assert (await rig.rows.scan()).readers.keys() == {"well"}
+        assert (await gone.survey()).readers == {"gone", "well"}
+
+    run(scenario)
+
+
+def test_a_view_shows_who_reads_what_and_is_seen_by_nobody(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
+        now = (await rig.well("other").survey()).now
+        assert (await viewer.view(now)).pieces == ()
+        one, two = rig.well("one"), rig.well("two")
+        await begun(one, "-b", "b-d", "d-")
+        left, middle, _right = await take(one, "a", "c", "e")
+        await one.advance([reached(left, minutes=1)])
+        await one.advance([reached(middle)], release=True)
+        now = (await two.survey()).now
+
+        survey = await viewer.view(now)
+        shown_of = [(str(p.range), survey.saved[p.id].owner, survey.saved[p.id].free) for p in survey.pieces]
+        assert shown_of == [("[, b)", "one", False), ("[b, d)", "", True), ("[d, end)", "one", False)]
+        assert survey.saved[left.piece.id].low_watermark == left.low_watermark + MINUTE
+        assert survey.readers == {"one", "two", "other"}
+        assert (await two.survey()).readers == {"one", "two", "other"}
+
+        later = await viewer.view(Microseconds(now + int(2 * LEASE.total_seconds() * 1_000_000)))
+        assert {saved.owner for saved in later.saved.values()} == {""}
+        assert later.readers == frozenset()
+
+    run(scenario)
+
+
+def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        for family, qualifier, value in [
+            ("piece", None, None),
+            ("shape", b"version", None),
+            ("shape", b"about", b"{}"),
+            ("shape", b"about", b'{"format":9,"table":"t","life":"x","start":1}'),
+            ("partition", b"lease", b"1 RUNNING"),
+            ("partition", b"lease", b"1 2 x DREAMING"),
+            ("piece", None, b"{"),
+            ("partition", b"saved", None),
+            ("partition", b"saved", b"{"),
+        ]:
+            rig = make()
+            store = rig.well()
+            held = await holding(rig, store)
+            kind = f"partition#{held.piece.id}" if family == "partition" else "topology"
+            column = held.piece.id.encode() if qualifier is None else qualifier
+            await damage(rig, f"{rig.stream}#{kind}".encode(), family, column, value)
+            with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
+                await store.survey()
+            with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
+                await rig.well("another").survey()
+
+            cured = Rig(rig.address, opened=rig.opened)  # another stream, as the message has it
+            await begun(cured.well(), "-")
+            (piece,) = (await whole(cured.well())).pieces
+            if qualifier != b"saved":
+                assert piece.floor >= held.floor + CEILING
+
+    run(scenario)
+
+
+async def damage(rig: Rig, key: bytes, family: str, column: bytes, value: bytes | None) -> None:
+    """Delete a column of a row, or replace it, as nobody should."""
+    method = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
+    request = method.request(table_name=PARTITION_TABLE.name, row_key=key)
+    gone = request.mutations.add().delete_from_column
+    gone.family_name, gone.column_qualifier = family, column
+    if value is not None:
+        cell = request.mutations.add().set_cell
+        cell.family_name, cell.column_qualifier, cell.value = family, column, value
+    await rig.opened[0].call(method, PARTITION_TABLE, request)
+
+
+def test_pieces_that_were_deleted_are_not_taken_for_a_stream_that_never_began(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store = rig.well()
+        held = await holding(rig, store)
+        method = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
+        request = method.request(table_name=PARTITION_TABLE.name, row_key=f"{rig.stream}#topology".encode())
+        request.mutations.add().delete_from_row.SetInParent()
+        await rig.opened[0].call(method, PARTITION_TABLE, request)
+        assert (await store.survey()).pieces == ()
+        await store.tend()
+        assert (await rig.rows.scan()).partitions.keys() == {held.piece.id}  # left, to be looked into
+        assert await store.advance([reached(held, ceiling=10**9)]) == frozenset()
+        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
+            await store.close(reached(held), CHILDREN)
+
+        start = (await store.survey()).now
+        assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped
+        (piece,) = (await whole(store)).pieces
+        assert piece.floor >= held.floor + 10**9
+        assert piece.id != held.piece.id
+        (taken,) = await take(store, "a")
+        assert taken.position.start == start
+
+    run(scenario)
+
+
+def test_a_stream_needs_a_name_that_row_keys_can_begin_with() -> None:
+    for name in ("", "a#b"):
+        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
+            PartitionRows(None, PARTITION_TABLE, name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("families", "why"),
+    [
+        ({"shape": {}, "piece": {}}, "is no partition table"),
+        ({"piece": {"gc_rule": AGE}}, "maxversions=1"),
+        (
+            {"shape": {"gc_rule": {"union": {"rules": [VERSIONS, AGE]}}}},
+            "maxversions=1",
+        ),
+        (
+            {"shape": {"gc_rule": {"intersection": {"rules": [VERSIONS, AGE]}}}},
+            None,
+        ),
+        ({"shape": {"gc_rule": {"intersection": {"rules": [{"max_age": {"seconds": 60}}]}}}}, "maxversions=1"),
+        ({}, None),
+    ],
+)
+def test_a_table_that_would_lose_what_is_written_is_refused(
+    bigtable_emulator: str, families: dict[str, Any], why: str | None
+) -> None:
+    async def scenario() -> None:
+        channels = Channels(bigtable_emulator)
+        table = Table("projects/p/instances/i", f"t{a_stream()}")
+        client = BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
+        whole_set: dict[str, Any] = {name: {} for name in ("shape", "piece", "partition", "reader")}
+        described = families if why == "is no partition table" else whole_set | families
+        await client.create_table(
+            request={"parent": table.instance, "table_id": table.id, "table": {"column_families": described}}
+        )
+        try:
+            assert await partition_table_exists(channels, table)
+            assert not await partition_table_exists(channels, Table(table.instance, "another"))
+            if why is None:
+                await create_partition_table(channels, PartitionRows(channels, table, "s"))
+            else:
+                with pytest.raises(MisconfiguredError, match=why):
+                    await create_partition_table(channels, PartitionRows(channels, table, "s"))
+        finally:
+            await channels.close()
+
+    asyncio.run(scenario())
