@@ -369,6 +369,8 @@ class TestLiterals:
             ("RANGE_END(RANGE<DATETIME> '[2024-01-01, 2024-01-02)')", "2024-01-02 00:00:00"),
             ("STRUCT(1 AS a, [STRUCT('x' AS b)] AS c)", {"a": 1, "c": [{"b": "x"}]}),
             ("[JSON '1'][OFFSET(0)]", 1),
+            ("STRING_AGG(['a', 'b'][OFFSET(n)] || ['a', 'b'][ORDINAL(n + 1)]) FROM UNNEST([0, 1]) AS n", "aa,bb"),
+            ("[5, 6, 7][SAFE_OFFSET(n)] FROM UNNEST([2]) AS n", 7),
             ("CAST('1.5' || '0' AS BIGNUMERIC)", Decimal("1.5")),
             ("CAST(1 / 4 AS BIGNUMERIC)", Decimal("0.25")),
             ("SAFE_CAST(x AS BIGNUMERIC) FROM UNNEST(['NaN']) AS x", None),

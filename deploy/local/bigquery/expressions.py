@@ -101,10 +101,19 @@ def _replacement(node: exp.Expr, now: int) -> exp.Expr | None:
             return _adapt_safe_cast(node)
         case exp.Cast():
             return _adapt_cast(node)
+        case exp.Bracket() if node.args.get("offset") is not None:
+            _type_places(node)
+            return None
         case exp.Anonymous() if node.name.upper() in _FUNCTIONS:
             return _FUNCTIONS[node.name.upper()](node)
         case _:
             return None
+
+
+def _type_places(node: exp.Bracket) -> None:
+    """Say that places in an array are whole numbers: else those that no literal gives would be counted from one."""
+    places = [each if isinstance(each, exp.Literal) else exp.cast(each.copy(), "BIGINT") for each in node.expressions]
+    node.set("expressions", places)
 
 
 def _adapt_safe_cast(node: exp.TryCast) -> exp.Expr | None:
