@@ -1,0 +1,243 @@
+"""What the mirrors in BigQuery hold of the rows that letters are of: which of them something newer has been applied to.
+
+A mirror is found by the label that says of which source table it is, whatever it is called. What cannot be found, or
+has no such row, supersedes nothing: the letter is sent, and loses by its sequence if it is old.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+import structlog
+from google.api_core import exceptions
+from google.api_core.client_options import ClientOptions
+from google.auth import exceptions as auth_exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import bigquery
+
+from services.dead_letter.core.rows import RowOf
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
+from shared.contracts.timestamps import microseconds, parse_timestamp
+
+_TIMEOUT: Final = 60.0  # seconds for a call
+_NO_RETRY: Final[Any] = None  # retries are not nested: whoever replays has the one policy
+_KEYS: Final = 500
+"""Rows that one query asks for."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_values: Final = msgspec.json.Decoder(list[object])
+
+
+def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
+    """Return the official client, of the real service or of what listens at ``host:port``."""
+    if emulator_host:
+        endpoint = emulator_host if "://" in emulator_host else f"http://{emulator_host}"
+        anonymous: Any = AnonymousCredentials  # untyped
+        options = ClientOptions(api_endpoint=endpoint)
+        return bigquery.Client(project=project, credentials=anonymous(), client_options=options)
+    try:
+        return bigquery.Client(project=project)
+    except auth_exceptions.DefaultCredentialsError as error:
+        raise MisconfiguredError(
+            f"no credentials for BigQuery ({error}); run: gcloud auth application-default login"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirror:
+    path: str
+    types: Mapping[str, str]
+    """GoogleSQL's names of the columns' types, by the upper-case names of the columns."""
+
+
+class BigQueryMirrors:
+    """The Mirrors of some datasets. Which tables they hold is read once, at the first question."""
+
+    def __init__(self, client: bigquery.Client, project: str, datasets: Sequence[str]) -> None:
+        self._client = client
+        self._project = project
+        self._datasets = datasets
+        self._labelled: Mapping[str, Sequence[str]] | None = None
+        self._with_history: frozenset[str] = frozenset()
+        self._known: dict[str, Sequence[_Mirror]] = {}
+
+    def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
+        """Return the sequence that is applied to each row; as `Mirrors.sequences`."""
+        by_table: dict[tuple[str, tuple[str, ...]], list[RowOf]] = {}
+        for row in dict.fromkeys(rows):
+            by_table.setdefault((row.source, row.key_columns), []).append(row)
+        found: dict[RowOf, str] = {}
+        for (source, _columns), wanted in by_table.items():
+            mirrors = self._mirrors_of(source)
+            for start in range(0, len(wanted), _KEYS):
+                some = wanted[start : start + _KEYS]
+                answers = [self._asked(mirror, some) for mirror in mirrors]
+                # Of several that say they are of one source table, the one that is behind decides.
+                for row in some:
+                    if answers and all(row in answer for answer in answers):
+                        found[row] = min((answer[row] for answer in answers), key=parse_sequence)
+        return found
+
+    def _mirrors_of(self, source: str) -> Sequence[_Mirror]:
+        if source not in self._known:
+            self._known[source] = self._looked_up(source)
+        return self._known[source]
+
+    def _looked_up(self, source: str) -> Sequence[_Mirror]:
+        label = label_of(source)
+        labelled = self._tables()
+        log = structlog.get_logger().bind(source_table=source)
+        if label in self._with_history:
+            log.info("replays_go_to_a_history_too", effect="none of its letters counts as superseded")
+            return ()
+        mirrors = []
+        for path in labelled.get(label, ()):
+            with _rest_errors(f"table {path}"):
+                try:
+                    table = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+                except exceptions.NotFound:
+                    continue
+            types = {each.name.upper(): _LEGACY_NAMES.get(each.field_type, each.field_type) for each in table.schema}
+            mirrors.append(_Mirror(path, types))
+        if not mirrors:
+            log.warning("no_mirror_found", datasets=self._datasets, effect="none of its letters counts as superseded")
+        return mirrors
+
+    def _tables(self) -> Mapping[str, Sequence[str]]:
+        """Return the mirrors of all datasets by the value of their label."""
+        if self._labelled is None:
+            labelled: dict[str, list[str]] = {}
+            with_history: set[str] = set()
+            for dataset in self._datasets:
+                path = f"{self._project}.{dataset}"
+                with _rest_errors(f"dataset {path}"):
+                    try:
+                        for one in self._client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT):
+                            if MIRROR_OF in one.labels:
+                                labelled.setdefault(one.labels[MIRROR_OF], []).append(f"{path}.{one.table_id}")
+                            if HISTORY_OF in one.labels:
+                                with_history.add(one.labels[HISTORY_OF])
+                    except exceptions.NotFound:
+                        structlog.get_logger().warning(
+                            "dataset_not_found", dataset=path, effect="nothing in it counts as superseded"
+                        )
+            self._labelled, self._with_history = labelled, frozenset(with_history)
+        return self._labelled
+
+    def _asked(self, mirror: _Mirror, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
+        asked = [(row, values) for row in rows if (values := _typed(row, mirror)) is not None]
+        if not asked:
+            return {}
+        key_columns = asked[0][0].key_columns
+        types = [mirror.types[name.upper()] for name in key_columns]
+        parameters: list[Any] = [bigquery.ScalarQueryParameter("last", "INT64", len(asked) - 1)]
+        parameters += [
+            bigquery.ArrayQueryParameter(f"k{place}", kind, [values[place] for _row, values in asked])
+            for place, kind in enumerate(types)
+        ]
+        config = bigquery.QueryJobConfig(query_parameters=parameters)
+        with _rest_errors(f"table {mirror.path}"):
+            try:
+                answer = self._client.query_and_wait(
+                    _query(mirror.path, key_columns),
+                    job_config=config,
+                    retry=_NO_RETRY,
+                    job_retry=_NO_RETRY,
+                    api_timeout=_TIMEOUT,
+                    wait_timeout=_TIMEOUT,
+                )
+                return {asked[row["n"]][0]: row["sequence"] for row in answer if row["sequence"] is not None}
+            except exceptions.NotFound:
+                return {}
+
+
+def _query(path: str, key_columns: Sequence[str]) -> str:
+    """Return the query of the rows whose keys are parameters, one array a column, by their place in those.
+
+    The first column stands in a condition of its own, by which BigQuery passes over the blocks of a clustered table.
+    """
+    same = " AND ".join(f"t.`{name}` = @k{place}[OFFSET(n)]" for place, name in enumerate(key_columns))
+    return (
+        f"SELECT n, t.`{SEQUENCE_COLUMN}` AS sequence FROM UNNEST(GENERATE_ARRAY(0, @last)) AS n "  # noqa: S608  names
+        f"JOIN `{path}` AS t ON {same} WHERE t.`{key_columns[0]}` IN UNNEST(@k0)"
+    )
+
+
+def _typed(row: RowOf, mirror: _Mirror) -> Sequence[object] | None:
+    """Return the values of a key as a mirror has them; None where it cannot have such a row."""
+    if not {name.upper() for name in (*row.key_columns, SEQUENCE_COLUMN)} <= mirror.types.keys():
+        return None
+    values = _values.decode(row.key)
+    try:
+        return [_KINDS[mirror.types[name.upper()]](value) for name, value in zip(row.key_columns, values, strict=True)]
+    except (KeyError, ValueError, ArithmeticError):
+        return None
+
+
+def _text(value: object) -> str:
+    """Return a text; of a number the one that stands for it in a key, for there are no such keys in BigQuery."""
+    match value:
+        case str():
+            return value
+        case float():
+            return repr(value)
+        case _:
+            raise ValueError("neither a text nor a number")
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("not an integer")  # noqa: TRY004  one error for whatever is no such value
+    return value
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a boolean")  # noqa: TRY004
+    return value
+
+
+def _instant(value: object) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds(parse_timestamp(str(value))))
+
+
+_LEGACY_NAMES: Final = {"INTEGER": "INT64", "BOOLEAN": "BOOL"}
+_KINDS: Final[Mapping[str, Callable[[object], object]]] = {
+    "STRING": _text,
+    "INT64": _integer,
+    "BOOL": _boolean,
+    "NUMERIC": lambda value: Decimal(str(value)),
+    "DATE": lambda value: date.fromisoformat(str(value)),
+    "TIMESTAMP": _instant,
+}
+
+
+@contextmanager
+def _rest_errors(what: str) -> Iterator[None]:
+    """Translate what the BigQuery client raises; ``what`` says what was being looked at."""
+    try:
+        yield
+    except (
+        exceptions.ServerError,
+        exceptions.TooManyRequests,
+        exceptions.RetryError,
+        OSError,  # of requests, too: the connection is gone, or nothing came in time
+        auth_exceptions.TransportError,
+    ) as error:
+        raise TransientError(f"{what}: {_words(error)}") from error
+    except (exceptions.Forbidden, exceptions.Unauthorized, auth_exceptions.GoogleAuthError) as error:
+        raise MisconfiguredError(
+            f"{what}: {_words(error)}; give this identity roles/bigquery.dataViewer on the dataset and "
+            "roles/bigquery.jobUser on the project, or leave BIGQUERY_DATASET out: then nothing counts as superseded"
+        ) from error
+    except exceptions.GoogleAPICallError as error:
+        raise MisconfiguredError(f"{what}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "message", "")) or str(error) or type(error).__name__

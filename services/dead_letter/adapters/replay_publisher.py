@@ -1,0 +1,86 @@
+"""Replays: the bytes of letters as ordinary messages on the topic of change batches.
+
+Source: Pub/Sub, "Order messages": a publish request holds messages of one ordering key, and those of one key keep the
+order in which they were confirmed. So each key's requests go out one behind the other, and keys beside each other.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import zip_longest
+from typing import Any, Final
+
+import grpc
+
+from shared.contracts.dead_letter import DeadLetter, replayed_attributes
+from shared.contracts.errors import TransientError
+from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+PATIENCE: Final = timedelta(seconds=60)
+"""How long Pub/Sub may be away before the replay ends; what is not confirmed stays open."""
+_TIMEOUT: Final = 30.0
+_REQUEST_BYTES: Final = 9_000_000
+_REQUEST_MESSAGES: Final = 1_000
+_AT_ONCE: Final = 16
+
+
+class PubsubReplayPublisher:
+    """The ReplayPublisher of one topic."""
+
+    def __init__(self, channel: grpc.Channel, topic: str, stop: Stop, patience: timedelta = PATIENCE) -> None:
+        self._stub = publish_stub(channel)
+        self._topic = topic
+        self._stop = stop
+        self._patience = patience
+
+    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+        """Return when all are confirmed; as `ReplayPublisher.publish`."""
+        by_key: dict[str, list[Any]] = {}
+        for letter in letters:
+            message = PubsubMessage(
+                data=letter.data,
+                attributes=replayed_attributes(letter, forced=forced),
+                ordering_key=letter.ordering_key,
+            )
+            by_key.setdefault(letter.ordering_key, []).append(message)
+        queues = [list(self._requests(messages)) for messages in by_key.values()]
+        for start in range(0, len(queues), _AT_ONCE):
+            for requests in zip_longest(*queues[start : start + _AT_ONCE]):
+                self._confirmed([request for request in requests if request is not None])
+
+    def _requests(self, messages: Iterable[Any]) -> Iterator[Any]:
+        request, size = PublishRequest(topic=self._topic), 0
+        for message in messages:
+            if request.messages and (
+                size + message.ByteSize() > _REQUEST_BYTES or len(request.messages) == _REQUEST_MESSAGES
+            ):
+                yield request
+                request, size = PublishRequest(topic=self._topic), 0
+            request.messages.append(message)
+            size += message.ByteSize() + 8
+        yield request
+
+    def _confirmed(self, requests: Sequence[Any]) -> None:
+        """Return when Pub/Sub has confirmed these requests, each of another key; only what failed is sent again."""
+        left = list(requests)
+        for attempt in retrying(self._stop, self._patience):
+            with attempt:
+                self._try(left)
+
+    def _try(self, left: list[Any]) -> None:
+        """Publish what is left, and take out what is confirmed; TransientError if that is not all."""
+        metadata = routing("topic", self._topic)
+        calls = [(request, self._stub.future(request, timeout=_TIMEOUT, metadata=metadata)) for request in left]
+        error: TransientError | None = None
+        for request, call in calls:
+            try:
+                with pubsub_errors(f"publish replays to {self._topic}"):
+                    call.result()
+            except TransientError as transient:
+                error = transient
+            else:
+                left.remove(request)
+        if error is not None:
+            raise error
