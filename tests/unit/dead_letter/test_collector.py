@@ -1,0 +1,336 @@
+"""The collector: a letter is in the subscription or in the store at every moment, wherever the process dies."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from services.dead_letter.collector import Collector
+from services.dead_letter.core.letters import Arrival, LetterId, State, Stats
+from services.dead_letter.core.received import to_arrival
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.metrics import CollectorMetrics
+from services.dead_letter.ports import Kept
+from shared.contracts.dead_letter import DeadLetter, to_attributes
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.effects import CrashError, Effects
+from tests.fakes.inbox import FakeInbox, FakeSubscription
+from tests.fakes.letter_store import FakeLetterStore
+
+NOON: Final = Nanoseconds(1_760_000_000_000_000_000)
+DAY: Final = 86_400_000_000_000
+
+
+class FixedClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.time = NOON
+
+    def now(self) -> Nanoseconds:
+        return self.time
+
+
+class WatchedStore(FakeLetterStore):
+    """The fake, with a journal and with failures: before a transaction, or when it is done and nobody has heard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.effects = Effects()
+        self.away = 0
+        self.unheard = 0
+        self.bad: str | None = None
+        """The message id that makes it fail in a way that nobody knows."""
+
+    def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
+        if self.away:
+            self.away -= 1
+            raise TransientError("the database is away")
+        if any(arrival.message_id == self.bad for arrival in arrivals):
+            raise ZeroDivisionError("nobody has seen such a letter")
+        self.effects.note(f"keep {len(arrivals)}")
+        kept = super().keep(arrivals, now)
+        if self.unheard:
+            self.unheard -= 1
+            raise TransientError("the connection broke at the commit")
+        return kept
+
+
+class World:
+    """A subscription and a store that outlive the process, and lives of the collector between them."""
+
+    def __init__(self) -> None:
+        self.subscription = FakeSubscription()
+        self.store = WatchedStore()
+        self.clock = FixedClock()
+        self.health = Health()
+        self.registry = CollectorRegistry()
+        self.metrics = CollectorMetrics(self.registry, self.clock)
+        self.inbox: FakeInbox | None = None
+        self.ready: list[bool] = []
+
+    def live(self, effects: Effects | None = None, away: int = 0, at_once: int = 3) -> None:
+        """Run the collector until nothing is left, or it dies."""
+        stop = Stop()
+        self.store.effects = effects or Effects()
+        self.inbox = FakeInbox(self.subscription, stop, self.store.effects, at_once)
+        self.inbox.away = away
+        collector = Collector(self.inbox, self.store, self.metrics, self.health, self.clock, timedelta(days=90))
+        collector.run(stop)
+
+    def letters(self) -> Mapping[str, int]:
+        """Return how often each letter of the store has failed."""
+        found = self.store.find(Selection(), limit=1_000).letters
+        return {line.id: line.attempts for line in found}
+
+
+def a_letter(number: int) -> DeadLetter:
+    return DeadLetter(
+        data=b"%d" % number,
+        attributes={"table": "planes"},
+        ordering_key="planes/3",
+        reason=Reason.VALUE_DOES_NOT_FIT,
+        detail="column seats of type INT64: not a whole number",
+        failed_at=NOON,
+        failed_in="cdc_consumer",
+        table="planes",
+        key=f"[{number}]",
+        sequence="1/0/0/0",
+    )
+
+
+def publish(world: World, *numbers: int) -> None:
+    for number in numbers:
+        letter = a_letter(number)
+        world.subscription.publish(letter.data, to_attributes(letter))
+
+
+def names(*numbers: int) -> set[str]:
+    return {a_letter(number).identity for number in numbers}
+
+
+def test_what_comes_is_kept_and_then_acknowledged() -> None:
+    world = World()
+    publish(world, 1, 2, 3, 4)
+
+    world.live()
+
+    assert world.letters().keys() == names(1, 2, 3, 4)
+    assert world.subscription.messages == {}
+    assert world.store.effects.done == ["pull", "keep 3", "ack 3", "pull", "keep 1", "ack 1", "pull"]
+
+
+def test_the_same_letter_under_another_message_is_one_more_attempt() -> None:
+    world = World()
+    publish(world, 1, 2, 1, 1)
+
+    world.live()
+
+    assert world.letters() == {a_letter(1).identity: 3, a_letter(2).identity: 1}
+
+
+def test_wherever_it_dies_every_letter_is_in_the_end_there_once_with_its_attempts() -> None:
+    crash, died = 0, True
+    while died:
+        world = World()
+        publish(world, 1, 2, 1, 3, 4)
+        try:
+            world.live(Effects(crash_before=crash))
+            died = False
+        except CrashError:
+            kept = world.letters().keys()
+            left = {
+                to_arrival(
+                    data=one.data, attributes=one.attributes, ordering_key="", message_id="", published_at=NOON
+                ).letter.identity
+                for one in world.subscription.messages.values()
+            }
+            assert kept | left == names(1, 2, 3, 4), "in the one or in the other, at every moment"
+        world.live()
+        assert world.letters() == {a_letter(1).identity: 2} | dict.fromkeys(names(2, 3, 4), 1)
+        assert world.subscription.messages == {}
+        crash += 1
+    assert crash > 6
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=12),
+    st.lists(st.integers(0, 8), max_size=6),
+    st.integers(1, 4),
+    st.integers(0, 1),
+)
+def test_any_series_of_lives_keeps_every_letter(
+    numbers: list[int], crashes: list[int], at_once: int, unheard: int
+) -> None:
+    world = World()
+    world.store.unheard = unheard
+    waiting = list(numbers)
+    for crash in crashes:
+        publish(world, *waiting[:3])
+        del waiting[:3]
+        try:
+            world.live(Effects(crash_before=crash), at_once=at_once)
+        except CrashError:
+            continue
+    publish(world, *waiting)
+    world.live(at_once=at_once)
+
+    assert world.letters() == {a_letter(number).identity: numbers.count(number) for number in set(numbers)}
+    assert world.subscription.messages == {}
+
+
+def test_nothing_is_acknowledged_while_the_store_is_away_and_the_service_says_so() -> None:
+    world = World()
+    publish(world, 1)
+    world.store.away = 2
+    seen: list[bool] = []
+
+    class Watching(FixedClock):
+        def now(self) -> Nanoseconds:
+            seen.append(world.health.ready)
+            assert world.letters() or world.subscription.messages
+            return NOON
+
+    world.clock = Watching()
+    world.live()
+
+    assert False in seen[1:], "not ready while it was away"
+    assert world.health.ready, "and ready again"
+    assert world.letters().keys() == names(1)
+
+
+def test_pubsub_away_is_waited_for() -> None:
+    world = World()
+    publish(world, 1)
+
+    world.live(away=2)
+
+    assert world.letters().keys() == names(1)
+
+
+def test_a_commit_that_nobody_heard_of_counts_once() -> None:
+    world = World()
+    publish(world, 1, 2)
+    world.store.unheard = 1
+
+    world.live()
+
+    assert world.letters() == dict.fromkeys(names(1, 2), 1)
+
+
+def test_a_flood_is_held_a_few_at_a_time() -> None:
+    world = World()
+    publish(world, *range(500))
+
+    world.live(at_once=7)
+
+    assert world.letters().keys() == names(*range(500))
+    assert world.inbox is not None
+    assert world.inbox.most_held == 7
+
+
+def test_a_letter_that_no_store_can_take_holds_up_no_other() -> None:
+    world = World()
+    publish(world, 1, 2, 3, 4)
+    world.store.bad = "m2"
+
+    with pytest.raises(ZeroDivisionError):
+        world.live()
+
+    assert world.letters().keys() == names(1, 3)
+    assert list(world.subscription.messages) == ["m2", "m4"], "it ends the process, and stays where it was"
+
+
+def test_a_stop_while_the_store_is_away_is_no_failure() -> None:
+    world = World()
+    publish(world, 1)
+    stop = Stop()
+
+    class Away(FakeLetterStore):
+        def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
+            stop.request()
+            raise TransientError("the database is away")
+
+    inbox = FakeInbox(world.subscription, stop)
+    Collector(inbox, Away(), world.metrics, world.health, world.clock, timedelta(days=90)).run(stop)
+
+    assert list(world.subscription.messages) == ["m1"]
+
+
+def test_a_store_of_another_version_ends_the_process() -> None:
+    world = World()
+    publish(world, 1)
+
+    class Other(FakeLetterStore):
+        def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
+            raise MisconfiguredError("of another version")
+
+    stop = Stop()
+    inbox = FakeInbox(world.subscription, stop)
+    with pytest.raises(MisconfiguredError):
+        Collector(inbox, Other(), world.metrics, world.health, world.clock, timedelta(days=90)).run(stop)
+    assert list(world.subscription.messages) == ["m1"]
+
+
+def test_settled_letters_are_forgotten_when_they_are_old_and_open_ones_never() -> None:
+    world = World()
+    publish(world, 1, 2, 3)
+    world.live()
+    settled = [LetterId(a_letter(number).identity) for number in (1, 2)]
+    world.store.set_state(
+        settled, State.DISCARDED, only_from=frozenset({State.OPEN}), who="somebody", now=NOON, why="a test"
+    )
+
+    world.clock.time = Nanoseconds(NOON + 89 * DAY)
+    world.live()
+    assert world.letters().keys() == names(1, 2, 3)
+
+    world.clock.time = Nanoseconds(NOON + 91 * DAY)
+    world.live()
+    assert world.letters().keys() == names(3)
+
+
+def metric(world: World, name: str, **labels: str) -> float | None:
+    return world.registry.get_sample_value(name, labels)
+
+
+def test_the_metrics_say_what_came_and_what_is_there() -> None:
+    world = World()
+    assert {
+        sample.labels["reason"]
+        for family in world.registry.collect()
+        for sample in family.samples
+        if sample.name == "millrace_dead_letter_received_total"
+    } == {reason.value for reason in Reason}, "a closed list, from the beginning"
+    publish(world, 1, 1, 2)
+    world.subscription.publish(b"junk", {})
+    world.live()
+    world.clock.time = Nanoseconds(NOON + 60_000_000_000)
+    world.live()
+
+    assert metric(world, "millrace_dead_letter_received_total", reason="value_does_not_fit") == 3
+    assert metric(world, "millrace_dead_letter_received_total", reason="unexplained") == 1
+    assert metric(world, "millrace_dead_letter_kept_total", what="new") == 3
+    assert metric(world, "millrace_dead_letter_kept_total", what="again") == 1
+    assert metric(world, "millrace_dead_letter_open", reason="value_does_not_fit") == 2
+    assert metric(world, "millrace_dead_letter_letters", state="open") == 3
+    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == pytest.approx(60, abs=1)
+    document = world.metrics.document()
+    assert document["kept"] == {"new": 3, "again": 1, "seen": 0}
+    assert document["open_by_reason"] == {"value_does_not_fit": 2, "unexplained": 1}
+
+
+def test_before_anything_is_known_nothing_is_old() -> None:
+    world = World()
+    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == 0
+    world.metrics.show(Stats(by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0))
+    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == 0
+    assert world.metrics.document()["oldest_open"] is None
