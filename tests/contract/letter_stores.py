@@ -8,7 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from sqlalchemy import text
+
 from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.schema import letters
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.core.letters import Arrival, LetterId
 from shared.contracts.change_sequence import four_sections
@@ -27,10 +30,10 @@ def later(seconds: float) -> Nanoseconds:
     return Nanoseconds(NOW + int(seconds * SECOND))
 
 
-def a_letter(row: int = 1, sequence: int = 1, *, seconds: float = 0, **fields: Any) -> DeadLetter:
-    """Return the letter of a change of this row, that failed this many seconds after `FAILED`."""
+def a_letter(row: int = 1, number: int = 1, *, seconds: float = 0, **fields: Any) -> DeadLetter:
+    """Return the letter of the change with this number of this row, that failed this many seconds after `FAILED`."""
     given: dict[str, Any] = {
-        "data": json.dumps({"row": row, "sequence": sequence}).encode(),
+        "data": json.dumps({"row": row, "number": number}).encode(),
         "attributes": {"table": "planes", "source": "//spanner"},
         "ordering_key": "planes/3",
         "reason": Reason.VALUE_DOES_NOT_FIT,
@@ -39,7 +42,7 @@ def a_letter(row: int = 1, sequence: int = 1, *, seconds: float = 0, **fields: A
         "failed_in": "cdc_consumer",
         "table": "planes",
         "key": f"[{row}]",
-        "sequence": str(four_sections(sequence)),
+        "sequence": str(four_sections(number)),
         "commit_timestamp": "2026-11-21T11:59:59.5Z",
     }
     return DeadLetter(**given | fields)
@@ -72,6 +75,18 @@ def sqlite_store(path: Path) -> Iterator[SqlLetterStore]:
     """Give the store in a file."""
     database = open_database(f"sqlite:///{path}")
     try:
+        yield SqlLetterStore(database)
+    finally:
+        database.close()
+
+
+@contextmanager
+def postgresql_store(address: str) -> Iterator[SqlLetterStore]:
+    """Give the store in a database of PostgreSQL, emptied."""
+    database = open_database(address)
+    try:
+        with database.writing() as connection:
+            connection.execute(text(f"TRUNCATE {letters.name} RESTART IDENTITY CASCADE"))
         yield SqlLetterStore(database)
     finally:
         database.close()

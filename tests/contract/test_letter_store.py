@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +23,7 @@ from tests.contract.letter_stores import (
     failing_again,
     identity,
     later,
+    postgresql_store,
     sqlite_store,
 )
 from tests.fakes.letter_store import FakeLetterStore
@@ -35,12 +35,12 @@ ANY_STATE = frozenset(State)
 class LetterStoreContract:
     """The promises of keeping. A subclass opens the store."""
 
-    def open(self, folder: Path) -> AbstractContextManager[LetterStore]:
+    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
         raise NotImplementedError
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[LetterStore]:
-        with self.open(tmp_path) as store:
+    def store(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
+        with self.open(request) as store:
             yield store
 
     def test_a_letter_is_kept_as_it_came(self, store: LetterStore) -> None:
@@ -268,10 +268,15 @@ class LetterStoreContract:
 
 class TestFakeLetterStore(LetterStoreContract):
     @contextmanager
-    def open(self, folder: Path) -> Iterator[LetterStore]:
+    def open(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
         yield FakeLetterStore()
 
 
 class TestSqliteLetterStore(LetterStoreContract):
-    def open(self, folder: Path) -> AbstractContextManager[LetterStore]:
-        return sqlite_store(folder / "letters.sqlite3")
+    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
+        return sqlite_store(request.getfixturevalue("tmp_path") / "letters.sqlite3")
+
+
+class TestPostgresqlLetterStore(LetterStoreContract):
+    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
+        return postgresql_store(request.getfixturevalue("postgresql"))

@@ -1,5 +1,6 @@
 """A letter store in memory: it keeps the promises of `LetterStore`, as `tests/contract/test_letter_store.py` shows."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy as shallow
 from dataclasses import dataclass, field, replace
@@ -146,12 +147,9 @@ class FakeLetterStore:
         """Return a page of letters."""
         if limit < 1:
             raise ValueError("a page has one letter or more")
-        try:
-            place = None if after is None else tuple(int(part) for part in after.split("."))
-        except ValueError:
-            raise ValueError(f"not what a page ended with: {after!r}") from None
-        if place is not None and len(place) != 2:
+        if after is not None and re.fullmatch(r"-?[0-9]{1,19}\.[0-9]{1,19}", after, re.ASCII) is None:
             raise ValueError(f"not what a page ended with: {after!r}")
+        place = None if after is None else tuple(int(part) for part in after.split("."))
         with self._lock:
             found = sorted(
                 ((held.stored.last_failed_at, held.number, held.stored.line) for held in self._chosen(selection)),

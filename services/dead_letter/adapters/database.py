@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from services.dead_letter.adapters.migrations.versioning import is_current, migrate
 from shared.contracts.errors import MisconfiguredError, TransientError
 
-_PATIENCE: Final = timedelta(seconds=10)
-"""How long a transaction waits for another's lock before the database counts as busy."""
 _MIGRATION_LOCK: Final = 0x6D696C6C72616365
 """The advisory lock of PostgreSQL under which tables are made: the letters of `millrace`."""
 
@@ -70,16 +69,17 @@ class Database:
         self._engine.dispose()
 
 
-def open_database(address: str, *, make: bool = True) -> Database:
+def open_database(address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)) -> Database:
     """Open the database of a SQLAlchemy URL; ``make`` its tables, or bring them up to date, where that is needed.
 
+    ``patience`` is how long a transaction waits for another's lock before the database counts as busy.
     MisconfiguredError where the URL is none that is supported, or the database is of another version and may not be
     changed; TransientError while it is away.
     """
     url = database_url(address)
     if not make and url.database and url.drivername == "sqlite" and not Path(url.database).exists():
         raise MisconfiguredError(f"there is no database {url.database}: start the service, or mend DATABASE")
-    database = Database(_engine(url))
+    database = Database(_engine(url, patience // timedelta(milliseconds=1)))
     try:
         if make:
             with database.writing() as connection:
@@ -118,25 +118,25 @@ def database_url(address: str) -> URL:
             raise MisconfiguredError(f"DATABASE is of a kind that is not supported: {other} (sqlite, postgresql)")
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, patience: int) -> Engine:
     # hide_parameters: what is in a letter is no business of an error's text
     try:
         engine = create_engine(url, hide_parameters=True, pool_pre_ping=url.get_backend_name() == "postgresql")
     except (ArgumentError, NoSuchModuleError) as error:
         raise MisconfiguredError(f"DATABASE is not an address of a database: {error}") from error
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", partial(_prepare_sqlite, patience))
         event.listen(engine, "begin", _begin_sqlite)
     else:
-        event.listen(engine, "connect", _prepare_postgresql)
+        event.listen(engine, "connect", partial(_prepare_postgresql, patience))
     return engine
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
+def _prepare_sqlite(patience: int, connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver when it thinks fit
     cursor = connection.cursor()
     try:
-        cursor.execute(f"PRAGMA busy_timeout = {_PATIENCE // timedelta(milliseconds=1)}")
+        cursor.execute(f"PRAGMA busy_timeout = {patience}")
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
@@ -149,9 +149,9 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare_postgresql(connection: Any, _record: object) -> None:
+def _prepare_postgresql(patience: int, connection: Any, _record: object) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = {_PATIENCE // timedelta(milliseconds=1)}")
+        cursor.execute(f"SET lock_timeout = {patience}")
     connection.commit()
 
 

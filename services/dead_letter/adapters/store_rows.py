@@ -19,7 +19,6 @@ AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 AT_A_TIME: Final = 500
 """Letters in one statement."""
-_MOST_VALUES: Final = 10_000  # SQLite takes 32,766 in a statement, PostgreSQL 65,535
 _c = letters.c
 
 LINE: Final = (
@@ -36,7 +35,7 @@ def pieces(values: Sequence[T], size: int = AT_A_TIME) -> Iterator[Sequence[T]]:
 
 
 def conditions(selection: Selection) -> list[ColumnElement[bool]]:
-    """Return what has to hold of a row; ValueError where a selection names more than a statement takes."""
+    """Return what has to hold of a row."""
     found: list[ColumnElement[bool]] = []
     for column, chosen in (
         (_c.id, selection.ids),
@@ -46,8 +45,6 @@ def conditions(selection: Selection) -> list[ColumnElement[bool]]:
         (_c.row_key, selection.keys),
         (_c.state, [state.value for state in selection.states]),
     ):
-        if len(chosen) > _MOST_VALUES:
-            raise ValueError(f"{len(chosen)} values to select by; {_MOST_VALUES} are the most")
         if chosen:
             found.append(column.in_(sorted(chosen)))
     if selection.failed_from is not None:

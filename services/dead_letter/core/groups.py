@@ -22,7 +22,7 @@ _NUMBER: Final = r"[+-]?\d+(?:[.,:/]\d+)*(?:[eE][+-]?\d+)?"
 
 _PARTICULARS: Final = re.compile(
     rf"(?P<name>{_NAME}{_QUOTED})|(?P<value>{_QUOTED})"
-    rf"|(?<!\w)(?:(?P<time>{_TIME})|(?P<id>{_UUID}|{_HEX})|(?P<number>{_NUMBER}))(?!\w)",
+    rf"|(?<!\w)(?:(?P<time>{_TIME})|(?P<uuid>{_UUID})|(?P<number>{_NUMBER})|(?P<hex>{_HEX}))(?!\w)",
     re.ASCII | re.DOTALL,
 )
 
@@ -43,5 +43,10 @@ def group_of(reason: Reason, table: str, detail: str) -> GroupId:
 
 
 def _stand_in(found: re.Match[str]) -> str:
-    kind = found.lastgroup
-    return found[0] if kind == "name" else f"<{kind}>"
+    match found.lastgroup:
+        case "name":
+            return found[0]
+        case "uuid" | "hex":
+            return "<id>"
+        case kind:
+            return f"<{kind}>"

@@ -1,11 +1,15 @@
 """Which letters are meant: by what they are and when they failed. Everything that is given has to hold."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Final
 
 from services.dead_letter.core.letters import GroupId, LetterId, State
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
+
+MOST_VALUES: Final = 10_000
+"""Values of one kind in a selection. SQLite takes 32,766 in a statement, PostgreSQL 65,535."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +32,16 @@ class Selection:
     sequence_from: str | None = None
     sequence_until: str | None = None
 
+    def __post_init__(self) -> None:
+        """ValueError where more is named than a statement of a database takes."""
+        for name in ("ids", "groups", "tables", "reasons", "keys", "states"):
+            if len(getattr(self, name)) > MOST_VALUES:
+                raise ValueError(f"{len(getattr(self, name))} {name} to select by; {MOST_VALUES} are the most")
+
     @property
     def everything(self) -> bool:
         """Tell whether nothing is given, so that every letter is meant."""
-        return all(not getattr(self, field.name) for field in fields(self))
+        return self == Selection()
 
 
 def sequence_order(sequence: str) -> str:

@@ -1,0 +1,306 @@
+"""What a LetterStore promises of what is done to letters: states, claims, sending, editing. On all three stores."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from services.dead_letter.core.letters import Action, LetterId, ReplayId, State, StoredLetter
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.timestamps import Nanoseconds
+from tests.contract.letter_stores import (
+    LEASE,
+    NOW,
+    a_letter,
+    an_arrival,
+    failing_again,
+    identity,
+    later,
+    postgresql_store,
+    sqlite_store,
+)
+from tests.fakes.letter_store import FakeLetterStore
+
+ONE, TWO, THREE = (identity(a_letter(row)) for row in (1, 2, 3))
+UNKNOWN = LetterId("unknown")
+OURS, THEIRS = ReplayId("ours"), ReplayId("theirs")
+ANY_STATE = frozenset(State)
+
+
+def the(letter: LetterId, store: LetterStore) -> StoredLetter:
+    """Return a letter that is there."""
+    stored = store.get(letter)
+    assert stored is not None
+    return stored
+
+
+def actions(letter: LetterId, store: LetterStore) -> list[Action]:
+    """Return what its trail says was done to a letter."""
+    return [entry.action for entry in store.trail(letter)]
+
+
+def discard(store: LetterStore, letters: list[LetterId], now: Nanoseconds) -> list[LetterId]:
+    """Discard letters that are open."""
+    open_ones = frozenset({State.OPEN})
+    return list(store.set_state(letters, State.DISCARDED, only_from=open_ones, who="ann", now=now, why="of no use"))
+
+
+def fail_again(store: LetterStore, row: int, message_id: str, seconds: float) -> None:
+    """Let a letter come once more."""
+    store.keep([an_arrival(failing_again(a_letter(row), seconds=seconds), message_id)], later(seconds))
+
+
+class LetterClaimsContract:
+    """The promises. A subclass opens the store; three letters are in it, and open."""
+
+    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
+        with self.open(request) as store:
+            store.keep([an_arrival(a_letter(row), f"m{row}") for row in (1, 2, 3)], NOW)
+            yield store
+
+    def test_a_state_changes_only_from_those_named(self, store: LetterStore) -> None:
+        assert discard(store, [TWO, UNKNOWN, ONE, TWO], later(1)) == [TWO, ONE]
+        assert discard(store, [ONE, TWO, THREE], later(2)) == [THREE]
+        assert [the(one, store).state for one in (ONE, TWO, THREE)] == [State.DISCARDED] * 3
+        restored = store.set_state(
+            [ONE, THREE], State.OPEN, only_from=frozenset({State.DISCARDED}), who="bob", now=later(3), why="after all"
+        )
+        assert restored == [ONE, THREE]
+        assert the(ONE, store).state is State.OPEN
+        assert the(TWO, store).state is State.DISCARDED
+
+    def test_every_change_of_state_is_in_the_trail(self, store: LetterStore) -> None:
+        discard(store, [ONE], later(1))
+        store.set_state([ONE], State.OPEN, only_from=ANY_STATE, who="bob", now=later(2), why="after all")
+        store.set_state([ONE], State.SUPERSEDED, only_from=ANY_STATE, who="cyn", now=later(3), why="newer")
+        discard(store, [ONE], later(4))  # not from superseded
+        _, discarded, restored, superseded = store.trail(ONE)
+        assert (discarded.action, discarded.who, discarded.at) == (Action.DISCARDED, "ann", later(1))
+        assert (discarded.result, discarded.more) == ("of no use", {"before": "open"})
+        assert (restored.action, restored.who, restored.more) == (Action.RESTORED, "bob", {"before": "discarded"})
+        assert (superseded.action, superseded.result) == (Action.SUPERSEDED, "newer")
+        assert actions(TWO, store) == [Action.ARRIVED]
+
+    def test_only_sending_makes_a_letter_replayed(self, store: LetterStore) -> None:
+        with pytest.raises(ValueError, match="replayed"):
+            store.set_state([ONE], State.REPLAYED, only_from=ANY_STATE, who="ann", now=NOW, why="")
+        assert the(ONE, store).state is State.OPEN
+
+    def test_a_letter_is_claimed_by_one_replay(self, store: LetterStore) -> None:
+        assert store.claim([TWO, ONE, UNKNOWN, TWO], OURS, NOW, LEASE) == [TWO, ONE]
+        assert store.claim([ONE, TWO, THREE], THEIRS, later(1), LEASE) == [THREE]
+        held = the(ONE, store)
+        assert (held.state, held.claimed_by, held.claimed_until) == (State.OPEN, OURS, later(60))
+        assert actions(ONE, store) == [Action.ARRIVED]
+
+    def test_only_open_letters_are_claimed(self, store: LetterStore) -> None:
+        discard(store, [ONE], later(1))
+        store.set_state([TWO], State.SUPERSEDED, only_from=ANY_STATE, who="ann", now=later(1), why="")
+        store.claim([THREE], OURS, later(1), LEASE)
+        store.sent([THREE], OURS, "ann", later(2))
+        assert store.claim([ONE, TWO, THREE], OURS, later(3), LEASE) == []
+
+    def test_a_claim_ends_by_itself(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, NOW, LEASE)
+        assert store.claim([ONE], THEIRS, Nanoseconds(later(60) - 1), LEASE) == []
+        assert store.claim([ONE], THEIRS, later(60), LEASE) == [ONE]
+        assert the(ONE, store).claimed_by == THEIRS
+        assert store.claim([ONE], OURS, later(61), LEASE) == []
+
+    def test_ones_own_claim_is_renewed(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, NOW, LEASE)
+        assert store.claim([ONE], OURS, later(50), LEASE) == [ONE]
+        assert store.claim([ONE], THEIRS, later(109), LEASE) == []
+        assert store.claim([ONE], THEIRS, later(110), LEASE) == [ONE]
+
+    def test_what_is_sent_is_replayed_and_let_go(self, store: LetterStore) -> None:
+        store.claim([ONE, TWO], OURS, NOW, LEASE)
+        assert store.sent([ONE, UNKNOWN, TWO, ONE], OURS, "ann", later(5)) == [ONE, TWO]
+        letter = the(ONE, store)
+        assert (letter.state, letter.replays, letter.attempts) == (State.REPLAYED, 1, 1)
+        assert (letter.claimed_by, letter.claimed_until) == (None, None)
+        replayed = store.trail(ONE)[-1]
+        assert (replayed.action, replayed.who, replayed.at) == (Action.REPLAYED, "ann", later(5))
+        assert (replayed.result, replayed.more) == ("confirmed by Pub/Sub", {"replay": OURS})
+        assert store.sent([ONE], OURS, "ann", later(6)) == []
+        assert the(ONE, store).replays == 1
+
+    def test_what_was_not_claimed_is_not_sent(self, store: LetterStore) -> None:
+        store.claim([ONE], THEIRS, NOW, LEASE)
+        assert store.sent([ONE, TWO], OURS, "ann", later(1)) == []
+        assert [the(one, store).state for one in (ONE, TWO)] == [State.OPEN, State.OPEN]
+        assert the(ONE, store).claimed_by == THEIRS
+
+    def test_a_claim_that_has_run_out_still_sends_where_nobody_else_has_taken_it(self, store: LetterStore) -> None:
+        store.claim([ONE, TWO], OURS, NOW, LEASE)
+        store.claim([TWO], THEIRS, later(100), LEASE)
+        assert store.sent([ONE, TWO], OURS, "ann", later(101)) == [ONE]
+        assert the(TWO, store).claimed_by == THEIRS
+
+    def test_a_letter_that_fails_again_while_it_is_sent_stays_open(self, store: LetterStore) -> None:
+        store.claim([ONE, TWO], OURS, NOW, LEASE)
+        fail_again(store, 1, "m9", seconds=3)
+        assert the(ONE, store).claimed_by is None
+        assert store.sent([ONE, TWO], OURS, "ann", later(5)) == [TWO]
+        letter = the(ONE, store)
+        assert (letter.state, letter.attempts) == (State.OPEN, 2)
+
+    def test_one_that_failed_again_before_that_was_written_counts_as_replayed_once(self, store: LetterStore) -> None:
+        """Else one that always fails at once would look as if nobody ever tried, and be replayed for ever."""
+        store.claim([ONE], OURS, NOW, LEASE)
+        fail_again(store, 1, "m9", seconds=3)
+        store.sent([ONE], OURS, "ann", later(5))
+        store.sent([ONE], OURS, "ann", later(6))
+        assert the(ONE, store).replays == 1
+        assert actions(ONE, store) == [Action.ARRIVED, Action.FAILED_AGAIN, Action.REPLAYED]
+        assert store.trail(ONE)[-1].result == "failed again before this was written"
+        assert store.claim([ONE], THEIRS, later(7), LEASE) == [ONE]
+
+    def test_only_the_replay_that_held_it_counts_one_that_failed_again(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, NOW, LEASE)
+        fail_again(store, 1, "m9", seconds=3)
+        store.sent([ONE], THEIRS, "bob", later(4))
+        assert the(ONE, store).replays == 0
+        store.claim([ONE], THEIRS, later(5), LEASE)
+        store.sent([ONE], OURS, "ann", later(6))
+        assert the(ONE, store).replays == 0
+        assert store.sent([ONE], THEIRS, "bob", later(7)) == [ONE]
+        assert the(ONE, store).replays == 1
+
+    def test_a_message_that_is_delivered_again_takes_nothing_from_a_replay(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, NOW, LEASE)
+        fail_again(store, 1, "m1", seconds=3)
+        assert the(ONE, store).claimed_by == OURS
+        assert store.sent([ONE], OURS, "ann", later(5)) == [ONE]
+
+    def test_one_that_fails_again_after_it_was_sent_is_open_and_counts(self, store: LetterStore) -> None:
+        for turn in range(1, 4):
+            assert store.claim([ONE], OURS, later(turn * 10), LEASE) == [ONE]
+            assert store.sent([ONE], OURS, "ann", later(turn * 10 + 1)) == [ONE]
+            fail_again(store, 1, f"again{turn}", seconds=turn * 10 + 5)
+            letter = the(ONE, store)
+            assert (letter.state, letter.replays, letter.attempts) == (State.OPEN, turn, turn + 1)
+
+    def test_all_that_a_replay_holds_is_let_go(self, store: LetterStore) -> None:
+        store.claim([ONE, TWO], OURS, NOW, LEASE)
+        store.claim([THREE], THEIRS, NOW, LEASE)
+        store.release(OURS)
+        assert [the(one, store).claimed_by for one in (ONE, TWO, THREE)] == [None, None, THEIRS]
+        assert store.claim([ONE, TWO, THREE], THEIRS, later(1), LEASE) == [ONE, TWO, THREE]
+        assert store.sent([ONE], OURS, "ann", later(2)) == []
+
+    def test_letting_go_of_one_that_failed_again_ends_its_counting(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, NOW, LEASE)
+        fail_again(store, 1, "m9", seconds=3)
+        store.release(OURS)
+        store.sent([ONE], OURS, "ann", later(5))
+        assert the(ONE, store).replays == 0
+
+    def test_what_a_replay_holds_is_left_as_it_is(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, NOW, LEASE)
+        assert discard(store, [ONE, TWO], later(59)) == [TWO]
+        assert the(ONE, store).state is State.OPEN
+        assert discard(store, [ONE], later(60)) == [ONE]  # the claim has run out
+        assert the(ONE, store).claimed_by is None
+        assert store.sent([ONE], OURS, "ann", later(61)) == []
+        assert the(ONE, store).state is State.DISCARDED
+
+    def test_ten_thousand_letters_are_claimed_and_sent(self, store: LetterStore) -> None:
+        many = [a_letter(row) for row in range(10, 10_010)]
+        store.keep([an_arrival(letter, letter.key) for letter in many], NOW)
+        ids = [identity(letter) for letter in many]
+        assert store.claim(ids, OURS, NOW, LEASE) == ids
+        assert store.claim(ids, THEIRS, NOW, LEASE) == []
+        assert store.sent(ids, OURS, "ann", later(1)) == ids
+        assert store.count(Selection(states=frozenset({State.REPLAYED}))) == 10_000
+
+    def test_an_edited_copy_takes_the_place_of_its_original(self, store: LetterStore) -> None:
+        copy = an_edit()
+        made = store.add_edit(ONE, copy, diff="- 1\n+ 2", why="typo", who="ann", now=later(9))
+        assert made == the(identity(copy), store)
+        assert made.letter == copy
+        assert (made.state, made.attempts, made.replays) == (State.OPEN, 0, 0)
+        assert (made.edit_of, made.edited_as, made.arrived_at) == (ONE, None, later(9))
+        original = the(ONE, store)
+        assert (original.state, original.edited_as, original.edit_of) == (State.SUPERSEDED, made.id, None)
+        assert original.letter == a_letter(1)
+        for letter, more in ((ONE, {"edited_as": made.id}), (made.id, {"edit_of": ONE})):
+            edited = store.trail(letter)[-1]
+            assert (edited.action, edited.who, edited.at) == (Action.EDITED, "ann", later(9))
+            assert edited.more == more | {"diff": "- 1\n+ 2", "why": "typo"}
+
+    def test_an_edited_copy_is_claimed_sent_and_fails_as_any_letter(self, store: LetterStore) -> None:
+        copy = an_edit()
+        made = store.add_edit(ONE, copy, diff="", why="", who="ann", now=later(9)).id
+        assert store.claim([ONE, made], OURS, later(10), LEASE) == [made]
+        assert store.sent([made], OURS, "ann", later(11)) == [made]
+        store.keep([an_arrival(failing_again(copy, seconds=20), "m9")], later(20))
+        failed = the(made, store)
+        assert (failed.state, failed.attempts, failed.replays, failed.edit_of) == (State.OPEN, 1, 1, ONE)
+
+    def test_a_copy_can_be_edited_in_its_turn(self, store: LetterStore) -> None:
+        first = store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(9))
+        second = store.add_edit(first.id, an_edit(2), diff="", why="", who="ann", now=later(10))
+        assert (second.edit_of, the(first.id, store).edited_as) == (first.id, second.id)
+        assert the(first.id, store).state is State.SUPERSEDED
+
+    def test_there_is_one_copy_of_a_letter(self, store: LetterStore) -> None:
+        store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(9))
+        with pytest.raises(ValueError, match="edited copy already"):
+            store.add_edit(ONE, an_edit(2), diff="", why="", who="ann", now=later(10))
+        assert store.count(Selection()) == 4
+
+    def test_no_copy_of_what_is_not_there_or_held_or_the_same(self, store: LetterStore) -> None:
+        with pytest.raises(ValueError, match="no letter unknown"):
+            store.add_edit(UNKNOWN, an_edit(), diff="", why="", who="ann", now=NOW)
+        store.claim([ONE], OURS, NOW, LEASE)
+        with pytest.raises(ValueError, match="held by the replay ours"):
+            store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(59))
+        with pytest.raises(ValueError, match="the same as letter"):
+            store.add_edit(TWO, a_letter(3), diff="", why="", who="ann", now=NOW)
+        assert store.count(Selection(states=frozenset({State.OPEN}))) == 3
+        assert [actions(one, store) for one in (ONE, TWO, THREE)] == [[Action.ARRIVED]] * 3
+        assert store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(60)).edit_of == ONE
+        assert store.sent([ONE], OURS, "ann", later(61)) == []
+
+    def test_nothing_is_done_to_no_letters(self, store: LetterStore) -> None:
+        assert store.claim([], OURS, NOW, LEASE) == []
+        assert store.sent([], OURS, "ann", NOW) == []
+        assert discard(store, [], NOW) == []
+        store.note([], Action.EXPORTED, "ann", NOW)
+        store.release(OURS)
+
+    def test_a_lease_is_exact(self, store: LetterStore) -> None:
+        store.claim([ONE], OURS, Nanoseconds(NOW + 1), timedelta(microseconds=3))
+        assert the(ONE, store).claimed_until == NOW + 3001
+
+
+def an_edit(revision: int = 1) -> DeadLetter:
+    """Return letter one, edited: the same row, the next revision."""
+    letter = a_letter(1)
+    sequence = letter.sequence[:-1] + str(revision)
+    return replace(letter, data=letter.data + b" ", sequence=sequence, identity="")
+
+
+class TestFakeLetterClaims(LetterClaimsContract):
+    @contextmanager
+    def open(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
+        yield FakeLetterStore()
+
+
+class TestSqliteLetterClaims(LetterClaimsContract):
+    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
+        return sqlite_store(request.getfixturevalue("tmp_path") / "letters.sqlite3")
+
+
+class TestPostgresqlLetterClaims(LetterClaimsContract):
+    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
+        return postgresql_store(request.getfixturevalue("postgresql"))

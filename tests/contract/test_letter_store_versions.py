@@ -1,0 +1,180 @@
+"""How the letter store's database is opened: made, brought up to date, refused where it is not ours. In both kinds."""
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import create_engine, text
+
+from services.dead_letter.adapters.database import Database, open_database
+from services.dead_letter.adapters.migrations.versioning import VERSION_TABLE
+from services.dead_letter.adapters.schema import metadata
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.core.selection import Selection
+from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
+
+
+@contextmanager
+def opened(address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)) -> Iterator[Database]:
+    """Open a database for a block."""
+    database = open_database(address, make=make, patience=patience)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+class VersionsContract:
+    """The promises. A subclass gives the address of a database that is empty."""
+
+    @pytest.fixture
+    def address(self, request: pytest.FixtureRequest) -> str:
+        raise NotImplementedError
+
+    def test_an_empty_database_is_made_ready(self, address: str) -> None:
+        with opened(address) as database:
+            SqlLetterStore(database).keep([an_arrival()], NOW)
+
+    def test_what_was_kept_is_there_when_it_is_opened_again(self, address: str) -> None:
+        with opened(address) as database:
+            SqlLetterStore(database).keep([an_arrival()], NOW)
+        for make in (True, False):
+            with opened(address, make=make) as database:
+                stored = SqlLetterStore(database).get(identity(a_letter()))
+                assert stored is not None
+                assert stored.letter == a_letter()
+
+    def test_the_migrations_make_what_the_schema_says(self, address: str) -> None:
+        with opened(address) as database, database.reading() as connection:
+            sqlite_only = {} if database.dialect == "sqlite" else {"letters_in_replay_order"}
+            options = {"version_table": VERSION_TABLE, "include_object": lambda _, name, *__: name not in sqlite_only}
+            context = MigrationContext.configure(connection, opts=options)
+            assert compare_metadata(context, metadata) == []
+
+    def test_several_that_start_at_once_do_not_collide(self, address: str) -> None:
+        def start(row: int) -> None:
+            with opened(address) as database:
+                SqlLetterStore(database).keep([an_arrival(a_letter(row))], NOW)
+
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(start, range(6)))
+        with opened(address, make=False) as database:
+            assert SqlLetterStore(database).count(Selection()) == 6
+
+    def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(self, address: str) -> None:
+        with opened(address) as database, database.writing() as connection:
+            connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        for make in (True, False):
+            with pytest.raises(MisconfiguredError, match=r"version 9999, which a newer .* run that version"):
+                open_database(address, make=make)
+        engine = create_engine(address)
+        with engine.connect() as connection:
+            assert connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one() == "9999"
+        engine.dispose()
+
+    def test_somebody_elses_letters_are_refused(self, address: str) -> None:
+        engine = create_engine(address)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE letters (a text)"))
+        engine.dispose()
+        with pytest.raises(MisconfiguredError, match="no dead_letter service made"):
+            open_database(address)
+
+    def test_what_only_looks_makes_no_tables(self, address: str) -> None:
+        with pytest.raises(MisconfiguredError, match="start the service"):
+            open_database(address, make=False)
+        with opened(address):
+            pass
+
+
+class TestSqliteVersions(VersionsContract):
+    @pytest.fixture
+    def address(self, request: pytest.FixtureRequest) -> str:
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'letters.sqlite3'}"
+
+    def test_what_is_committed_is_on_the_disk(self, address: str) -> None:
+        with opened(address) as database, database.writing() as connection:
+            pragmas = {
+                name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            }
+        assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
+
+    def test_a_command_does_not_make_the_file(self, tmp_path: Path) -> None:
+        with pytest.raises(MisconfiguredError, match="there is no database"):
+            open_database(f"sqlite:///{tmp_path}/none.sqlite3", make=False)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_that_cannot_be_opened_is_a_mistake_in_the_settings(self, tmp_path: Path) -> None:
+        with pytest.raises(MisconfiguredError, match="unable to open database file"):
+            open_database(f"sqlite:///{tmp_path}/no/such/folder/letters.sqlite3")
+
+    def test_a_file_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "letters.sqlite3").write_text("no database at all, but a long enough text " * 50)
+        with pytest.raises(MisconfiguredError, match="not a database"):
+            open_database(f"sqlite:///{tmp_path}/letters.sqlite3")
+
+    def test_a_file_that_another_holds_for_too_long_is_busy(self, address: str) -> None:
+        with opened(address, patience=timedelta(milliseconds=50)) as database:
+            store = SqlLetterStore(database)
+            other = sqlite3.connect(address.removeprefix("sqlite:///"), isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            assert store.count(Selection()) == 0  # readers do not wait
+            with pytest.raises(TransientError, match="locked"):
+                store.keep([an_arrival()], NOW)
+            other.execute("ROLLBACK")
+            other.close()
+            store.keep([an_arrival()], NOW)
+            assert store.count(Selection()) == 1
+
+
+class TestPostgresqlVersions(VersionsContract):
+    @pytest.fixture
+    def address(self, request: pytest.FixtureRequest) -> str:
+        server: str = request.getfixturevalue("postgresql")
+        engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text("DROP DATABASE IF EXISTS versions WITH (FORCE)"))
+            connection.execute(text("CREATE DATABASE versions"))
+        engine.dispose()
+        return server.replace("/letters?", "/versions?")
+
+    def test_a_database_that_is_not_there_is_a_mistake_in_the_settings(self, address: str) -> None:
+        with pytest.raises(MisconfiguredError, match="does not exist"):
+            open_database(address.replace("/versions?", "/nowhere?"))
+
+    def test_a_server_that_does_not_answer_is_away(self, tmp_path: Path) -> None:
+        with pytest.raises(TransientError, match="away or busy"):
+            open_database(f"postgresql://u:secret@/letters?host={tmp_path}")
+
+    def test_a_connection_that_is_cut_is_made_anew(self, address: str) -> None:
+        with opened(address) as database:
+            store = SqlLetterStore(database)
+            store.keep([an_arrival()], NOW)
+            with pytest.raises(TransientError, match="away or busy"), database.writing() as connection:
+                connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            assert store.count(Selection()) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("", "not an address"),
+        ("letters.sqlite3", "not an address"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("mysql://u:secret@host/d", "not supported: mysql"),
+        ("oracle+oracledb://u:secret@host/d", "not supported: oracle"),
+    ],
+)
+def test_what_is_no_address_of_a_store_is_refused_without_its_password(address: str, told: str) -> None:
+    with pytest.raises(MisconfiguredError, match=told) as caught:
+        open_database(address)
+    assert "secret" not in str(caught.value)
