@@ -12,52 +12,16 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
-from google.protobuf import descriptor_pb2
 
-from tests.integration.stand_in import PROJECT, StandIn, Writing, get_write_stream
-from tests.row_messages import CHANGE, change, row_message
+from tests.integration.nested_rows import REPEATED, append, make
+from tests.integration.stand_in import PROJECT, StandIn, get_write_stream
 
 pytestmark = pytest.mark.integration
-
-_Field = descriptor_pb2.FieldDescriptorProto
-REPEATED = "repeated "
 
 
 @pytest.fixture
 def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
     return StandIn(bigquery_stand_in)
-
-
-def make(stand_in: StandIn, columns: str) -> None:
-    stand_in.run(f"CREATE TABLE t (k INT64, {columns}, PRIMARY KEY (k) NOT ENFORCED)")
-
-
-def message(fields: Mapping[str, Any]) -> descriptor_pb2.DescriptorProto:
-    """Return a row's descriptor: a field's type is a name, or a mapping for a nested message; "repeated " before it."""
-    row = row_message({"k": "int64", **CHANGE})
-    _add(row, fields, "Row")
-    return row
-
-
-def _add(parent: descriptor_pb2.DescriptorProto, fields: Mapping[str, Any], path: str) -> None:
-    for name, kind in fields.items():
-        repeated = name.startswith(REPEATED)
-        plain = name.removeprefix(REPEATED)
-        label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
-        field = parent.field.add(name=plain, number=len(parent.field) + 1, label=label)
-        if isinstance(kind, Mapping):
-            nested = parent.nested_type.add(name=f"M_{plain}")
-            _add(nested, kind, f"{path}.M_{plain}")
-            field.type, field.type_name = _Field.TYPE_MESSAGE, f".{path}.M_{plain}"
-        elif "." in kind:
-            field.type, field.type_name = _Field.TYPE_MESSAGE, f".{kind}"
-        else:
-            field.type = _Field.Type.Value(f"TYPE_{kind.upper()}")
-
-
-def append(stand_in: StandIn, fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Any:
-    with Writing(stand_in.grpc, stand_in.stream("t"), message(fields)) as writing:
-        return writing.append([change("UPSERT", "1", **row) for row in rows])
 
 
 class TestRecords:
@@ -341,127 +305,3 @@ class TestRanges:
             ("2020-01-01", "None"),
             ("2020-01-02", "None"),
         ]
-
-
-class TestLiterals:
-    @pytest.mark.parametrize(
-        ("expression", "value"),
-        [
-            ("BIGNUMERIC '1.5'", Decimal("1.5")),
-            ("CAST(-2 AS BIGNUMERIC)", Decimal(-2)),
-            ("BIGNUMERIC '1.50' = BIGNUMERIC '1.5'", True),
-            ("BIGNUMERIC '-3' < BIGNUMERIC '2'", True),
-            ("DATETIME '2024-01-02T03:04:05'", "2024-01-02 03:04:05"),
-            ("DATETIME_TRUNC(DATETIME '2024-01-02T03:04:05', DAY)", "2024-01-02 00:00:00"),
-            ("DATETIME_ADD(DATETIME '2024-01-31', INTERVAL 1 MONTH)", "2024-02-29 00:00:00"),
-            ("DATETIME(2024, 1, 2, 3, 4, 5)", "2024-01-02 03:04:05"),
-            ("DATETIME(TIMESTAMP '2024-01-02 03:04:05+00')", "2024-01-02 03:04:05"),
-            ("TIMESTAMP(DATETIME '2024-01-02 03:04:05')", "2024-01-02 03:04:05+00:00"),
-            ("DATETIME_TRUNC(DATETIME_ADD(DATETIME '2024-01-31', INTERVAL 1 MONTH), MONTH)", "2024-02-01 00:00:00"),
-            ("TIMESTAMP_TRUNC(TIMESTAMP(DATETIME '2024-01-02T03:04:05'), DAY)", "2024-01-02 00:00:00+00:00"),
-            ("TIMESTAMP_SECONDS(1)", "1970-01-01 00:00:01+00:00"),
-            ("DATETIME_DIFF(DATETIME '2024-01-02', DATETIME '2024-01-01', HOUR)", 24),
-            ("EXTRACT(HOUR FROM DATETIME '2024-01-02T03:04:05')", 3),
-            ("TIME '12:34:56.5'", time(12, 34, 56, 500_000)),
-            ("ST_ASTEXT(ST_GEOGFROMTEXT('point(1 2)'))", "POINT(1 2)"),
-            ('ST_GEOGFROMGEOJSON(\'{"type": "Point", "coordinates": [1, 2]}\')', "POINT(1 2)"),
-            ("RANGE(DATE '2024-01-01', NULL)", {"start": date(2024, 1, 1), "end": None}),
-            ("RANGE_END(RANGE<DATETIME> '[2024-01-01, 2024-01-02)')", "2024-01-02 00:00:00"),
-            ("STRUCT(1 AS a, [STRUCT('x' AS b)] AS c)", {"a": 1, "c": [{"b": "x"}]}),
-            ("[JSON '1'][OFFSET(0)]", 1),
-            ("STRING_AGG(['a', 'b'][OFFSET(n)] || ['a', 'b'][ORDINAL(n + 1)]) FROM UNNEST([0, 1]) AS n", "aa,bb"),
-            ("[5, 6, 7][SAFE_OFFSET(n)] FROM UNNEST([2]) AS n", 7),
-            ("CAST('1.5' || '0' AS BIGNUMERIC)", Decimal("1.5")),
-            ("CAST(1 / 4 AS BIGNUMERIC)", Decimal("0.25")),
-            ("SAFE_CAST(x AS BIGNUMERIC) FROM UNNEST(['NaN']) AS x", None),
-            ("SAFE_CAST(x AS BIGNUMERIC) FROM UNNEST(['1e-39']) AS x", Decimal(0)),
-            ("SAFE_CAST('x' AS BIGNUMERIC)", None),
-            ("SAFE_CAST('2024-02-30' AS DATETIME)", None),
-            ("SAFE_CAST('1' AS BIGNUMERIC)", Decimal(1)),
-            ("CAST(DATETIME '2024-01-02 03:04:05' AS STRING)", "2024-01-02 03:04:05"),
-            ("CAST(DATE '2024-01-02' AS STRING)", "2024-01-02"),
-        ],
-    )
-    def test_a_value_in_a_statement(self, stand_in: StandIn, expression: str, value: Any) -> None:
-        [(read,)] = stand_in.run(f"SELECT {expression}")
-        assert (str(read) if isinstance(read, datetime) else read) == value
-
-    @pytest.mark.parametrize(
-        "interval",
-        [
-            "INTERVAL '1-2 3 4:5:6.5' YEAR TO SECOND",
-            "CAST('1-2 3 4:5:6.5' AS INTERVAL)",
-            "INTERVAL '14 3' MONTH TO DAY + INTERVAL '4:5:6.5' HOUR TO SECOND",
-        ],
-    )
-    def test_an_interval(self, stand_in: StandIn, interval: str) -> None:
-        [(read,)] = stand_in.run(f"SELECT {interval}")
-        parts = (read.years, read.months, read.days, read.hours, read.minutes, read.seconds, read.microseconds)
-        assert parts == (1, 2, 3, 4, 5, 6, 500_000)
-
-    @pytest.mark.parametrize(
-        "expression",
-        [
-            "DATETIME '2024-02-30'",
-            "DATETIME '2024-01-01 00:00:00+01'",
-            "TIME '25:00:00'",
-            "BIGNUMERIC 'x'",
-            "RANGE<DATE> '[2024-01-02, 2024-01-01)'",
-            "RANGE<DATE> '2024-01-02'",
-            "INTERVAL '1' YEAR TO MONTH",
-            "ST_GEOGFROMTEXT('POINT(1)')",
-            "BIGNUMERIC '1' + BIGNUMERIC '1'",
-            "BIGNUMERIC '1' = 1",
-            "CAST('x' || '' AS BIGNUMERIC)",
-            "CAST(BIGNUMERIC '1' AS STRING)",
-            "CAST(STRUCT(1 AS a) AS STRING)",
-            "CAST([1] AS STRING)",
-        ],
-    )
-    def test_what_is_none_or_not_served_is_refused(self, stand_in: StandIn, expression: str) -> None:
-        with pytest.raises(exceptions.BadRequest):
-            stand_in.run(f"SELECT {expression}")
-
-    def test_query_parameters(self, stand_in: StandIn) -> None:
-        moment = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC).replace(tzinfo=None)
-        asked: list[Any] = [("DATETIME", moment), ("TIME", time(1, 2, 3)), ("BIGNUMERIC", Decimal("1.5"))]
-        parameters = [bigquery.ScalarQueryParameter(None, kind, value) for kind, value in asked]
-
-        assert stand_in.run("SELECT ?, ?, ?", query_parameters=parameters) == [tuple(value for _, value in asked)]
-
-
-def test_a_view_has_the_types_of_its_query(stand_in: StandIn) -> None:
-    make(stand_in, "s STRUCT<d DATETIME, j JSON>, g GEOGRAPHY, b BIGNUMERIC, r RANGE<TIMESTAMP>, i INTERVAL")
-    stand_in.run(f"CREATE VIEW v AS SELECT s, g, b, r, i, s.d FROM `{PROJECT}.{stand_in.dataset}.t`")
-
-    table, view = (stand_in.client.get_table(f"{stand_in.dataset}.{name}") for name in ("t", "v"))
-
-    assert [field.field_type for field in view.schema] == [
-        "RECORD",
-        "GEOGRAPHY",
-        "BIGNUMERIC",
-        "RANGE",
-        "INTERVAL",
-        "DATETIME",
-    ]
-    assert view.schema[0].fields == table.schema[1].fields
-
-
-def test_a_table_is_partitioned_by_a_datetime_and_keeps_its_bounds(stand_in: StandIn) -> None:
-    """ "Introduction to the Storage Write API", section "Time-unit column partitioning"."""
-    stand_in.run("CREATE TABLE t (k INT64, d DATETIME) PARTITION BY DATETIME_TRUNC(d, DAY)")
-    fields = {"k": "int64", "d": "string"}
-    today = f"{datetime.now(UTC):%Y-%m-%d} 12:00:00"
-
-    answer = stand_in.append("t", fields, [{"k": 1, "d": today}, {"k": 2, "d": "2013-01-01"}])
-    assert [error.index for error in answer.row_errors] == [1]
-    assert not stand_in.append("t", fields, [{"k": 1, "d": today}]).HasField("error")
-
-
-def test_keys_of_the_new_types_find_their_rows(stand_in: StandIn) -> None:
-    stand_in.run("CREATE TABLE t (b BIGNUMERIC, d DATETIME, g GEOGRAPHY, v INT64, PRIMARY KEY (b, d, g) NOT ENFORCED)")
-    fields = {"b": "string", "d": "string", "g": "string", "v": "int64", **CHANGE}
-    stand_in.append("t", fields, [change("UPSERT", "1", b="1.50", d="2024-01-01", g="POINT(1 2)", v=1)])
-    stand_in.append("t", fields, [change("UPSERT", "2", b="1.5", d="2024-1-1 0:0:0", g="point (1.0 2)", v=2)])
-
-    assert stand_in.run("SELECT v FROM t") == [(2,)]

@@ -1,16 +1,11 @@
 """The change stream as the reader sees it, from the front before the real emulator: records, positions, breaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import aclosing
 
-import grpc
 import pytest
 
-from services.bigtable_reader.adapters import change_stream
 from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
-from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.core.records import (
     ALL_KEYS,
     Aggregated,
@@ -23,106 +18,35 @@ from services.bigtable_reader.core.records import (
     KeyRange,
     Microseconds,
     Position,
-    RangeToken,
     SetCell,
-    StreamQuery,
     StreamRecord,
 )
-from services.bigtable_reader.ports import PositionLostError
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import TransientError
 from tests.integration.bigtable_front import (
     CLUSTER,
-    INSTANCE,
     Front,
-    FrontTable,
     add_to_cell,
     delete_column,
     delete_family,
     delete_row,
     set_cell,
 )
+from tests.integration.bigtable_streams import (
+    LARGE,
+    PATIENCE,
+    after,
+    at,
+    changes,
+    opened,
+    query,
+    read_until,
+    run,
+    to_the_end,
+)
+from tests.integration.bigtable_streams import front as front  # noqa: PLC0414  a fixture
+from tests.integration.bigtable_streams import whole_again as whole_again  # noqa: PLC0414  a fixture
 
 pytestmark = pytest.mark.integration
-
-HEARTBEAT = 100  # milliseconds
-PATIENCE = 30.0
-LARGE = 1_000_000
-
-T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    with Front(bigtable_front) as front:
-        yield front
-
-
-@pytest.fixture
-def whole_again(front: Front) -> Iterator[Front]:
-    """Return the front; how it serves streams, and what goes wrong, ends with the test."""
-    yield front
-    front.control.serve_streams(
-        held=False, seconds_per_change=0.0, value_bytes=LARGE, message_bytes=LARGE, message_chunks=1_000
-    )
-    front.control.clear_faults()
-
-
-@asynccontextmanager
-async def opened(
-    table: FrontTable, profile: str = "", *, keep_values: bool = True
-) -> AsyncIterator[BigtableChangeStream]:
-    channels = Channels(table.front.address)
-    try:
-        yield BigtableChangeStream(
-            channels, Table(INSTANCE, table.name.rpartition("/")[2], profile), keep_values=keep_values
-        )
-    finally:
-        await channels.close()
-
-
-def at(start: int) -> Position:
-    return Position(start=Microseconds(start))
-
-
-def after(token: str, key_range: KeyRange = ALL_KEYS) -> Position:
-    return Position((RangeToken(key_range, token),))
-
-
-def query(position: Position, key_range: KeyRange = ALL_KEYS, end: int | None = None) -> StreamQuery:
-    return StreamQuery(key_range, position, None if end is None else Microseconds(end), HEARTBEAT)
-
-
-async def read_until(
-    stream: BigtableChangeStream, asked: StreamQuery, enough: Callable[[Sequence[StreamRecord]], bool]
-) -> list[StreamRecord]:
-    found: list[StreamRecord] = []
-    async with asyncio.timeout(PATIENCE), aclosing(stream.read(asked)) as records:
-        async for record in records:
-            found.append(record)
-            if enough(found):
-                break
-    return found
-
-
-def to_the_end(table: FrontTable, *, keep_values: bool = True) -> list[DataChange]:
-    """Return every change that there is by now, of a table of one partition."""
-
-    async def read() -> list[StreamRecord]:
-        async with opened(table, keep_values=keep_values) as stream:
-            end = table.front.control.describe(table.name).now
-            return await read_until(stream, query(at(table.since), end=end), lambda _found: False)
-
-    *records, last = run(read())
-    assert last == CloseStream(0, last.message if isinstance(last, CloseStream) else "")
-    return [record for record in records if isinstance(record, DataChange)]
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(coroutine)
-
-
-def changes(found: Sequence[StreamRecord]) -> list[DataChange]:
-    return [record for record in found if isinstance(record, DataChange)]
 
 
 def test_every_kind_of_entry_is_told_and_garbage_collection_is_told_apart(front: Front) -> None:
@@ -312,133 +236,6 @@ def test_a_stream_that_breaks_off_within_a_change_is_read_on_without_loss_or_rep
         return found
 
     assert [change.entries for change in run(scenario())] == [change.entries for change in whole]
-
-
-async def _first(table: FrontTable, asked: StreamQuery, profile: str = "") -> StreamRecord:
-    async with opened(table, profile) as stream:
-        return (await read_until(stream, asked, bool))[0]
-
-
-def test_a_position_that_is_not_kept_any_more_stops_with_the_choices(front: Front) -> None:
-    table = front.table("f")
-    table.write(b"k", set_cell("f", b"q", b"v", 0))
-    (change,) = to_the_end(table)
-    table.write(b"k", set_cell("f", b"q", b"w", 0))
-    front.control.trim(table.name)
-
-    for position in (after(change.token), at(table.since - 10_000_000), after("not a token of anyone's")):
-        with pytest.raises(PositionLostError, match=r"The choices: \(1\)"):
-            run(_first(table, query(position)))
-
-
-def test_a_start_in_the_future_is_refused_with_the_choices(front: Front) -> None:
-    table = front.table("f")
-
-    with pytest.raises(PositionLostError, match="not in the future"):
-        run(_first(table, query(at(front.control.describe(table.name).now + 3_600_000_000))))
-
-
-def test_tokens_that_do_not_cover_the_range_are_a_lost_position(front: Front) -> None:
-    table = front.table("f", splits=[b"p"])
-    left = KeyRange(b"", b"p")
-    beat = run(_first(table, query(at(table.since), left)))
-    assert isinstance(beat, Heartbeat)
-
-    with pytest.raises(PositionLostError):
-        run(_first(table, query(after(beat.token, left), ALL_KEYS)))
-
-
-def test_a_table_without_a_stream_is_refused_with_how_to_enable_it(front: Front) -> None:
-    table = front.table("f", retention=None)
-    for call in (lambda: _first(table, query(at(1))), lambda: _partitions(table)):
-        with pytest.raises(MisconfiguredError, match="--change-stream-retention-period=7d") as raised:
-            run(call())
-        assert not isinstance(raised.value, PositionLostError)
-
-
-async def _partitions(table: FrontTable, profile: str = "") -> Sequence[KeyRange]:
-    async with opened(table, profile) as stream:
-        return await stream.initial_partitions()
-
-
-def test_a_profile_of_many_clusters_is_refused_with_how_to_make_another(front: Front) -> None:
-    table = front.table("f")
-    front.instances.create_app_profile(
-        {
-            "parent": INSTANCE,
-            "app_profile_id": f"any-{table.name[-8:]}",
-            "app_profile": {"multi_cluster_routing_use_any": {}},
-        }
-    )
-    for call in (
-        lambda: _first(table, query(at(table.since)), f"any-{table.name[-8:]}"),
-        lambda: _partitions(table, f"any-{table.name[-8:]}"),
-    ):
-        with pytest.raises(MisconfiguredError, match=r"app-profiles create .*--route-to=") as raised:
-            run(call())
-        assert not isinstance(raised.value, PositionLostError)
-
-
-@pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION"])
-@pytest.mark.parametrize(
-    ("message", "cure"),
-    [
-        ("The app profile must use single-cluster routing", r"app-profiles create .*--route-to="),
-        ("Change stream is not enabled on the table", "--change-stream-retention-period=7d"),
-    ],
-)
-def test_a_profile_or_a_stream_that_is_refused_is_no_lost_position_whatever_the_code(
-    whole_again: Front, status: str, message: str, cure: str
-) -> None:
-    table = whole_again.table("f")
-    whole_again.control.add_fault(
-        method="ReadChangeStream", status=status, message=message, containing=table.name.encode()
-    )
-
-    with pytest.raises(MisconfiguredError, match=cure) as raised:
-        run(_first(table, query(at(table.since))))
-    assert not isinstance(raised.value, PositionLostError)
-
-
-@pytest.mark.parametrize(
-    ("status", "cure"),
-    [
-        ("PERMISSION_DENIED", "roles/bigtable.reader"),
-        ("NOT_FOUND", "there is no table .*t-"),
-        ("UNIMPLEMENTED", "an emulator needs a front"),
-    ],
-)
-def test_what_someone_has_to_act_on_names_the_cure(whole_again: Front, status: str, cure: str) -> None:
-    table = whole_again.table("f")
-    for method in ("ReadChangeStream", "GenerateInitialChangeStreamPartitions"):
-        whole_again.control.add_fault(method=method, status=status, containing=table.name.encode())
-
-    for call in (lambda: _first(table, query(at(table.since))), lambda: _partitions(table)):
-        with pytest.raises(MisconfiguredError, match=cure):
-            run(call())
-
-
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNKNOWN"])
-def test_what_may_work_again_is_transient(whole_again: Front, code: str) -> None:
-    assert code in grpc.StatusCode.__members__
-    table = whole_again.table("f")
-    for method in ("ReadChangeStream", "GenerateInitialChangeStreamPartitions"):
-        whole_again.control.add_fault(method=method, status=code, containing=table.name.encode())
-
-    for call in (lambda: _first(table, query(at(table.since))), lambda: _partitions(table)):
-        with pytest.raises(TransientError, match=code):
-            run(call())
-
-
-def test_a_stream_that_says_nothing_for_three_heartbeats_is_given_up(
-    whole_again: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.1)
-    table = whole_again.table("f")
-    whole_again.control.add_fault(method="ReadChangeStream", action="stall", containing=table.name.encode())
-
-    with pytest.raises(TransientError, match="no record and no heartbeat in time"):
-        run(_first(table, query(at(table.since))))
 
 
 def test_garbage_collection_is_told_without_a_cluster(front: Front) -> None:
