@@ -1,0 +1,117 @@
+"""The dead-letter service: what could not be applied, from its subscription into the store, where it waits for people.
+
+`python -m services.dead_letter`, or `run`, collects. Exits 0 when asked to stop, 1 when something failed that a restart
+may mend, 2 when nothing will work until someone acts; the log says what.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from services.dead_letter.adapters.database import Database, open_database
+from services.dead_letter.adapters.inbox import PubsubInbox
+from services.dead_letter.adapters.lock import collector_lock
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.collector import Collector
+from services.dead_letter.metrics import CollectorMetrics
+from services.dead_letter.settings import Settings
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel, stoppable_channel
+from shared.pubsub.names import subscription_path, topic_path
+from shared.pubsub.topology import check_letters_subscription
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health, serving_health
+from shared.runtime.retries import retrying
+from shared.runtime.service import run_as, started, stopped
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop, stop_on_signals, unless_stopped
+
+_NAME: Final = "dead_letter"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the service, or a command beside it; return the exit code."""
+    return run_as(_NAME, lambda: command(arguments))
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run what the command line names; return its exit code."""
+    match arguments:
+        case [] | ["run"]:
+            return service()
+        case _:
+            raise MisconfiguredError("usage: python -m services.dead_letter [run]")
+
+
+def service() -> int:
+    """Run the service as the environment says; return the exit code."""
+    settings = read_settings(Settings, os.environ)
+    started(_NAME, settings.log_level, settings.shown())
+    serve(settings)
+    stopped()
+    return 0
+
+
+def serve(settings: Settings) -> None:
+    """Collect, with the health and the metrics served beside it, until asked to stop."""
+    health, registry, clock = Health(), CollectorRegistry(), SystemClock()
+    metrics = CollectorMetrics(registry, clock)
+    with (
+        stop_on_signals() as stop,
+        serving_health(health, registry, settings.host, settings.port, metrics.document),
+        unless_stopped(stop),
+        collector_lock(settings.database).held(),
+        opened(settings, health, stop) as database,
+    ):
+        check_start(settings, stop)
+        with inbox(settings, stop) as letters:
+            store = SqlLetterStore(database)
+            Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
+
+
+@contextmanager
+def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[Database]:
+    """Open the store for the block, made or brought up to date where that is needed; wait for one that is away."""
+    database = None
+    for attempt in retrying(stop):
+        with attempt:
+            health.progressed()
+            database = open_database(settings.database)
+    assert database is not None
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def check_start(settings: Settings, stop: Stop) -> None:
+    """Refuse a subscription that would lose letters, or that is none of theirs."""
+    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
+        check_letters_subscription(
+            channel,
+            subscription_path(settings.project, settings.dead_letter_subscription),
+            settings.keep_messages_for,
+            stop,
+            None if settings.topic is None else topic_path(settings.project, settings.topic),
+        )
+
+
+@contextmanager
+def inbox(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
+    """Open the subscription for the block; in the end, what it holds is given back."""
+    subscription = subscription_path(settings.project, settings.dead_letter_subscription)
+    with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
+        letters = PubsubInbox(channel, subscription, messages=settings.pull_messages, bytes_held=settings.pull_bytes)
+        for attempt in retrying(stop):
+            with attempt:
+                ack_deadline = letters.ack_deadline()
+        with letters.keeping(ack_deadline):
+            yield letters
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
