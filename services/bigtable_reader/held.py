@@ -29,7 +29,7 @@ class Options:
     recheck: timedelta = timedelta(minutes=2)
     """How often the topic's subscriptions are looked at again."""
     look: timedelta = timedelta(minutes=1)
-    """How often the table's families are looked at again."""
+    """How often is looked again at what the stream never tells of the table."""
     stalls: timedelta = timedelta(minutes=5)
     """How long the low watermark stands still before that is said."""
 

@@ -50,6 +50,9 @@ class ReaderMetrics:
         self._families = Counter(
             "millrace_reader_family_changes", "Times that families were added or dropped", registry=registry
         )
+        self._retention = Gauge(
+            "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+        )
         self._loses = Gauge(
             "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
         )
@@ -90,6 +93,10 @@ class ReaderMetrics:
     def families_changed(self) -> None:
         """Count that families were added or dropped."""
         self._families.inc()
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Show for how long the change stream keeps what is not read yet."""
+        self._retention.set(retention.total_seconds())
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""

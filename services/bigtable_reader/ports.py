@@ -108,7 +108,10 @@ class PartitionStore(Protocol):
         """Return what was last seen of the source table, by any reader; None where nothing was. TransientError."""
 
     async def remember(self, seen: Seen) -> None:
-        """Keep it for the next reader; of a stream that is not known nothing is kept. TransientError."""
+        """Keep it for the next reader; of a stream that is not known nothing is kept. TransientError.
+
+        What is read from a time from now on is within the retention that was seen.
+        """
 
     async def leave(self) -> None:
         """Be counted among the readers no more."""
@@ -171,11 +174,8 @@ class Subscriptions(Protocol):
 class Catalog(Protocol):
     """What the instance says of the table."""
 
-    async def families(self) -> Collection[str]:
-        """Return the table's column families; MisconfiguredError where its stream is not there any more."""
-
-    async def clusters(self) -> Collection[str]:
-        """Return the clusters that the table is replicated to; none where that is not told."""
+    async def seen(self) -> Seen:
+        """Return what its change stream never tells. TransientError; MisconfiguredError where it has none any more."""
 
 
 class Clock(Protocol):
@@ -205,6 +205,9 @@ class Metrics(Protocol):
 
     def families_changed(self) -> None:
         """Show that families were added or dropped, which no record tells."""
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Show for how long the change stream keeps what is not read yet."""
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""

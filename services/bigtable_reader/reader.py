@@ -17,7 +17,6 @@ import structlog
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.partitions import Piece, PieceId, Progress, Survey
 from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
-from services.bigtable_reader.family_watch import FamilyWatch
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.partition_reader import PartitionReader
 from services.bigtable_reader.ports import (
@@ -34,6 +33,7 @@ from services.bigtable_reader.ports import (
 from services.bigtable_reader.read_back import ReadBack
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.stall_watch import StallWatch, shown
+from services.bigtable_reader.table_watch import TableWatch
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
@@ -80,7 +80,7 @@ class Reader:
         self._metrics = metrics
         self._health = health
         self._options = options
-        self._families = FamilyWatch(catalog, store, metrics, options.look, self._learn)
+        self._table = TableWatch(catalog, store, metrics, options.look, self._learn)
         set_aside = SettingAside(letters, clock)
         self._read_back = None
         if outputs.images is not None:
@@ -141,7 +141,7 @@ class Reader:
         keepers = [
             asyncio.create_task(self._keep_leases(), name="leases"),
             asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
-            asyncio.create_task(self._families.keep_looking(), name="families"),
+            asyncio.create_task(self._table.keep_looking(), name="table"),
         ]
         for keeper in keepers:
             keeper.add_done_callback(self._on_task_over)
@@ -171,6 +171,7 @@ class Reader:
     async def _supervise(self) -> None:
         for header in self._outputs.headers:
             await self._announce(header)
+        await retried(self._stop, self._table.look)
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()

@@ -91,7 +91,7 @@ class Settings:
         least=timedelta(seconds=1),
     )
     check_families_every: timedelta = setting(
-        "how often the table's families are looked at again",
+        "how often is looked again at what the stream never tells: families, clusters, retention, routing",
         default=timedelta(minutes=1),
         least=timedelta(seconds=1),
     )

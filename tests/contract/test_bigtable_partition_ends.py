@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from services.bigtable_reader.core.records import Microseconds, Position
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import Patience
 from services.bigtable_reader.ports import PositionLostError
 from tests.contract.bigtable_partitions import (
@@ -204,6 +205,24 @@ class PartitionEndsContract(Promises):
             with pytest.raises(PositionLostError):
                 await one.tend()
             assert await pieces(one) == ["-b:-b", "b-:"]
+
+        self.run(promise)
+
+    def test_a_retention_that_was_seen_to_be_shorter_holds_from_then_on(self) -> None:
+        async def promise(stores: Stores) -> None:
+            one = stores.open("one", patience=NO_PATIENCE)
+            long_ago = Microseconds((await one.survey()).now - 2 * 24 * 60 * MINUTE)
+            await one.begin([span("-")], long_ago)
+            (held,) = await take(one, "a")
+            await one.close(reached(held), [child("-b")])
+            await one.survey()
+            await one.remember(Seen(frozenset({"f"}), frozenset(), retention=86_400))
+            with pytest.raises(PositionLostError):
+                await one.tend()
+            await one.remember(Seen(frozenset({"f"}), frozenset(), retention=7 * 86_400))
+            await one.survey()
+            await one.tend()
+            assert await pieces(one) == ["-b:-b", "b-:@"]
 
         self.run(promise)
 

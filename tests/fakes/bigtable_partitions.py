@@ -263,6 +263,8 @@ class FakePartitionStore:
 
     async def remember(self, seen: Seen) -> None:
         """Keep it for the next reader."""
+        if seen.retention is not None:
+            self._retention = int(seen.retention * 1_000_000)
         await self._step()
         if self.table.topology is not None:
             self.table.seen = seen

@@ -1,7 +1,7 @@
 """In-memory ports of the Bigtable reader: one reader's way to `bigtable_table.py`'s world, which outlives it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -18,6 +18,7 @@ from services.bigtable_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.ports import PositionLostError, ReadRows
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
@@ -192,19 +193,14 @@ class FakePublisher:
 
 
 class FakeCatalog:
-    """A table's families, and its clusters."""
+    """What there is to see of a table."""
 
     def __init__(self, *families: str) -> None:
-        self.found = set(families)
-        self.found_clusters = {"c1"}
+        self.found = Seen(frozenset(families), frozenset({"c1"}), 7 * 86_400, "c1")
 
-    async def families(self) -> Collection[str]:
-        """Return the table's column families."""
-        return set(self.found)
-
-    async def clusters(self) -> Collection[str]:
-        """Return the clusters that the table is replicated to."""
-        return set(self.found_clusters)
+    async def seen(self) -> Seen:
+        """Return what its change stream never tells."""
+        return self.found
 
 
 class FakeLetters:
@@ -231,6 +227,7 @@ class FakeMetrics:
     merged: int = 0
     reconciled: int = 0
     family_changes: int = 0
+    retention: timedelta | None = None
     losing: bool = False
     survey: Survey | None = None
     low_watermark: Microseconds | None = None
@@ -264,6 +261,10 @@ class FakeMetrics:
     def families_changed(self) -> None:
         """Count that families were added or dropped."""
         self.family_changes += 1
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Remember for how long the change stream keeps what is not read yet."""
+        self.retention = retention
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
+from services.bigtable_reader.core.seen import Seen
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.findings import Finding, Level
@@ -198,21 +200,28 @@ def test_rights_that_are_missing_name_the_role(front: Front) -> None:
     assert all("roles/bigtable.reader" in cure for _level, _detail, cure in found)
 
 
-def test_the_catalog_sees_families_come_and_go_and_the_end_of_the_stream(front: Front) -> None:
-    table = front.table("f", "g")
+def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: Front) -> None:
+    table = front.table("f", "g", retention=timedelta(days=2))
 
-    async def families() -> frozenset[str]:
+    async def seen() -> Seen:
         channels = Channels(front.address)
         try:
-            return await BigtableCatalog(channels, Table(INSTANCE, table.name.rpartition("/")[2])).families()
+            return await BigtableCatalog(channels, Table(INSTANCE, table.name.rpartition("/")[2])).seen()
         finally:
             await channels.close()
 
-    assert asyncio.run(families()) == {"f", "g"}
+    first = asyncio.run(seen())
+    assert first == Seen(frozenset({"f", "g"}), first.clusters, 2 * 86_400.0, CLUSTER)
     front.tables.modify_column_families(
         {"name": table.name, "modifications": [{"id": "g", "drop": True}, {"id": "h", "create": {}}]}
     )
-    assert asyncio.run(families()) == {"f", "h"}
+    retention = {"name": table.name, "change_stream_config": {"retention_period": timedelta(days=1)}}
+    front.tables.update_table({"table": retention, "update_mask": {"paths": ["change_stream_config"]}})
+    fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
+    try:
+        assert asyncio.run(seen()) == replace(first, families=frozenset({"f", "h"}), retention=86_400, routed_to=None)
+    finally:
+        front.control.clear_faults(fault)
     front.tables.update_table({"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}})
     with pytest.raises(MisconfiguredError, match="no change stream any more"):
-        asyncio.run(families())
+        asyncio.run(seen())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.cloud.bigtable_admin_v2 import types as admin_types
 
 from deploy.local.processes import Process, Processes
 from shared.contracts.change_batch import decode_batch
@@ -22,7 +23,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
-from tests.integration.bigtable_front import INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
+from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.wire import wire
@@ -233,6 +234,47 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
     for row_key, sequence, row in pipeline.arrived[arrived:]:
         assert (row_key, late in row) == (b"row", True)
         assert sequence < newest[0]
+
+
+def test_a_shorter_retention_is_said_and_a_profile_that_routes_elsewhere_stops_the_reader(pipeline: Pipeline) -> None:
+    front, profile = pipeline.table.front, f"moving-{uuid.uuid4().hex[:8]}"
+    front.control.add_cluster(INSTANCE, "front-c2")
+
+    def routing_to(cluster: str) -> admin_types.AppProfile:
+        return admin_types.AppProfile(
+            name=f"{INSTANCE}/appProfiles/{profile}",
+            single_cluster_routing={"cluster_id": cluster, "allow_transactional_writes": True},
+        )
+
+    def route_to(cluster: str) -> None:
+        request = {"app_profile": routing_to(cluster), "update_mask": {"paths": ["single_cluster_routing"]}}
+        front.instances.update_app_profile(request).result()  # type: ignore[no-untyped-call]
+
+    keep = {"name": pipeline.table.name, "change_stream_config": {"retention_period": timedelta(days=7)}}
+    front.tables.update_table({"table": keep, "update_mask": {"paths": ["change_stream_config"]}})
+    front.instances.create_app_profile(
+        {"parent": INSTANCE, "app_profile_id": profile, "app_profile": routing_to(CLUSTER)}
+    )
+    read = {"APP_PROFILE": profile, "CHECK_FAMILIES_EVERY": "1s"}
+    reader = pipeline.start(**read)
+    pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
+    pipeline.wait_until_equal("f", "g")
+    keep["change_stream_config"] = {"retention_period": timedelta(days=2)}
+    front.tables.update_table({"table": keep, "update_mask": {"paths": ["change_stream_config"]}})
+    pipeline.processes.wait_until(lambda: '"retention_shortened"' in reader.output() or None, "the warning", PATIENCE)
+
+    route_to("front-c2")
+    assert reader.wait(PATIENCE) == MISCONFIGURED, reader.obituary()
+    again = pipeline.launch(**read)
+    assert again.wait(STARTS) == MISCONFIGURED, again.obituary()
+    for refused in (reader, again):
+        assert f"--route-to={CLUSTER}" in refused.output()
+        assert '"partition_claimed"' not in again.output()
+        refused.end()
+    route_to(CLUSTER)
+    pipeline.table.write(b"row", set_cell("f", b"q", b"w"))
+    pipeline.start(**read)
+    pipeline.wait_until_equal("f", "g")
 
 
 def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
+import structlog
 from google.cloud.bigtable_admin_v2.types import AppProfile as AdminAppProfile
 from google.cloud.bigtable_admin_v2.types import GetAppProfileRequest, GetTableRequest
 from google.cloud.bigtable_admin_v2.types import Table as AdminTable
 
 from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Table
 from services.bigtable_reader.adapters.errors import bigtable_errors
+from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.core.seen import ANY, Seen
 from shared.contracts.errors import MisconfiguredError
 
 _GET_TABLE: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/GetTable"
@@ -46,16 +49,22 @@ class BigtableCatalog:
         self._channels = channels
         self._table = table
 
-    async def families(self) -> frozenset[str]:
-        """Return the table's column families; MisconfiguredError where it is gone, or its change stream is."""
+    async def seen(self) -> Seen:
+        """Return what the change stream never tells; MisconfiguredError where the table is gone, or its stream is."""
         look = await self.look()
         if look.retention is None:
-            raise MisconfiguredError(f"table {self._table.id} has no change stream any more\n{enabling(self._table)}")
-        return look.families
-
-    async def clusters(self) -> frozenset[str]:
-        """Return the clusters that the table is replicated to; none where that is not told."""
-        return (await self.look()).clusters
+            raise MisconfiguredError(
+                f"table {self._table.id} has no change stream any more: what changes meanwhile is in no record, and "
+                f"positions are of the stream that is gone, also when it has one again. {ANEW_BEHIND_A_HOLE}\n"
+                f"{enabling(self._table)}"
+            )
+        try:
+            routed_to = (await self.profile()).cluster or ANY
+        except MisconfiguredError as error:
+            # Whether it may be looked at was said at the start. One that is gone shows at the next call.
+            structlog.get_logger().debug("app_profile_not_seen", error=str(error))
+            routed_to = None
+        return Seen(look.families, look.clusters, look.retention.total_seconds(), routed_to)
 
     async def look(self) -> TableLook:
         """Return what the table is like. TransientError, MisconfiguredError."""

@@ -4,7 +4,7 @@ The table is in Bigtable, serves any number of change streams, and has three kin
 
     <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
                                shape:about     JSON: the format, the source table, the life, when it began
-                               shape:seen      JSON: families and clusters of the source table at the last look
+                               shape:seen      JSON: what the source table was like at the last look
                                piece:<id>      JSON: a piece; the cell's time is when it came to be
     <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
                                partition:saved JSON: owner, position, low watermark, ceiling; how it ended

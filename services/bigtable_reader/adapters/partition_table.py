@@ -208,7 +208,9 @@ class BigtablePartitionStore:
         return await self._rows.seen()
 
     async def remember(self, seen: Seen) -> None:
-        """Keep it for the next reader."""
+        """Keep it for the next reader; what is read from a time from now on is within the retention that was seen."""
+        if seen.retention is not None:
+            self._retention = int(seen.retention * 1_000_000)
         found = await self._pieces.find()
         if found is not None and not await self._rows.write_seen(found, seen):
             raise TransientError("the pieces were changed while something was written beside them")

@@ -1,16 +1,18 @@
-"""What no record tells: families and clusters that come and go are noticed by looking, and said with the cure."""
+"""What no record tells is noticed by looking, and said with the cure: families, clusters, retention, routing."""
 
 import asyncio
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.records import ALL_KEYS
-from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.family_watch import FamilyWatch
-from shared.contracts.errors import TransientError
+from services.bigtable_reader.core.seen import ANY, Seen
+from services.bigtable_reader.table_watch import TableWatch
+from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
@@ -24,13 +26,17 @@ class Looking(FakeCatalog):
         self._looks = iter(looks)
         self.over = asyncio.Event()
 
-    async def families(self) -> Collection[str]:
+    async def seen(self) -> Seen:
         look = next(self._looks, None)
         if look is None:
             self.over.set()
         else:
             look(self)
-        return await super().families()
+        return await super().seen()
+
+    def change(self, **what: Any) -> None:
+        """Let something be otherwise."""
+        self.found = replace(self.found, **what)
 
 
 def watched(
@@ -47,12 +53,16 @@ def watched(
         table = kept or PartitionTable(VirtualClock().now)
         store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         await store.begin([ALL_KEYS], EPOCH)
-        watch = FamilyWatch(catalog, store, FakeMetrics(), timedelta(milliseconds=1), learn)
+        watch = TableWatch(catalog, store, FakeMetrics(), timedelta(milliseconds=1), learn)
         task = asyncio.create_task(watch.keep_looking())
+        over = asyncio.create_task(catalog.over.wait())
         async with asyncio.timeout(30):
-            await catalog.over.wait()
+            await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        over.cancel()
+        (ended, _over) = await asyncio.gather(task, over, return_exceptions=True)
+        if isinstance(ended, Exception):
+            raise ended
 
     with capture_logs() as said:
         asyncio.run(watching())
@@ -69,7 +79,7 @@ def test_what_stays_as_it_is_is_not_mentioned() -> None:
 
 def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_cure() -> None:
     def changed(catalog: Looking) -> None:
-        catalog.found = {"g", "h"}
+        catalog.change(families=frozenset({"g", "h"}))
 
     said, learnt = watched(nothing, changed, nothing)
 
@@ -83,10 +93,10 @@ def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_cure()
 
 def test_a_cluster_that_comes_or_goes_is_said_with_what_follows_from_it() -> None:
     def added(catalog: Looking) -> None:
-        catalog.found_clusters = {"c1", "c2"}
+        catalog.change(clusters=frozenset({"c1", "c2"}))
 
     def dropped(catalog: Looking) -> None:
-        catalog.found_clusters = {"c2"}
+        catalog.change(clusters=frozenset({"c2"}))
 
     said, learnt = watched(nothing, added, dropped, nothing)
 
@@ -104,21 +114,21 @@ def test_a_look_that_fails_is_made_again() -> None:
         raise TransientError("away")
 
     def changed(catalog: Looking) -> None:
-        catalog.found = {"f", "g", "h"}
+        catalog.change(families=frozenset({"f", "g", "h"}))
 
     said, learnt = watched(nothing, away, changed)
 
-    assert [line["event"] for line in said] == ["families_not_looked_at", "families_added"]
+    assert [line["event"] for line in said] == ["table_not_looked_at", "families_added"]
     assert learnt == [frozenset({"h"})]
 
 
 def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -> None:
     def dropped(catalog: Looking) -> None:
-        catalog.found, catalog.found_clusters = {"g", "h"}, {"c2"}
+        catalog.change(families=frozenset({"g", "h"}), clusters=frozenset({"c2"}))
 
     table = PartitionTable(VirtualClock().now)
     assert watched(nothing, kept=table) == ([], [])
-    assert table.seen == Seen(frozenset({"f", "g"}), frozenset({"c1"}))
+    assert table.seen == Seen(frozenset({"f", "g"}), frozenset({"c1"}), 7 * 86_400, "c1")
 
     said, learnt = watched(dropped, nothing, kept=table)
 
@@ -126,3 +136,47 @@ def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -
     assert said[1]["families"] == ["f"]
     assert learnt == []  # the process began with them
     assert watched(dropped, nothing, kept=table) == ([], [])
+
+
+def test_a_retention_that_becomes_shorter_is_a_warning_with_the_cure_and_a_longer_one_is_none() -> None:
+    def shorter(catalog: Looking) -> None:
+        catalog.change(retention=86_400)
+
+    def longer(catalog: Looking) -> None:
+        catalog.change(retention=3 * 86_400)
+
+    said, _learnt = watched(nothing, shorter, nothing, longer, nothing)
+
+    assert [(line["event"], line["log_level"], line["was"], line["now"]) for line in said] == [
+        ("retention_shortened", "warning", "7 days, 0:00:00", "1 day, 0:00:00"),
+        ("retention_lengthened", "info", "1 day, 0:00:00", "3 days, 0:00:00"),
+    ]
+    assert "--change-stream-retention-period" in said[0]["fix"]
+
+
+@pytest.mark.parametrize("elsewhere", ["c2", ANY])
+def test_a_profile_that_routes_elsewhere_stops_the_reader_and_the_next_one_until_it_routes_back(elsewhere: str) -> None:
+    def moved(catalog: Looking) -> None:
+        catalog.change(routed_to=elsewhere)
+
+    table = PartitionTable(VirtualClock().now)
+    with pytest.raises(MisconfiguredError, match="--route-to=c1"):
+        watched(nothing, moved, kept=table)
+    with pytest.raises(MisconfiguredError, match="another"):
+        watched(moved, kept=table)
+    assert watched(nothing, nothing, kept=table) == ([], [])
+
+
+def test_what_a_profile_routes_to_is_remembered_while_nobody_may_ask() -> None:
+    def hidden(catalog: Looking) -> None:
+        catalog.change(routed_to=None)
+
+    def moved(catalog: Looking) -> None:
+        catalog.change(routed_to="c2")
+
+    table = PartitionTable(VirtualClock().now)
+    watched(nothing, kept=table)
+    with pytest.raises(MisconfiguredError, match="cluster c1"):
+        watched(hidden, hidden, moved, kept=table)
+    fresh = PartitionTable(VirtualClock().now)
+    assert watched(hidden, moved, kept=fresh) == ([], [])  # the first that is told is where it is read

@@ -1,0 +1,141 @@
+"""What the stream never carries: families and clusters that come and go, its retention, where the profile routes.
+
+Looked for, said, with the cure. Another cluster is no cluster to read on from, so the reader stops there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+
+import structlog
+from msgspec.structs import replace
+
+from services.bigtable_reader.core.anew import ANEW
+from services.bigtable_reader.core.seen import ANY, Seen
+from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+
+class TableWatch:
+    """Compares what a table is like with what it was at the last look.
+
+    That may have been another process's, long ago: what was seen is kept with the pieces.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: PartitionStore,
+        metrics: Metrics,
+        every: timedelta,
+        learn: Callable[[Collection[str]], Awaitable[None]],
+    ) -> None:
+        """Take whom to tell of families that are new."""
+        self._catalog = catalog
+        self._store = store
+        self._metrics = metrics
+        self._every = every
+        self._learn = learn
+        self._learnt: frozenset[str] | None = None
+        """The families that this process knows; None: as they were when it started."""
+        self._known: Seen | None = None
+        self._kept: Seen | None = None
+        self._log = structlog.get_logger()
+
+    async def keep_looking(self) -> None:
+        """Look again and again. MisconfiguredError as `look` raises it."""
+        while True:
+            await asyncio.sleep(self._every.total_seconds())
+            try:
+                await self.look()
+            except TransientError as error:
+                self._log.warning("table_not_looked_at", error=str(error))
+
+    async def look(self) -> None:
+        """Look once, before anything is read too. TransientError.
+
+        MisconfiguredError where the table's stream is not there any more, or is read from another cluster.
+        """
+        found = await self._catalog.seen()
+        if self._known is None:
+            self._known = self._kept = await self._store.seen()
+        known = self._known
+        if known is not None and found.routed_to is None:
+            found = replace(found, routed_to=known.routed_to)
+        if known is not None:
+            _require_the_same_cluster(known.routed_to, found.routed_to)
+        if self._learnt is not None and found.families - self._learnt:
+            await self._learn(found.families - self._learnt)
+        self._learnt = found.families
+        if found.retention is not None:
+            self._metrics.kept_for(timedelta(seconds=found.retention))
+        if known is not None:
+            self._compare_families(known.families, found.families)
+            self._compare_clusters(known.clusters, found.clusters)
+            self._compare_retention(known.retention, found.retention)
+        self._known = found
+        if self._kept != found:  # after it was said: whoever dies in between leaves it to the next to say
+            await self._store.remember(found)
+            self._kept = found
+
+    def _compare_families(self, known: frozenset[str], found: frozenset[str]) -> None:
+        if known == found:
+            return
+        self._metrics.families_changed()
+        if added := found - known:
+            self._log.info(
+                "families_added", families=sorted(added), why="their cells arrive as they are written: nothing to do"
+            )
+        if dropped := known - found:
+            self._log.error(
+                "families_dropped",
+                families=sorted(dropped),
+                why="no record tells that their cells are gone: a row that does not change keeps them in its image",
+                fix="write every row of the table once more, each unchanged, and its image is read again; rows that "
+                "had cells in these families only are gone without a delete: drop the mirror first where that may be",
+            )
+
+    def _compare_clusters(self, known: frozenset[str], found: frozenset[str]) -> None:
+        if known == found:
+            return
+        self._log.warning(
+            "clusters_changed",
+            added=sorted(found - known),
+            dropped=sorted(known - found),
+            why="no record tells of it. While a new cluster is filled the low watermark stands still; changes are "
+            "published all the same",
+            fix="nothing, unless the cluster that APP_PROFILE routes to was dropped: then stop every reader, and "
+            "name a profile of another, under another CHANGE_STREAM_NAME (nothing promises that tokens go on "
+            "elsewhere), and copy the rows again",
+        )
+
+    def _compare_retention(self, known: float | None, found: float | None) -> None:
+        if known is None or found is None or known == found:
+            return
+        was, now = str(timedelta(seconds=known)), str(timedelta(seconds=found))
+        if found > known:
+            self._log.info("retention_lengthened", was=was, now=now)
+            return
+        self._log.warning(
+            "retention_shortened",
+            was=was,
+            now=now,
+            why="what lies further back is not kept any more: a partition that is further behind has lost changes, and "
+            "the reader stops there and says what to do",
+            fix="where `status` shows that little is left of it, make it longer at once: gcloud bigtable instances "
+            "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
+        )
+
+
+def _require_the_same_cluster(known: str | None, found: str | None) -> None:
+    if known is None or found is None or known == found:
+        return
+    now = "any cluster" if found == ANY else f"cluster {found}"
+    raise MisconfiguredError(
+        f"this stream was read from cluster {known}, and the app profile routes to {now}. Nothing promises that a "
+        "position of one cluster goes on in another; and a row that is read back where its change has not arrived yet "
+        "stays old in the mirror, for no record tells of it again. Let APP_PROFILE route to "
+        f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}), and "
+        "write the rows once more that changed while it did not. To stay with the other cluster: "
+        f"{ANEW}, and write every row once more"
+    )
