@@ -377,8 +377,9 @@ class Reader:
         await asyncio.wait([flush], timeout=max(0, min(_FLUSH.total_seconds(), save_at - loop.time())))
         try:
             async with asyncio.timeout_at(gone_at):
-                await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
-                await self._store.leave()
+                progress = [self._progress(held) for held in self._held.values()]
+                await retried(Stop(), partial(self._store.advance, progress, release=True))
+                await retried(Stop(), self._store.leave)
         except (TransientError, TimeoutError) as error:
             self._log.warning("positions_not_saved", error=str(error))
         finally:

@@ -136,6 +136,28 @@ def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(s
     run_in_virtual_time(scenario())
 
 
+def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        advance = FakePartitionStore.advance
+
+        async def refusing(
+            store: FakePartitionStore, progress: Sequence[Progress], *, release: bool = False
+        ) -> Collection[PieceId]:
+            if release and asyncio.get_running_loop().time() < 11:
+                raise TransientError("UNAVAILABLE")
+            return await advance(store, progress, release=release)
+
+        monkeypatch.setattr(FakePartitionStore, "advance", refusing)
+        world = await a_world(b"b", b"c")
+        living = world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(10)
+        living.stop.request()
+        await living.task
+        assert owners(world) == {}
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
     async def scenario() -> None:
         world = await a_world()
