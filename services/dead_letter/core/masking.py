@@ -6,12 +6,12 @@ it is the name by which rows are spoken of, in filters, in the trail and at the 
 """
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from services.dead_letter.core.groups import normalised
 from services.dead_letter.core.rows import batch_of
 from shared.contracts.change_batch import ChangeBatch
 from shared.contracts.dead_letter import DeadLetter
@@ -27,8 +27,6 @@ _MOST_ELEMENTS: Final = 20
 _DEEPEST: Final = 40
 _QUOTING: Final = frozenset({Reason.REFUSED_BY_BIGQUERY, Reason.UNEXPLAINED})
 """Reasons whose detail is in others' words, which may quote a value."""
-_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?<!\w)[0-9]+(?:[.:+-][0-9]+)*")
-_MASK: Final = "***"
 
 
 def payload(letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
@@ -68,7 +66,7 @@ def attributes(letter: DeadLetter, *, values: bool) -> Mapping[str, str]:
 
 def detail(reason: Reason, text: str, *, values: bool = False) -> str:
     """Return why a letter failed; what is in others' words without what they quote, and without numbers."""
-    return text if values or reason not in _QUOTING else _QUOTED.sub(_MASK, text)
+    return text if values or reason not in _QUOTING else normalised(text)
 
 
 def masked(value: object, depth: int = 0) -> object:

@@ -1,0 +1,66 @@
+"""The ReplayPublisher and the Mirrors in memory, and a clock that stands still unless it is waited on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from services.dead_letter.core.rows import RowOf
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.stop import Stop
+from tests.fakes.effects import Effects
+
+
+@dataclass
+class FakeReplayPublisher:
+    """Keeps what is published. ``away`` calls fail, with everything published nevertheless; ``then`` follows each."""
+
+    effects: Effects = field(default_factory=Effects)
+    published: list[DeadLetter] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
+    away: int = 0
+    then: Callable[[Sequence[DeadLetter]], None] | None = None
+
+    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+        self.effects.note("publish")
+        self.published += letters
+        self.forced += [forced] * len(letters)
+        if self.then is not None:
+            self.then(letters)
+        if self.away:
+            self.away -= 1
+            raise TransientError("Pub/Sub is away")
+        self.effects.note("confirm")
+
+
+@dataclass
+class FakeMirrors:
+    """Holds sequences by row."""
+
+    applied: dict[RowOf, str] = field(default_factory=dict)
+    asked: list[RowOf] = field(default_factory=list)
+
+    def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
+        self.asked += rows
+        return {row: self.applied[row] for row in rows if row in self.applied}
+
+
+class WaitedClock(Stop):
+    """A stop whose waits take no time but move a clock, which is itself."""
+
+    def __init__(self, now: Nanoseconds) -> None:
+        super().__init__()
+        self._now = now
+        self.waits: list[timedelta] = []
+
+    def now(self) -> Nanoseconds:
+        return self._now
+
+    def move(self, by: timedelta) -> None:
+        self._now = Nanoseconds(self._now + by // timedelta(microseconds=1) * 1_000)
+
+    def wait(self, timeout: timedelta) -> bool:
+        self.waits.append(timeout)
+        self.move(timeout)
+        return self.requested

@@ -1,0 +1,277 @@
+"""The loop of a replay: in order, each letter once at a time, and nothing lost wherever it is killed."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.dead_letter.core.letters import Action, Arrival, LetterId, ReplayId, State
+from services.dead_letter.core.plan import Planned, Verdict
+from services.dead_letter.core.rows import content_of
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.replay import LEASE, Outcome, Replay, ReplayOrder
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
+from shared.contracts.safe_age import SAFE_AGE
+from tests.builders import a_change
+from tests.fakes.effects import CrashError, Effects
+from tests.fakes.letter_store import FakeLetterStore
+from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
+from tests.unit.dead_letter.letters import NOW, a_letter, junk
+
+OPEN = Selection(states=frozenset({State.OPEN}))
+
+
+class Dying:
+    """A store whose calls are effects, before one of which the process dies."""
+
+    def __init__(self, store: FakeLetterStore, effects: Effects) -> None:
+        self._store = store
+        self._effects = effects
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._effects.note(name)
+            return method(*arguments, **options)
+
+        return call if name in ("claim", "sent", "set_state", "release") else method
+
+
+class World:
+    """A store with letters, and what replays of them reach."""
+
+    def __init__(self) -> None:
+        self.store = FakeLetterStore()
+        self.publisher = FakeReplayPublisher()
+        self.mirrors = FakeMirrors()
+        self.clock = WaitedClock(NOW)
+        self.arrivals = 0
+
+    def keep(self, *letters: DeadLetter) -> Sequence[LetterId]:
+        """Let letters arrive, for the first time or again."""
+        for letter in letters:
+            self.arrivals += 1
+            self.store.keep([Arrival(letter=letter, message_id=str(self.arrivals))], self.clock.now())
+        return [LetterId(letter.identity) for letter in letters]
+
+    def keep_again(self, letters: Sequence[DeadLetter]) -> None:
+        """Let letters fail again."""
+        self.keep(*letters)
+
+    def replay(self, effects: Effects | None = None, **options: Any) -> Outcome:
+        """Run one replay of what is open."""
+        tell = options.pop("tell", None)
+        store: Any = self.store if effects is None else Dying(self.store, effects)
+        self.publisher.effects = effects or Effects()
+        order: dict[str, Any] = {"selection": OPEN, "who": "ada", "execute": True} | options
+        return Replay(store, self.publisher, self.mirrors, self.clock, self.clock).run(ReplayOrder(**order), tell)
+
+    def states(self) -> Mapping[State, int]:
+        return {state: count for state, count in self.store.stats().by_state.items() if count}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_dry_run_changes_nothing_and_tells_what_would_be(world: World) -> None:
+    world.keep(*(a_letter(a_change(n)) for n in range(3)), junk())
+    told: list[Planned] = []
+    outcome = world.replay(execute=False, tell=lambda judged, _so_far: told.extend(judged))
+
+    assert outcome.verdicts == {Verdict.SEND: 4}
+    assert [one.verdict for one in told] == [Verdict.SEND] * 4
+    assert world.publisher.published == []
+    assert world.states() == {State.OPEN: 4}
+    assert [entry.action for entry in world.store.trail(told[0].letter.id)] == [Action.ARRIVED]
+
+
+def test_letters_go_out_by_key_then_sequence_and_are_said_to_be_replayed(world: World) -> None:
+    letters = [a_letter(a_change(key, sequence=sequence)) for key, sequence in ((2, 1), (1, 9), (1, 3))]
+    world.keep(*letters)
+    outcome = world.replay()
+
+    assert [(one.key, one.sequence) for one in world.publisher.published] == [
+        ("[1]", str(four_sections(3))),
+        ("[1]", str(four_sections(9))),
+        ("[2]", str(four_sections(1))),
+    ]
+    assert (outcome.sent, outcome.left_open) == (3, 0)
+    assert world.states() == {State.REPLAYED: 3}
+    last = world.store.trail(LetterId(letters[0].identity))[-1]
+    assert (last.action, last.who, last.more) == (Action.REPLAYED, "ada", {"replay": outcome.replay})
+
+
+def test_the_second_replay_of_everything_finds_nothing(world: World) -> None:
+    world.keep(a_letter(), junk())
+    assert world.replay().sent == 2
+    assert world.replay().verdicts == {}
+    assert len(world.publisher.published) == 2
+
+
+def test_what_the_mirror_has_something_newer_of_is_closed_and_not_sent(world: World) -> None:
+    old, same = a_letter(a_change(1, sequence=3)), a_letter(a_change(2, sequence=3))
+    world.keep(old, same)
+    for letter, applied in ((old, 4), (same, 3)):
+        row = content_of(letter).row
+        assert row is not None
+        world.mirrors.applied[row] = str(four_sections(applied))
+
+    assert world.replay(execute=False).verdicts == {Verdict.SUPERSEDED: 1, Verdict.SEND: 1}
+    assert world.states() == {State.OPEN: 2}
+    outcome = world.replay()
+
+    assert world.states() == {State.SUPERSEDED: 1, State.REPLAYED: 1}
+    assert [one.identity for one in world.publisher.published] == [same.identity]
+    assert outcome.left_open == 0
+    last = world.store.trail(LetterId(old.identity))[-1]
+    assert (last.action, last.who) == (Action.SUPERSEDED, "ada")
+
+
+def test_what_is_too_old_is_sent_when_it_is_forced_and_says_so(world: World) -> None:
+    world.clock.move(SAFE_AGE)
+    world.keep(a_letter())
+    outcome = world.replay()
+    assert (outcome.verdicts, outcome.sent, outcome.left_open) == ({Verdict.TOO_OLD: 1}, 0, 1)
+    assert world.replay(force=True).sent == 1
+    assert world.publisher.forced == [True]
+
+
+def test_a_letter_that_fails_every_time_waits_for_a_person(world: World) -> None:
+    letter = a_letter()
+    (identity,) = world.keep(letter)
+    for _ in range(3):
+        assert world.replay().sent == 1
+        world.keep(letter)
+    stored = world.store.get(identity)
+    assert stored is not None
+    assert (stored.attempts, stored.replays, stored.state) == (4, 3, State.OPEN)
+
+    assert world.replay().verdicts == {Verdict.WAITS: 1}
+    named = Selection(ids=frozenset({identity}))
+    assert world.replay(selection=named).sent == 1
+
+
+def test_one_that_fails_before_it_is_said_to_be_replayed_stays_open(world: World) -> None:
+    letter = a_letter()
+    (identity,) = world.keep(letter)
+    world.publisher.then = world.keep_again
+    outcome = world.replay()
+
+    assert (outcome.sent, outcome.failed_again, outcome.left_open) == (1, 1, 1)
+    stored = world.store.get(identity)
+    assert stored is not None
+    assert (stored.state, stored.attempts, stored.replays, stored.claimed_by) == (State.OPEN, 2, 1, None)
+
+
+def test_no_more_letters_are_sent_than_the_limit(world: World) -> None:
+    world.keep(*(a_letter(a_change(n)) for n in range(5)))
+    outcome = world.replay(limit=2)
+    assert (outcome.sent, outcome.verdicts, outcome.left_open) == (2, {Verdict.SEND: 2}, 0)
+    assert world.states() == {State.OPEN: 3, State.REPLAYED: 2}
+    assert world.replay(limit=0).sent == 0
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(10.0, 4.8), (100.0, 0.25), (0.5, 98)])
+def test_letters_go_no_faster_than_the_rate(world: World, rate: float, seconds: float) -> None:
+    world.keep(*(a_letter(a_change(n)) for n in range(50)))
+    assert world.replay(rate=rate).sent == 50
+    assert (world.clock.now() - NOW) / 1e9 == pytest.approx(seconds)
+
+
+def test_a_replay_so_slow_that_its_claims_would_run_out_keeps_them(world: World) -> None:
+    world.keep(*(a_letter(a_change(n)) for n in range(20)))
+    others: list[int] = []
+
+    def look(_letters: Sequence[DeadLetter]) -> None:
+        still = [one.id for one in world.store.in_replay_order(OPEN)]
+        others.append(len(world.store.claim(still, ReplayId("other"), world.clock.now(), timedelta(0))))
+
+    world.publisher.then = look
+    outcome = world.replay(rate=1 / 60)
+    assert world.clock.now() - NOW > LEASE // timedelta(microseconds=1) * 1_000
+    assert outcome.sent == 20
+    assert set(others) == {0}
+
+
+def test_a_stop_ends_the_replay_behind_what_is_under_way_and_lets_the_rest_go(world: World) -> None:
+    world.keep(*(a_letter(a_change(n)) for n in range(20)))
+    world.publisher.then = lambda _letters: world.clock.request()
+    outcome = world.replay(rate=20.0)
+
+    assert (outcome.stopped, outcome.sent, outcome.left_open) == (True, 5, 15)
+    assert world.states() == {State.OPEN: 15, State.REPLAYED: 5}
+    assert all(one.claimed_by is None for one in world.store.in_replay_order(OPEN))
+
+
+def test_pubsub_away_leaves_everything_open_and_free(world: World) -> None:
+    world.keep(a_letter(a_change(1)), a_letter(a_change(2)))
+    world.publisher.away = 1
+    with pytest.raises(TransientError):
+        world.replay()
+    assert world.states() == {State.OPEN: 2}
+    assert world.replay().sent == 2
+
+
+def test_two_replays_at_once_send_no_letter_twice(world: World) -> None:
+    world.keep(*(a_letter(a_change(n)) for n in range(2_000)))
+    outcomes: list[Outcome] = []
+    threads = [threading.Thread(target=lambda: outcomes.append(world.replay())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert max(Counter(one.identity for one in world.publisher.published).values()) == 1
+    assert sum(outcome.sent for outcome in outcomes) == 2_000
+    assert world.states() == {State.REPLAYED: 2_000}
+
+
+changes = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), unique=True, min_size=1, max_size=12)
+
+
+@given(changes, st.sets(st.integers(1, 4)), st.integers(0, 12), st.sampled_from([None, 8.0]))
+def test_killed_anywhere_and_run_again_every_letter_is_sent_and_none_is_lost(
+    sent: list[tuple[int, int]], newer: set[int], step: int, rate: float | None
+) -> None:
+    world = World()
+    letters = [a_letter(a_change(key, sequence=sequence)) for key, sequence in sent]
+    world.keep(*letters)
+    superseded = {letter.identity for (key, _), letter in zip(sent, letters, strict=True) if key in newer}
+    for letter in letters:
+        row = content_of(letter).row
+        assert row is not None
+        if letter.identity in superseded:
+            world.mirrors.applied[row] = str(four_sections(99))
+    wanted = {letter.identity for letter in letters} - superseded
+    try:
+        world.replay(Effects(crash_before=step), rate=rate)
+    except CrashError:
+        done = {one.id for one in world.store.in_replay_order(Selection(states=frozenset({State.REPLAYED})))}
+        assert done <= {one.identity for one in world.publisher.published}
+
+    world.clock.move(LEASE)
+    world.replay()
+    assert {one.identity for one in world.publisher.published} == wanted
+    expected = {State.REPLAYED: len(wanted), State.SUPERSEDED: len(superseded)}
+    assert world.states() == {state: count for state, count in expected.items() if count}
+    times = Counter(one.identity for one in world.publisher.published)
+    assert max(times.values(), default=0) <= 2
+
+
+def test_a_killed_replay_holds_its_letters_no_longer_than_its_lease(world: World) -> None:
+    world.keep(a_letter())
+    with pytest.raises(CrashError):
+        world.replay(Effects(crash_before=1))
+    assert world.replay().verdicts == {Verdict.HELD: 1}
+    world.clock.move(LEASE)
+    assert world.replay().sent == 1
