@@ -7,8 +7,9 @@ from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.bigtable_reader.core.partitions import Survey
+from services.bigtable_reader.core.partitions import Survey, uncovered
 from services.bigtable_reader.core.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamRecord
+from services.bigtable_reader.core.sharing import unread
 from services.bigtable_reader.ports import Clock
 from services.bigtable_reader.status import READING, STATES, state
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -29,6 +30,12 @@ class ReaderMetrics:
         self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
         self._partitions = Gauge(
             "millrace_partitions", "Pieces of the key space by state", ["state"], registry=registry
+        )
+        self._uncovered = Gauge(
+            "millrace_reader_uncovered_ranges", "Ranges of keys that no piece covers: none, ever", registry=registry
+        )
+        self._unread = Gauge(
+            "millrace_reader_unread_ranges", "Ranges of keys that no reader who is there holds", registry=registry
         )
         self._split = Counter("millrace_partitions_split", "Partitions whose split this reader made", registry=registry)
         self._merged = Counter("millrace_partitions_merged", "Merges that this reader completed", registry=registry)
@@ -107,6 +114,8 @@ class ReaderMetrics:
         states = Counting(state(piece, survey) for piece in survey.pieces)
         for name in STATES:
             self._partitions.labels(name).set(states[name])
+        self._uncovered.set(len(uncovered(piece.range for piece in survey.pieces)))
+        self._unread.set(len(unread(survey)))
         lag = max(0, self._clock.now() - low_watermark) / _SECOND
         self._low_watermark.set(low_watermark / _SECOND)
         self._lag.set(lag)

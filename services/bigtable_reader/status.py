@@ -9,7 +9,7 @@ import msgspec
 
 from services.bigtable_reader.core.partitions import Piece, Survey, overlapping, uncovered
 from services.bigtable_reader.core.records import Microseconds
-from services.bigtable_reader.core.sharing import low_watermark
+from services.bigtable_reader.core.sharing import low_watermark, unread
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 NOT_STARTED: Final = "not started yet"
@@ -58,6 +58,7 @@ def document(source: str, survey: Survey, retention: timedelta | None, now: Micr
         "partitions": {name: states[name] for name in STATES},
         "uncovered": [str(one) for one in uncovered(ranges)] if started else [],
         "covered_twice": [str(one) for _other, one in overlapping(ranges)],
+        "unread": [str(one) for one in unread(survey)] if started else [],
         "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
         "low_watermark": format_timestamp(Nanoseconds(low * 1_000)) if started else None,
         "lag_seconds": lag if started else None,
@@ -67,7 +68,10 @@ def document(source: str, survey: Survey, retention: timedelta | None, now: Micr
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads all keys, in time; else 1."""
+    """Return 0 if somebody reads, all keys are covered once, and there is time; else 1.
+
+    Keys that nobody reads just now are none of that: they are taken within a lease, or fall behind.
+    """
     left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
     late = left is not None and left < retention * _LITTLE
     return int(shown["state"] != READING or late or bool(shown["uncovered"] or shown["covered_twice"]))
@@ -88,6 +92,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     if shown["state"] != NOT_STARTED:
         holes, twice = ", ".join(shown["uncovered"]), ", ".join(shown["covered_twice"])
         yield f"keys that no partition covers: {holes or 'none'}; that two cover: {twice or 'none'}"
+        yield f"keys that no reader holds now: {', '.join(shown['unread']) or 'none'}"
     for reader in shown["readers"]:
         yield f"  {reader['owner']} reads {reader['partitions']}"
     if shown["low_watermark"] is not None:

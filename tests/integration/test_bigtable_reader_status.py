@@ -70,12 +70,14 @@ def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody
             assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
             assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
             assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
+            assert reading["unread"] == [str(given_back.piece.range)]
             assert reading["lag_seconds"] < reading["retention_seconds"]
 
             await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
             code, nobody = await shown(settings)
             assert (code, nobody["state"], nobody["readers"]) == (1, "nobody reads", [])
             assert nobody["partitions"]["READY"] == 2
+            assert nobody["unread"] == ["[, end)"]
         finally:
             await channels.close()
 

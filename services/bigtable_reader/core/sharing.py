@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from services.bigtable_reader.core.partitions import Piece, PieceId, Survey
-from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.partitions import Piece, PieceId, Survey, uncovered
+from services.bigtable_reader.core.records import KeyRange, Microseconds
 
 _NOTHING_MORE: Final[Mapping[PieceId, Microseconds]] = {}
 
@@ -28,6 +28,20 @@ def fair_share(survey: Survey, end: Microseconds | None) -> int:
     """Return how many pieces a reader may hold, so that every one that may be read finds a reader."""
     due = sum(_is_due(piece, survey, end) for piece in survey.pieces)
     return -(-due // max(1, len(survey.readers)))
+
+
+def unread(survey: Survey) -> list[KeyRange]:
+    """Return the keys that nobody who is there reads, in their order; for a moment that may be any.
+
+    Their pieces are free, wait for the rest of a merge or for a token, have ended a moment ago, or are of a reader
+    that has not been seen for a lease.
+    """
+    read = []
+    for piece in survey.pieces:
+        saved = survey.saved.get(piece.id)
+        if saved is not None and saved.state == "RUNNING" and saved.owner in survey.readers:
+            read.append(piece.range)
+    return uncovered(read)
 
 
 def low_watermark(survey: Survey, unsaved: Mapping[PieceId, Microseconds] = _NOTHING_MORE) -> Microseconds:

@@ -5,9 +5,12 @@ from io import StringIO
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
+from services.bigtable_reader.__main__ import MicrosecondClock
 from services.bigtable_reader.core.partitions import Piece, PieceId, Saved, Survey
 from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.status import document, exit_code, lines, print_status
 
 NOON = Microseconds(1_700_000_000_000_000)
@@ -59,8 +62,9 @@ def test_each_piece_is_in_one_state_and_owners_are_told() -> None:
     assert shown["partitions"] == {"READY": 2, "RUNNING": 1, "CLOSING": 0, "WAITING": 2}
     assert shown["readers"] == [{"owner": "one", "partitions": 1}, {"owner": "two", "partitions": 0}]
     assert (shown["state"], shown["lag_seconds"]) == ("reading", 60)
-    assert (shown["uncovered"], shown["covered_twice"]) == ([], [])
+    assert (shown["uncovered"], shown["covered_twice"], shown["unread"]) == ([], [], ["[b, end)"])
     assert exit_code(shown) == 0
+    assert "keys that no reader holds now: [b, end)" in list(lines(shown))
     assert "keys that no partition covers: none; that two cover: none" in list(lines(shown))
     out = StringIO()
     print_status(shown, True, out)
@@ -80,3 +84,21 @@ def test_success_is_somebody_who_reads_in_time(readers: str, behind: int, code: 
     whole = KeyRange(b"", b"")
     survey = a_survey(a_piece("a", whole), readers=readers, a=running(readers, behind=behind))
     assert exit_code(document("s", survey, DAY, NOON)) == code
+
+
+def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() -> None:
+    survey = a_survey(
+        a_piece("a", LEFT),
+        a_piece("b", MIDDLE),
+        a_piece("c", RIGHT),
+        readers="one",
+        a=running("dead"),
+        b=running("one"),
+        c=Saved("one", 1, "CLOSING", NOON, False),
+    )
+    registry = CollectorRegistry()
+    ReaderMetrics(registry, MicrosecondClock()).surveyed(survey, NOON, timedelta(0))
+
+    assert document("s", survey, DAY, NOON)["unread"] == ["[, b)", "[d, end)"]
+    assert registry.get_sample_value("millrace_reader_unread_ranges") == 2
+    assert registry.get_sample_value("millrace_reader_uncovered_ranges") == 0
