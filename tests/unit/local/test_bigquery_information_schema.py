@@ -37,7 +37,8 @@ def test_two_background_jobs_of_one_period_are_added_up(warehouse: Warehouse) ->
     warehouse.history.add(a_job("d_cdc_background_1", start, start + 900_000, 60_000))
     warehouse.history.add(a_job("d_cdc_background_2", start, start, 30_000))
     warehouse.history.add(a_job("somebody's query", start, start, 90_000))
-    warehouse.history.add(a_job("d_cdc_background_old", start - 8 * 86_400 * SECOND, start, 90_000))
+    long_ago = start - 8 * 86_400 * SECOND
+    warehouse.history.add(a_job("d_cdc_background_old", long_ago, long_ago, 90_000))
     warehouse.history.add(a_job("d_cdc_background_3", start + 60 * SECOND, start + 60 * SECOND, 6_000))
 
     assert [used for _, used in slots(warehouse)] == [0.1, 1.5]
