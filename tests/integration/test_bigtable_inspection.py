@@ -11,7 +11,7 @@ from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
 from services.bigtable_reader.core.seen import Seen
-from shared.contracts.bigtable_options import BigtableOptions, CellColumn
+from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.findings import Finding, Level
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, FrontTable
@@ -198,6 +198,19 @@ def test_rights_that_are_missing_name_the_role(front: Front) -> None:
 
     assert [level for level, _detail, _cure in found] == [Level.ERROR] * 3
     assert all("roles/bigtable.reader" in cure for _level, _detail, cure in found)
+
+
+def test_families_that_would_be_one_column_of_a_mirror_are_found_with_the_cure(front: Front) -> None:
+    table = front.table("cf", "CF", retention=timedelta(days=7))
+
+    (clash,) = wrong(looked_at(table))
+
+    assert clash[0] is Level.ERROR
+    assert "column family CF and column family cf would be one column" in clash[1]
+    assert 'family = "cf"' in clash[2]
+    assert wrong(looked_at(table, reads_rows=False)) == []  # a change log names families in its rows
+    assert wrong(looked_at(table, BigtableOptions(columns=(FamilyColumn(name="cf_2", family="cf"),)))) == []
+    assert wrong(looked_at(table, BigtableOptions(excluded_families=("cf",)))) == []
 
 
 def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: Front) -> None:

@@ -16,6 +16,7 @@ from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.errors import status_of
 from services.bigtable_reader.adapters.rows import BigtableRows
 from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.images import ImageMaker
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import nearest
@@ -61,6 +62,8 @@ async def inspect(
     if look is not None:
         for one in inspect_table(table, look, options):
             yield one
+        if reads_rows and (clash := _columns(table, look, options)) is not None:
+            yield clash
     for each, what, transactional in (
         (table, "app profile", False),
         (partition_table, "app profile of the partition table", True),
@@ -116,6 +119,17 @@ def inspect_table(table: Table, look: TableLook, options: BigtableOptions) -> It
                 f"the tables file has a column of family {name}, which the table has not",
                 f"the nearest one is {nearest(name, look.families)}; names are compared letter by letter",
             )
+
+
+def _columns(table: Table, look: TableLook, options: BigtableOptions) -> Finding | None:
+    """Return that two families, or a family and a declared column, would be one column of the mirror."""
+    watched = Watched(options)
+    try:
+        ImageMaker(source="", table=table.id, options=options, families=look.families, buckets=1, watched=watched)
+    except MisconfiguredError as error:
+        said, _newline, cure = str(error).partition("\n")
+        return Finding(Level.ERROR, f"table {table.id}: columns", said, cure)
+    return None
 
 
 def require_no_error(findings: Collection[Finding]) -> None:

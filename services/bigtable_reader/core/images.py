@@ -46,6 +46,7 @@ RowCells = dict[str, dict[bytes, list[CellVersion]]]
 """Family, qualifier, and the versions that were asked for, newest first."""
 
 _json: Final = msgspec.json.Encoder().encode
+_FAMILY: Final = "column family "
 _document: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -97,19 +98,23 @@ class ImageMaker:
         )
         self._families: dict[str, _Family] = {}
         self._known: frozenset[str] = frozenset()
-        self.header = self._header()
+        self.header = self._header({})
         self.learn(families)
 
     def learn(self, families: Collection[str]) -> bool:
-        """Take families, those that are known too; return whether that changed the columns."""
-        self._known |= frozenset(families)
+        """Take families, those that are known too; return whether that changed the columns.
+
+        MisconfiguredError, and nothing changed, where one would have the column of another: no name but its own would
+        be the same whichever families there are when a reader starts.
+        """
         new = [name for name in sorted(families) if name not in self._families and self._watched.as_json(name)]
         if not new:
+            self._known |= frozenset(families)
             return False
-        for name in new:
-            self._families[name] = self._family(name)
-        self._families = dict(sorted(self._families.items()))
-        self.header = self._header()
+        found = dict(sorted((self._families | {name: self._family(name) for name in new}).items()))
+        self.header = self._header(found)
+        self._families = found
+        self._known |= frozenset(families)
         return True
 
     def image(self, row_key: bytes, cells: RowCells | None, trigger: Trigger, stamp: int) -> Made | Refused:
@@ -166,25 +171,30 @@ class ImageMaker:
             versions=options.versions,
         )
 
-    def _header(self) -> Header:
-        columns = [Column(ROW_KEY, self._options.row_key)]
+    def _header(self, families: Mapping[str, "_Family"]) -> Header:
+        columns = [(Column(ROW_KEY, self._options.row_key), "the row key")]
         for declared in self._declared:
-            columns.append(Column(declared.name, declared.type))
+            columns.append((Column(declared.name, declared.type), f"the column {declared.name} of the tables file"))
             if declared.timestamp is not None:
-                columns.append(Column(declared.timestamp, "TIMESTAMP"))
-        columns += [Column(family.column, "JSON") for family in self._families.values()]
+                columns.append((Column(declared.timestamp, "TIMESTAMP"), f"the time of {declared.name}"))
+        columns += [(Column(one.column, "JSON"), f"{_FAMILY}{one.name}") for one in families.values()]
         owners: dict[str, str] = {}
-        for column in columns:  # BigQuery does not tell upper from lower case
-            if owners.setdefault(column.name.lower(), column.name) is not column.name:
+        for column, what in columns:
+            other = owners.setdefault(column.name.lower(), what)
+            if other != what:
+                family = what.removeprefix(_FAMILY)
+                rename = f'[tables."{self._table}".columns.{family}_2] with family = "{family}"'
+                cure = f'{rename}, or leave it out: excluded_families = ["{family}"]'
                 raise MisconfiguredError(
-                    f"table {self._table}: two columns would be called {column.name}; name one of them otherwise: "
-                    f'[tables."{self._table}".columns.NAME] with family = "the family\'s name"'
+                    f"table {self._table}: {other} and {what} would be one column, {column.name}: BigQuery does not "
+                    "tell upper from lower case\nin the tables file give one of them another name"
+                    f"{', say ' + cure if family != what else ''}"
                 )
         return Header(
             source=self._source,
             table=self._table,
             primary_key=(ROW_KEY,),
-            columns=tuple(columns),
+            columns=tuple(column for column, _what in columns),
             content="images",
         )
 

@@ -282,10 +282,29 @@ def test_every_family_has_a_column_that_bigquery_takes(families: set[str]) -> No
 
 
 def test_families_that_bigquery_would_take_for_one_are_refused_with_the_cure() -> None:
-    with pytest.raises(MisconfiguredError, match=r'would be called .*\[tables\."t"\.columns\.NAME\] with family'):
+    cure = (
+        r'column family F and column family f would be one column.*\n.*\[tables\."t"\.columns\.f_2\] with family = "f"'
+    )
+    with pytest.raises(MisconfiguredError, match=cure):
         maker(families=("F", "f"))
     options = BigtableOptions(columns=(FamilyColumn(name="big_f", family="F"),))
     assert [column.name for column in maker(options, ("F", "f")).header.columns] == ["row_key", "big_f", "f"]
+
+
+def test_a_family_that_would_have_anothers_column_is_refused_each_time_it_is_met_and_changes_nothing() -> None:
+    images = maker(families=("f",))
+    header = images.header
+    for _time in range(2):
+        with pytest.raises(MisconfiguredError, match="column family F and column family f"):
+            images.learn(["F", "g"])
+        assert images.header is header
+    assert images.learn(["g"])
+    options = BigtableOptions(columns=(CellColumn(name="F", family="g", qualifier=b"q"),))
+    with pytest.raises(MisconfiguredError, match=r"the column F of the tables file and column family f .*\n.*f_2"):
+        maker(options, ("f",))
+    options = BigtableOptions(columns=(CellColumn(name="Row_Key", family="g", qualifier=b"q"),))
+    with pytest.raises(MisconfiguredError, match=r"the row key and the column Row_Key .*\nin the tables file give one"):
+        maker(options, ("f",))
 
 
 def test_a_family_that_is_met_for_the_first_time_is_one_more_column() -> None:
