@@ -1,0 +1,78 @@
+"""The command line: `dead-letter` in the container, `python -m services.dead_letter` in the repository."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import typer
+
+from services.dead_letter.commands.changing import NotDoneError, add_changing
+from services.dead_letter.commands.filters import NothingFoundError
+from services.dead_letter.commands.output import complain
+from services.dead_letter.commands.reading import add_reading
+from services.dead_letter.commands.replaying import add_replaying
+from services.dead_letter.commands.tools import Tools
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+NOT_DONE: Final = 1
+WRONG: Final = 2
+NOTHING: Final = 3
+
+_HELP: Final = """Dead letters: what could not be applied, why, and what to do about it.
+
+Values of rows are masked unless --values asks for them, and asking is written into the trail; primary keys are shown.
+No command asks anything: `replay` shows what it would do until --execute, and `restore` takes `discard` back.
+
+Exit codes: 0 done; 1 something that was asked for was not done, or a service was away; 2 wrong usage or settings;
+3 no letter is as it was asked for.
+"""
+
+
+def run_commands(arguments: Sequence[str], tools: Tools) -> int:
+    """Run what the command line says; return the exit code."""
+    try:
+        command_app(tools)(list(arguments), prog_name="dead-letter")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else WRONG
+    return 0
+
+
+def command_app(tools: Tools) -> typer.Typer:
+    """Return the commands as one application."""
+    app = typer.Typer(
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    add_reading(app, tools)
+    add_changing(app, tools)
+    add_replaying(app, tools)
+    for command in app.registered_commands:
+        assert command.callback is not None
+        command.callback = _with_exit_code(command.callback)
+    return app
+
+
+def _with_exit_code(command: Callable[..., Any]) -> Callable[..., None]:
+    """Let a command end with its exit code, and say what went wrong on one line."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except NothingFoundError as error:
+            complain(str(error))
+            raise typer.Exit(NOTHING) from None
+        except NotDoneError as error:
+            complain(str(error))
+            raise typer.Exit(NOT_DONE) from None
+        except TransientError as error:
+            complain(f"{error}; try again")
+            raise typer.Exit(NOT_DONE) from None
+        except MisconfiguredError as error:
+            complain(str(error))
+            raise typer.Exit(WRONG) from None
+
+    return run

@@ -1,0 +1,164 @@
+"""Which letters a command is about: the options that all of them share, and what they mean."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Annotated, Any, Final
+
+import typer
+
+from services.dead_letter.core.letters import GroupId, LetterId, State
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore
+from shared.contracts.change_sequence import four_sections, parse_sequence
+from shared.contracts.durations import parse_duration
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+
+_PANEL: Final = "Which letters (everything given has to hold; of several values of one option, any)"
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+class NothingFoundError(Exception):
+    """No letter is as it was asked for."""
+
+
+class Which(Enum):
+    """States to ask for."""
+
+    OPEN = "open"
+    REPLAYED = "replayed"
+    SUPERSEDED = "superseded"
+    DISCARDED = "discarded"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What was given on the command line. ``selection`` has no states where none were given."""
+
+    selection: Selection
+    states_given: bool
+
+    @property
+    def narrowed(self) -> bool:
+        """Tell whether anything but states narrows it down."""
+        return not replace(self.selection, states=frozenset()).everything
+
+    def chosen(self, store: LetterStore, *usual: State) -> Selection:
+        """Return the selection, with the usual states where neither states nor ids are given, and its ids in full.
+
+        NothingFoundError naming an id that is none, or the beginning of several.
+        """
+        states = self.selection.states
+        if not self.states_given and not self.selection.ids:
+            states = frozenset(usual)
+        return replace(self.selection, states=states, ids=frozenset(full_id(store, one) for one in self.selection.ids))
+
+
+def full_id(store: LetterStore, given: str) -> LetterId:
+    """Return the id of the letter that is meant; NothingFoundError where none is."""
+    found = store.get(LetterId(given))
+    if found is None:
+        raise NothingFoundError(
+            f"no letter has the id {given}; its first eight characters are enough, where no other begins so: "
+            "`list --state any` shows them"
+        )
+    return found.id
+
+
+def _option(*names: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=_PANEL, **more)
+
+
+_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "ids": (list[str], _option("--id", metavar="ID", help="Its id, or the first eight characters or more of it.")),
+    "groups": (list[str], _option("--group", metavar="ID", help="The group that it is in (see `groups`).")),
+    "tables": (list[str], _option("--table", metavar="TABLE", help="The source table.")),
+    "reasons": (list[Reason], _option("--reason", help="Why it failed.")),
+    "keys": (list[str], _option("--key", metavar="KEY", help="The key of its row, as `list` shows it: '[\"a\",1]'.")),
+    "states": (list[Which], _option("--state", help="What has become of it.")),
+    "since": (str, _option("--since", metavar="TIME", help="Failed last at or after: 2h (ago), or an RFC 3339 time.")),
+    "until": (str, _option("--until", metavar="TIME", help="Failed last before.")),
+    "sequence_from": (str, _option("--sequence-from", metavar="SEQ", help="Of this sequence or a newer one.")),
+    "sequence_until": (str, _option("--sequence-until", metavar="SEQ", help="Of a sequence older than this one.")),
+}
+
+
+def with_filters(now: Callable[[], Nanoseconds]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command whose first parameter is ``filters`` the options that say which letters it is about."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def with_options(**given: Any) -> None:
+            raw = {name: given.pop(name) for name in _OPTIONS}
+            command(filters(raw, now()), **given)
+
+        own = [one for one in inspect.signature(command).parameters.values() if one.name != "filters"]
+        shared = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=[] if kind is not str else None,
+                annotation=Annotated[kind if kind is not str else str | None, option],
+            )
+            for name, (kind, option) in _OPTIONS.items()
+        ]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + shared
+        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+        return with_options
+
+    return decorate
+
+
+def filters(raw: dict[str, Any], now: Nanoseconds) -> Filters:
+    """Return what the options mean; typer.BadParameter naming the option that means nothing."""
+    states = {one for one in raw["states"] if one is not Which.ANY}
+    if Which.ANY in raw["states"]:
+        states = set()
+    selection = Selection(
+        ids=frozenset(LetterId(one.lower()) for one in raw["ids"]),
+        groups=frozenset(map(GroupId, raw["groups"])),
+        tables=frozenset(raw["tables"]),
+        reasons=frozenset(raw["reasons"]),
+        keys=frozenset(raw["keys"]),
+        states=frozenset(State(one.value) for one in states),
+        failed_from=_read("--since", raw["since"], lambda text: moment(text, now)),
+        failed_until=_read("--until", raw["until"], lambda text: moment(text, now)),
+        sequence_from=_read("--sequence-from", raw["sequence_from"], _sequence),
+        sequence_until=_read("--sequence-until", raw["sequence_until"], _sequence),
+    )
+    return Filters(selection, bool(raw["states"]))
+
+
+def moment(text: str, now: Nanoseconds) -> Nanoseconds:
+    """Return the instant that a text means: an age such as ``2h``, a day (UTC), or an RFC 3339 time."""
+    if _DAY.fullmatch(text):
+        text += "T00:00:00Z"
+    try:
+        return parse_timestamp(text)
+    except ValueError:
+        pass
+    try:
+        return Nanoseconds(now - round(parse_duration(text).total_seconds() * 1e9))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time: write an age (90s, 15m, 2h, 7d), a day (2026-11-22) or an RFC 3339 time with a zone "
+            "(2026-11-22T08:00:00Z)"
+        ) from None
+
+
+def _sequence(text: str) -> str:
+    return str(four_sections(*parse_sequence(text).sections))
+
+
+def _read(option: str, text: str | None, read: Callable[[str], Any]) -> Any:
+    if text is None:
+        return None
+    try:
+        return read(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None

@@ -1,0 +1,28 @@
+"""What the commands act through. Nothing is opened before a command needs it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.replay import MAX_REPLAYS
+from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.stop import Stop, stop_on_signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """How the commands reach the world; each opens its thing for a block, or raises MisconfiguredError with the fix."""
+
+    store: Callable[[], AbstractContextManager[LetterStore]]
+    publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]]
+    """The topic that replays go to; it waits for Pub/Sub no longer than until the stop."""
+    mirrors: Callable[[], AbstractContextManager[Mirrors | None]]
+    """None: it is not said where the mirrors are, so nothing is known to be superseded."""
+    who: str
+    """Who acts, for the trail."""
+    editor: Callable[[str], str]
+    """Let a person edit a text, and return it; ValueError where there is no editor."""
+    max_replays: int = MAX_REPLAYS
+    clock: Clock = field(default_factory=SystemClock)
+    stopping: Callable[[], AbstractContextManager[Stop]] = stop_on_signals

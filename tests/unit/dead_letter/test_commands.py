@@ -1,0 +1,381 @@
+"""The command line: what it prints, what it does, and how it ends."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.dead_letter.adapters.editor import edit_text
+from services.dead_letter.commands.app import run_commands
+from services.dead_letter.commands.tools import Tools
+from services.dead_letter.core.letters import Action, LetterId, State
+from services.dead_letter.core.rows import content_of
+from services.dead_letter.core.selection import Selection
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
+from tests.builders import a_change, a_header
+from tests.unit.dead_letter.letters import HOUR, a_letter, at, junk
+from tests.unit.dead_letter.test_replay import World
+
+COMMANDS = ("list", "show", "groups", "stats", "export", "discard", "restore", "edit", "replay")
+
+
+class Shell:
+    """A person at the command line of a world."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.world = World()
+        self.capsys = capsys
+        self.out = self.err = ""
+        self.editor: Any = None
+        self.store_error: Exception | None = None
+        self.mirrors: Any = self.world.mirrors
+
+    def run(self, *arguments: str) -> int:
+        @contextmanager
+        def store() -> Iterator[Any]:
+            if self.store_error is not None:
+                raise self.store_error
+            yield self.world.store
+
+        tools = Tools(
+            store=store,
+            publisher=lambda _stop: nullcontext(self.world.publisher),
+            mirrors=lambda: nullcontext(self.mirrors),
+            who="ada",
+            editor=lambda text: edit_text(self.editor, text),
+            clock=self.world.clock,
+            stopping=lambda: nullcontext(self.world.clock),
+        )
+        code = run_commands(arguments, tools)
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    def asked(self, *arguments: str) -> Any:
+        """Run a command with --json that has to succeed; return its document."""
+        assert self.run(*arguments, "--json") == 0, self.err
+        return json.loads(self.out)
+
+    def ids(self, *arguments: str) -> set[str]:
+        code = self.run("list", *arguments, "--json")
+        found = {one["id"] for one in json.loads(self.out)["letters"]}
+        assert code == (0 if found else 3)
+        return found
+
+    def actions(self, letter: DeadLetter) -> Sequence[Action]:
+        return [entry.action for entry in self.world.store.trail(LetterId(letter.identity))]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+ONE = a_letter(a_change(1, sequence=10, name="Ada"))
+TWO = a_letter(a_change(2, sequence=20), header=a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR)  # fmt: skip # noqa: E501
+JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_what_it_does(shell: Shell, command: str) -> None:
+    assert shell.run(command, "--help") == 0
+    assert "--json" in shell.out or command == "export"
+    assert shell.run("--help") == 0
+    assert command in shell.out
+    assert "Exit codes" in shell.out
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], [ONE, TWO, JUNK]),
+        (["--id", ONE.identity[:8], "--id", JUNK.identity], [ONE, JUNK]),
+        (["--table", "pilots"], [TWO]),
+        (["--reason", "undecodable", "--reason", "schema_conflict"], [TWO, JUNK]),
+        (["--key", "[1]"], [ONE]),
+        (["--since", "90m"], [ONE, TWO]),
+        (["--until", at(ONE.failed_at)], [TWO, JUNK]),
+        (["--since", "90m", "--until", "30m"], [TWO]),
+        (["--sequence-from", "14"], [TWO]),
+        (["--sequence-until", "14"], [ONE]),
+        (["--state", "any"], [ONE, TWO, JUNK]),
+        (["--state", "replayed"], []),
+        (["--table", "nothing"], []),
+    ],
+)
+def test_filters(shell: Shell, options: list[str], expected: list[DeadLetter]) -> None:
+    shell.world.keep(ONE, TWO, JUNK)
+    assert shell.ids(*options) == {letter.identity for letter in expected}
+
+
+def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
+    shell.world.keep(ONE, a_letter(a_change(3)), TWO)
+    first = shell.asked("groups")["groups"][0]
+    assert (first["letters"], first["table"]) == (2, "planes")
+    assert shell.ids("--group", first["id"]) == {ONE.identity, a_letter(a_change(3)).identity}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["list", "--since", "yesterday"], "an age"),
+        (["list", "--sequence-from", "xyz"], "change sequence"),
+        (["list", "--reason", "bad"], "undecodable"),
+        (["list", "--after", "nonsense"], "--after"),
+        (["replay", "--execute"], "--all"),
+        (["discard", "--why", "w"], "--all"),
+        (["discard", "--state", "open", "--why", "w"], "--all"),
+        (["discard", "--all"], "--why"),
+        (["edit", ONE.identity, "--why", "w", "--set", "seats"], "COLUMN=JSON"),
+        (["edit", ONE.identity, "--why", " ", "--set", "seats=1"], "what was wrong"),
+        (["fly"], "fly"),
+        (["export", "--out", "/nowhere/at/all"], "cannot be written"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: list[str], told: str) -> None:
+    shell.world.keep(ONE)
+    assert shell.run(*options) == 2
+    assert told in shell.err
+    assert shell.world.states() == {State.OPEN: 1}
+    assert shell.world.publisher.published == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["list"], ["groups"], ["export"], ["discard", "--all", "--why", "w"], ["restore", "--all"], ["replay"],
+     ["replay", "--all", "--execute"], ["show", "deadbeef"], ["list", "--id", "deadbeef"],
+     ["edit", "deadbeef", "--why", "w"]],
+)  # fmt: skip
+def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
+    assert shell.run(*command) == 3
+    assert shell.err
+
+
+@pytest.mark.parametrize(("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("set DATABASE"), 2)])
+def test_a_store_that_is_away_or_wrong_is_said(shell: Shell, error: Exception, code: int) -> None:
+    shell.store_error = error
+    assert shell.run("list") == code
+    assert str(error) in shell.err
+
+
+def test_pages_of_a_list_hold_every_letter_once(shell: Shell) -> None:
+    shell.world.keep(*(a_letter(a_change(n)) for n in range(7)))
+    seen: list[str] = []
+    after: list[str] = []
+    while True:
+        page = shell.asked("list", "--limit", "3", *after)
+        assert page["matched"] == 7
+        seen += [one["id"] for one in page["letters"]]
+        if page["after"] is None:
+            break
+        after = ["--after", page["after"]]
+    assert len(seen) == len(set(seen)) == 7
+
+
+def test_a_letter_is_shown_masked_and_nobody_notes_it(shell: Shell) -> None:
+    shell.world.keep(ONE)
+    document = shell.asked("show", ONE.identity[:8])
+    assert document["masked"]
+    assert document["payload"]["changes"][0]["row"] == {"name": "<string of 3>"}
+    assert [entry["action"] for entry in document["trail"]] == ["arrived"]
+    assert shell.run("show", ONE.identity) == 0
+    assert "Ada" not in shell.out
+    assert shell.actions(ONE) == [Action.ARRIVED]
+
+
+@pytest.mark.parametrize("json_wanted", [True, False])
+def test_values_are_shown_on_asking_and_that_is_in_the_trail(shell: Shell, json_wanted: bool) -> None:
+    shell.world.keep(ONE)
+    assert shell.run("show", ONE.identity, "--values", *(["--json"] if json_wanted else [])) == 0
+    assert "Ada" in shell.out
+    last = shell.world.store.trail(LetterId(ONE.identity))[-1]
+    assert (last.action, last.who) == (Action.VALUES_SHOWN, "ada")
+
+
+def test_what_steers_a_terminal_is_not_printed(shell: Shell) -> None:
+    shell.world.keep(junk(detail="\x1b[2J[red]gone", reason=Reason.UNDECODABLE))
+    assert shell.run("list") == 0
+    assert "\x1b" not in shell.out
+    assert "[red]gone" in shell.out
+
+
+def test_stats_count_what_there_is(shell: Shell) -> None:
+    assert shell.asked("stats")["by_state"].get("open", 0) == 0
+    shell.world.keep(ONE, TWO)
+    document = shell.asked("stats")
+    assert document["by_state"]["open"] == 2
+    assert document["open_by_table"] == {"planes": 1, "pilots": 1}
+    assert document["oldest_open"] == at(TWO.failed_at)
+    assert shell.run("stats") == 0
+    assert "pilots" in shell.out
+
+
+def test_an_export_is_one_line_a_letter_masked_unless_values_are_asked_for(shell: Shell, tmp_path: Path) -> None:
+    shell.world.keep(ONE, JUNK)
+    file = tmp_path / "letters.jsonl"
+    assert shell.run("export", "--out", str(file)) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line["id"] for line in lines} == {ONE.identity, JUNK.identity}
+    assert all(line["masked"] and "data" not in line for line in lines)
+    assert "Ada" not in file.read_text()
+    assert shell.actions(ONE) == [Action.ARRIVED]
+
+    assert shell.run("export", "--id", ONE.identity, "--values", "--out", str(file)) == 0
+    (line,) = [json.loads(line) for line in file.read_text().splitlines()]
+    assert base64.b64decode(line["data"]) == ONE.data
+    assert (line["attributes"], line["ordering_key"]) == (ONE.attributes, ONE.ordering_key)
+    assert shell.actions(ONE) == [Action.ARRIVED, Action.EXPORTED]
+
+
+def test_what_is_discarded_can_be_restored(shell: Shell) -> None:
+    shell.world.keep(ONE, TWO, JUNK)
+    document = shell.asked("discard", "--table", "planes", "--why", "test data")
+    assert document == {"state": "discarded", "changed": 1, "matched": 1}
+    assert shell.ids() == {TWO.identity, JUNK.identity}
+    last = shell.world.store.trail(LetterId(ONE.identity))[-1]
+    assert (last.action, last.who, last.result) == (Action.DISCARDED, "ada", "test data")
+
+    assert shell.asked("restore", "--all") == {"state": "open", "changed": 1, "matched": 1}
+    assert shell.ids() == {ONE.identity, TWO.identity, JUNK.identity}
+
+
+def test_many_letters_are_discarded_in_one_go(shell: Shell) -> None:
+    shell.world.keep(*(a_letter(a_change(n)) for n in range(1_203)))
+    assert shell.asked("discard", "--all", "--why", "w")["changed"] == 1_203
+    assert shell.world.states() == {State.DISCARDED: 1_203}
+
+
+def test_what_is_not_open_is_not_discarded_and_that_is_said(shell: Shell) -> None:
+    shell.world.keep(ONE, TWO)
+    shell.world.replay(selection=Selection(ids=frozenset({LetterId(ONE.identity)})))
+    assert shell.run("discard", "--id", ONE.identity, "--id", TWO.identity, "--why", "w") == 1
+    assert "1 letters are as they were" in shell.err
+    assert shell.world.states() == {State.REPLAYED: 1, State.DISCARDED: 1}
+
+
+def test_a_replayed_letter_is_opened_by_its_id_only(shell: Shell) -> None:
+    shell.world.keep(ONE)
+    shell.world.replay()
+    assert shell.run("restore", "--all") == 3
+    assert shell.asked("restore", "--id", ONE.identity, "--why", "the topic was lost")["changed"] == 1
+    assert shell.world.states() == {State.OPEN: 1}
+
+
+@pytest.mark.parametrize("way", ["set", "file", "editor"])
+def test_an_edit_takes_the_letters_place(shell: Shell, tmp_path: Path, way: str) -> None:
+    shell.world.keep(ONE)
+    file = tmp_path / "row.json"
+    file.write_text('{"name": "Grace"}')
+    shell.editor = "sed -i s/Ada/Grace/"
+    options = {"set": ["--set", 'name="Grace"'], "file": ["--file", str(file)], "editor": []}[way]
+    document = shell.asked("edit", ONE.identity[:8], "--why", "misspelt", *options)
+
+    assert '-  "name": "Ada"' in document["diff"]
+    assert document["sequence"] == str(four_sections(10, 0, 0, 1))
+    assert shell.ids() == {document["id"]}
+    copy = shell.world.store.get(LetterId(document["id"]))
+    assert copy is not None
+    assert json.loads(bytes(decode_batch(copy.letter.data).rows[0])) == {"name": "Grace"}
+    assert shell.world.states() == {State.OPEN: 1, State.SUPERSEDED: 1}
+    assert shell.actions(ONE)[-1] is Action.EDITED
+
+    shown = shell.asked("show", ONE.identity)
+    assert "Ada" not in json.dumps(shown)
+    assert shown["edited_as"] == document["id"]
+    assert "Ada" in json.dumps(shell.asked("show", ONE.identity, "--values"))
+    assert shell.run("edit", ONE.identity, "--why", "again", "--set", "name=null") == 1
+    assert document["id"] in shell.err
+
+
+@pytest.mark.parametrize(
+    ("letter", "options", "told"),
+    [
+        (ONE, ["--set", "id=2"], "primary key"),
+        (ONE, ["--set", "seats=many"], "not JSON"),
+        (ONE, ["--set", 'name="Ada"'], "nothing is changed"),
+        (ONE, [], "set EDITOR"),
+        (JUNK, ["--set", "a=1"], "cannot be read"),
+    ],
+)
+def test_an_edit_that_cannot_be_made_says_why(shell: Shell, letter: DeadLetter, options: list[str], told: str) -> None:
+    shell.world.keep(letter)
+    assert shell.run("edit", letter.identity, "--why", "w", *options) == 1
+    assert told in shell.err
+    assert shell.world.states() == {State.OPEN: 1}
+
+
+def test_an_editor_that_fails_changes_nothing(shell: Shell) -> None:
+    shell.world.keep(ONE)
+    shell.editor = "false"
+    assert shell.run("edit", ONE.identity, "--why", "w") == 1
+    assert "failed" in shell.err
+    shell.editor = "no-such-editor-" + str(os.getpid())
+    assert shell.run("edit", ONE.identity, "--why", "w") == 1
+    assert shell.world.states() == {State.OPEN: 1}
+
+
+def test_a_replay_shows_what_it_would_do_until_it_is_to_be_executed(shell: Shell) -> None:
+    old = a_letter(a_change(5, sequence=1))
+    row = content_of(old).row
+    assert row is not None
+    shell.world.mirrors.applied[row] = str(four_sections(2))
+    shell.world.keep(ONE, TWO, old)
+    lost = a_letter(a_change(9), data=b"{}", payload_bytes=11_000_000)
+    shell.world.keep(lost)
+
+    document = shell.asked("replay")
+    assert (document["executed"], document["sent"], document["mirrors_asked"]) == (False, 0, True)
+    assert {name: count for name, count in document["verdicts"].items() if count} == {
+        "send": 2,
+        "superseded": 1,
+        "no_payload": 1,
+    }
+    verdicts = {one["id"]: one["verdict"] for one in document["letters"]}
+    assert verdicts[old.identity] == "superseded"
+    assert shell.run("replay") == 0
+    assert "would be sent" in shell.out
+    assert "--execute" in shell.out
+    assert shell.world.states() == {State.OPEN: 4}
+    assert shell.world.publisher.published == []
+
+    assert shell.run("replay", "--all", "--execute", "--json") == 1
+    document = json.loads(shell.out)
+    assert (document["sent"], document["left_open"]) == (2, 1)
+    assert "1 of these letters stay open" in shell.err
+    assert shell.world.states() == {State.REPLAYED: 2, State.SUPERSEDED: 1, State.OPEN: 1}
+    assert shell.run("replay", "--id", lost.identity) == 0
+    assert "write the row once more at its source" in shell.out
+
+
+def test_a_replay_that_does_it_all_ends_with_0_and_a_second_one_finds_nothing(shell: Shell) -> None:
+    shell.world.keep(ONE, JUNK)
+    shell.mirrors = None
+    assert shell.run("replay", "--all", "--execute") == 0
+    assert "2 sent" in shell.out
+    assert "BIGQUERY_DATASET is not set" in shell.out
+    assert shell.run("replay", "--all", "--execute") == 3
+
+
+def test_a_replay_that_is_stopped_says_so_and_the_next_goes_on(shell: Shell) -> None:
+    shell.world.keep(*(a_letter(a_change(n)) for n in range(20)))
+    shell.world.publisher.then = lambda _letters: shell.world.clock.request()
+    assert shell.run("replay", "--all", "--execute", "--rate", "20", "--json") == 1
+    assert "run it again" in shell.err
+    document = json.loads(shell.out)
+    assert (document["stopped"], document["sent"]) == (True, 5)
+
+
+@pytest.mark.parametrize("options", [["--limit", "1"], ["--rate", "0"], ["--force"]])
+def test_options_of_a_replay(shell: Shell, options: list[str]) -> None:
+    shell.world.keep(ONE, JUNK)
+    document = shell.asked("replay", "--all", "--execute", *options)
+    assert document["sent"] == (1 if "--limit" in options else 2)
+    assert shell.world.publisher.forced == [options == ["--force"]] * document["sent"]
