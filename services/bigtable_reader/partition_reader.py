@@ -73,7 +73,6 @@ class PartitionReader:
         self._options = options
         self._fail = fail
         self._renew = renew
-        self._letters: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
 
     async def follow(self, held: Held, stop: Stop) -> None:
@@ -120,9 +119,7 @@ class PartitionReader:
 
     async def end(self) -> None:
         """Return when no letter is under way any more."""
-        for letter in self._letters:
-            letter.cancel()
-        await asyncio.gather(*self._letters, return_exceptions=True)
+        await self._set_aside.end()
 
     # Records
 
@@ -138,10 +135,8 @@ class PartitionReader:
             future = await self._publisher.publish(self._outputs.entries.header, lines)
             future.add_done_callback(partial(self._on_published, held, place, len(lines)))
         if refused:
-            task = asyncio.create_task(self._set_aside.keep(refused), name="set aside")
-            self._letters.add(task)
-            task.add_done_callback(self._letters.discard)
-            task.add_done_callback(partial(self._on_published, held, place, 0))
+            kept = await self._set_aside.begin(refused)
+            kept.add_done_callback(partial(self._on_published, held, place, 0))
 
     async def _stamp(self, held: Held) -> int:
         while True:

@@ -21,7 +21,7 @@ from services.bigtable_reader.core.records import (
     SetCell,
     UnknownEntry,
 )
-from services.bigtable_reader.core.refused import NO_ROW, Refused, key_text, raw
+from services.bigtable_reader.core.refused import CELL_BYTES, NO_ROW, Refused, key_text, refused
 from services.bigtable_reader.core.times import instant
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Column, Header
@@ -137,7 +137,6 @@ class EntryMaker:
     def _refused(
         self, row_key: bytes, entry: Entry, index: int, head: _Head, key: str, error: PoisonRecordError
     ) -> Refused:
-        content = msgspec.structs.asdict(entry)
         change = Change(
             "UPSERT",
             _kind(entry),
@@ -146,9 +145,10 @@ class EntryMaker:
             f'{{"entry_index":{index}{head.place}',
             f'{head.id}{index:05d}"}}',
             NO_ROW,
-            raw({"row_key": row_key, "entry": content}),
         )
-        return Refused(self.header, key, change, error.reason, error.detail)
+        content = {"entry": msgspec.structs.asdict(entry)}
+        size = len(getattr(entry, "qualifier", b"")) + len(getattr(entry, "value", b"")) + CELL_BYTES
+        return refused(self.header, key, change, content, error, row_key=row_key, size=size)
 
     def _ordering_key(self, row_key: str) -> str:
         """Return that of the row's image, if there is one: what is of one row comes in order, whichever it is."""

@@ -19,7 +19,7 @@ from services.bigtable_reader.core.cell_values import CELL_VALUES
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.names import family_column
 from services.bigtable_reader.core.records import ChangeKind, DataChange, Microseconds
-from services.bigtable_reader.core.refused import NO_ROW, Made, Refused, key_text, raw
+from services.bigtable_reader.core.refused import CELL_BYTES, LARGEST, NO_ROW, Made, Refused, key_text, refused
 from services.bigtable_reader.core.times import instant
 from shared.contracts.bigtable_options import (
     ROW_KEY,
@@ -143,9 +143,9 @@ class ImageMaker:
         absent = self.image(row_key, None, trigger, stamp)
         if isinstance(absent, Refused):
             return absent
-        old = raw({"row_key": row_key})
-        change = msgspec.structs.replace(absent.change, op="UPSERT", row=NO_ROW, old=old)
-        return Refused(absent.header, absent.ordering_key, change, Reason.TOO_LARGE, why)
+        change = msgspec.structs.replace(absent.change, op="UPSERT", row=NO_ROW)
+        error = PoisonRecordError(Reason.TOO_LARGE, why)
+        return refused(absent.header, absent.ordering_key, change, {}, error, row_key=row_key, size=0)
 
     def _row(self, cells: Mapping[str, Mapping[bytes, Sequence[CellVersion]]]) -> str:
         members = []
@@ -213,17 +213,24 @@ class ImageMaker:
         trigger: Trigger,
         error: PoisonRecordError,
     ) -> Refused:
+        of_cells = cells or {}
+        size = sum(
+            len(qualifier) + len(version.value) + CELL_BYTES
+            for columns in of_cells.values()
+            for qualifier, versions in columns.items()
+            for version in versions
+        )
         content = {
             family: [
                 {"qualifier": qualifier, "timestamp_micros": version.timestamp, "value": version.value}
                 for qualifier, versions in columns.items()
                 for version in versions
             ]
-            for family, columns in (cells or {}).items()
+            for family, columns in (of_cells.items() if size <= LARGEST else ())
         }
-        old = raw({"row_key": row_key, "cells": content})
-        change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', NO_ROW, old)
-        return Refused(self.header, self._ordering_key(bucket_key), change, error.reason, error.detail)
+        change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', NO_ROW)
+        ordering = self._ordering_key(bucket_key)
+        return refused(self.header, ordering, change, {"cells": content}, error, row_key=row_key, size=size)
 
 
 class _Family(msgspec.Struct, frozen=True):

@@ -232,11 +232,12 @@ def test_what_a_column_cannot_hold_is_refused_whole_with_the_cure(
 
     assert found.reason is reason
     assert detail in found.detail
-    assert found.change.old is not None
-    assert b"row_key" in found.change.old.encode()
+    old = found.whole().old
+    assert old is not None
+    assert b"row_key" in old.encode()
     assert len(lines(record, LOSSLESS)) == 1
     # Replayed as it is, it is set aside again, and never a row.
-    assert consumed_or_set_aside(found.header, [found.change]) == ([], [Reason.BAD_CHANGE.value])
+    assert consumed_or_set_aside(found.header, [found.whole()]) == ([], [Reason.BAD_CHANGE.value])
 
 
 def test_one_refused_entry_stops_none_of_the_others() -> None:

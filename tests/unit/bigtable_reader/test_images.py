@@ -205,8 +205,9 @@ def test_a_value_that_does_not_fit_is_set_aside_whole_and_names_its_column(
     assert isinstance(found, Refused)
     assert found.reason is Reason.VALUE_DOES_NOT_FIT
     assert found.detail.startswith(f"column c of type {kind}")
-    assert found.change.old is not None
-    assert json.loads(found.change.old) == {
+    old = found.whole().old
+    assert old is not None
+    assert json.loads(old) == {
         "row_key": base64.b64encode(b"k").decode(),
         "cells": {
             "f": [
@@ -218,7 +219,7 @@ def test_a_value_that_does_not_fit_is_set_aside_whole_and_names_its_column(
             ]
         },
     }
-    assert consumed_or_set_aside(found.header, [found.change]) == ([], [Reason.BAD_CHANGE.value])
+    assert consumed_or_set_aside(found.header, [found.whole()]) == ([], [Reason.BAD_CHANGE.value])
 
 
 @pytest.mark.parametrize(("kind", "value"), [("NUMERIC", b"1e40"), ("DATE", b"1.1.1970"), ("TIMESTAMP", b"now")])

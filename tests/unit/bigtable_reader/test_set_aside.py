@@ -1,0 +1,110 @@
+"""Dead letters of the reader: whole where a message has room for them, and never more at once than memory has."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+
+from services.bigtable_reader.core.images import CellVersion, Trigger
+from services.bigtable_reader.core.records import DataChange, Microseconds, SetCell
+from services.bigtable_reader.core.refused import CELL_BYTES, LARGEST, Refused
+from services.bigtable_reader.set_aside import SettingAside
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.dead_letter import DeadLetter, from_message
+from shared.contracts.reasons import Reason
+from shared.pubsub.letters import letter_message
+from tests.fakes.bigtable_reader import FakeLetters
+from tests.fakes.bigtable_table import VirtualClock
+from tests.unit.bigtable_reader.readings import a_record, outputs
+
+TEXT = BigtableOptions(values="text")
+
+
+def a_refused_row(size: int) -> Refused:
+    """Return a row with a value of so many bytes that is no text."""
+    images = outputs(options=TEXT).images
+    assert images is not None
+    cells = {"f": {b"q": [CellVersion(5, b"\xff" * size)]}}
+    found = images.image(b"row", cells, Trigger.of(a_record(b"row")), 7)
+    assert isinstance(found, Refused)
+    return found
+
+
+def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[Refused]:
+    """Return the entries of a call on a row whose key is no text, with values of so many bytes."""
+    entries = outputs(images=False, entries=True).entries
+    assert entries is not None
+    record = a_record(row_key)
+    cells = tuple(SetCell("f", b"q", Microseconds(1_000), b"v" * size) for size in sizes)
+    change = DataChange(row_key, "USER", "c1", record.commit, 0, cells, token="t", low_watermark=record.low_watermark)
+    made, refused = entries.changes(change)
+    assert made == []
+    return refused
+
+
+async def letters_of(*refused: Refused) -> Sequence[DeadLetter]:
+    letters = FakeLetters()
+    await SettingAside(letters, VirtualClock()).keep(refused)
+    return letters.kept
+
+
+def on_the_topic(letter: DeadLetter) -> DeadLetter:
+    message = letter_message(letter)
+    assert message.ByteSize() < 10_000_000
+    return from_message(message.data, dict(message.attributes))
+
+
+def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key_and_the_size() -> None:
+    (entry, large_entry) = refused_entries(LARGEST - CELL_BYTES - 1, LARGEST)
+    row, large_row = a_refused_row(LARGEST - CELL_BYTES - 1), a_refused_row(LARGEST)
+
+    kept = [on_the_topic(one) for one in asyncio.run(letters_of(entry, large_entry, row, large_row))]
+
+    assert [one.payload_bytes for one in kept] == [None, large_entry.size, None, large_row.size]
+    assert [one.reason for one in kept] == [Reason.KEY_NOT_REPRESENTABLE] * 2 + [Reason.VALUE_DOES_NOT_FIT] * 2
+    for one, row_key in zip(kept, (b"\xff", b"\xff", b"row", b"row"), strict=True):
+        said = json.loads(one.data) if one.payload_bytes else json.loads(bytes(decode_batch(one.data).old[0]))
+        assert base64.b64decode(said["row_key"]) == row_key
+        assert len(said) == (1 if one.payload_bytes else 2)
+
+
+def test_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
+    class Slow(FakeLetters):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[int] = []
+            self.go_on = asyncio.Event()
+
+        async def keep(self, letters: Sequence[DeadLetter]) -> None:
+            self.asked.append(len(letters))
+            await self.go_on.wait()
+            await super().keep(letters)
+
+    async def scenario() -> None:
+        letters = Slow()
+        setting_aside = SettingAside(letters, VirtualClock())
+        begun = 0
+
+        async def begin_all() -> None:
+            nonlocal begun
+            for _record in range(20):
+                await setting_aside.begin(refused_entries(1_500_000, 1_500_000, 1_500_000))
+                begun += 1
+
+        beginning = asyncio.create_task(begin_all())
+        for _turn in range(200):
+            await asyncio.sleep(0)
+        assert begun == 8  # of 4.5 MB each: the 32 MB are full
+        assert set(letters.asked) == {2}  # of one record not all at once
+        letters.go_on.set()
+        await beginning
+        await setting_aside.keep(refused_entries(1))
+        assert len(letters.kept) == 20 * 3 + 1
+
+        letters.go_on.clear()
+        left = await setting_aside.begin(refused_entries(1))
+        await setting_aside.end()
+        assert left.cancelled()
+
+    asyncio.run(scenario())
