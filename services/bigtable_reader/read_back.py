@@ -29,6 +29,8 @@ _WEIGHT: Final = 0.1
 """Of one row in the average of their bytes."""
 _READINGS: Final = 8
 """At a time."""
+_REST: Final = 0.01
+"""Seconds from one reading of fewer rows than may be read at once to the next such: what comes meanwhile is one."""
 _WAITING: Final = 20_000
 """Records whose rows wait to be read, at most."""
 
@@ -82,6 +84,9 @@ class ReadBack:
         self._readings: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._is_due = False
+        self._rest = _REST
+        self._rested_at = 0.0
+        """By the event loop's clock."""
         self._row_bytes = 0.0
         """Of a row's image, on average, the latest counting most."""
 
@@ -104,6 +109,7 @@ class ReadBack:
 
     async def drain(self, stop: Stop) -> None:
         """Return when every row that was asked for is read, and its image taken by the publisher."""
+        self._rest = self._rested_at = 0.0
         self._begin_readings(stop)
         while self._readings:
             await asyncio.wait(self._readings, return_when=asyncio.FIRST_COMPLETED)
@@ -118,15 +124,27 @@ class ReadBack:
 
     def _begin_readings(self, stop: Stop) -> None:
         self._is_due = False
+        loop = asyncio.get_running_loop()
         while self._waiting and len(self._readings) < self._most_readings:
+            if len(self._waiting) < self._at_once:
+                if (now := loop.time()) < self._rested_at:
+                    self._is_due = True
+                    loop.call_at(self._rested_at, self._begin_readings, stop)
+                    return
+                self._rested_at = now + self._rest
             batch = self._next()
             if batch is None:
                 return
             if not batch:
                 continue
-            reading = asyncio.get_running_loop().create_task(self._read(batch, stop), name="read back")
+            reading = loop.create_task(self._read(batch, stop), name="read back")
             self._readings.add(reading)
             reading.add_done_callback(partial(self._on_read, batch, stop))
+
+    @property
+    def _at_once(self) -> int:
+        """Return how many rows are read at once, as large as they are."""
+        return max(1, min(self._rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
 
     def _next(self) -> Sequence[_Waiting] | None:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
@@ -136,8 +154,7 @@ class ReadBack:
         """
         batch: list[_Waiting] = []
         free = (row for row in self._waiting if row not in self._being_read)
-        at_once = max(1, min(self._rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
-        rows = list(islice(free, at_once))
+        rows = list(islice(free, self._at_once))
         if not rows:
             return None
         for row in rows:

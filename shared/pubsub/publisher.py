@@ -34,6 +34,10 @@ REST: Final = timedelta(milliseconds=50)
 
 A message costs both of its ends more than the changes in it do, and Pub/Sub counts each as a kilobyte at least.
 """
+_LONGEST_REST: Final = timedelta(milliseconds=500)
+"""Of a key whose changes are old already: who catches up makes fuller messages, and is a tenth later at most."""
+_AGE_FOR_REST: Final = 10
+_SECOND: Final = 1_000_000_000  # in nanoseconds
 _TIMEOUT: Final = 30.0
 _LAST_CHANCE: Final = timedelta(seconds=8)  # of the ten seconds in which a stopped process has to be gone
 
@@ -63,6 +67,7 @@ class BatchPublisher:
         self._clock = clock or SystemClock()
         self._packer = Packer(limits, resting=rest > timedelta())
         self._rest = rest.total_seconds()
+        self._longest_rest = max(self._rest, _LONGEST_REST.total_seconds())
         self._most_outstanding = outstanding_bytes
         self._last_chance = last_chance
         self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
@@ -128,7 +133,18 @@ class BatchPublisher:
             for request in self._packer.requests():
                 self._start(self._publish(request))
                 if self._rest and not self._closed:
-                    asyncio.get_running_loop().call_later(self._rest, self._rested, request.ordering_key)
+                    asyncio.get_running_loop().call_later(self._rest_after(request), self._rested, request.ordering_key)
+
+    def _rest_after(self, request: Request) -> float:
+        """Return how many seconds a key rests: a tenth of its last change's age, within bounds.
+
+        The shortest there is while others may soon have to wait for room, which what rests takes up.
+        """
+        changes = request.messages[-1].changes
+        if not changes or 2 * self._packer.outstanding_bytes > self._most_outstanding:
+            return self._rest
+        age = (self._clock.now() - parse_timestamp(changes[-1].commit_timestamp)) / _SECOND
+        return min(max(self._rest, age / _AGE_FOR_REST), self._longest_rest)
 
     def _rested(self, key: str) -> None:
         self._packer.rested(key)

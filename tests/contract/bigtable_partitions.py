@@ -192,7 +192,7 @@ class BreakingChannels(Channels):
         table: Table,
         request: Any,
         *,
-        timeout: float | None = TIMEOUT,  # noqa: ASYNC109
+        timeout: float = TIMEOUT,  # noqa: ASYNC109
     ) -> AsyncGenerator[Any, None]:
         if self._next(method) is not None:
             raise self._broken()

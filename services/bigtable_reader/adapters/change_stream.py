@@ -34,6 +34,7 @@ _PARTITIONS: Final = Method(
     GenerateInitialChangeStreamPartitionsResponse.pb(),
 )
 _READ: Final = Method("ReadChangeStream", ReadChangeStreamRequest.pb(), ReadChangeStreamResponse.pb())
+_response: Final = _READ.response.FromString
 
 _PARTITIONS_TIMEOUT: Final = 60.0
 _STUCK_AFTER_HEARTBEATS: Final = 3
@@ -90,26 +91,27 @@ class BigtableChangeStream:
         merging = Merging(keep_values=self._keep_values, most_bytes=self._most_bytes)
         opened = False
         try:
-            responses = self._channels.stream(_READ, self._table, _request(self._table, query), timeout=None)
-            async with aclosing(responses):
+            portions = self._channels.portions(_READ, self._table, _request(self._table, query), timeout=None)
+            async with aclosing(portions):
                 while True:
                     async with asyncio.timeout(patience if opened else opening):
-                        response = await anext(responses, None)
-                    if response is None:
+                        portion = await anext(portions, None)
+                    if portion is None:
                         raise TransientError("the change stream ended without a CloseStream")
                     if not opened:
                         opened = True
                         del silences[asked]  # of a Counter: also where there were none
-                    record = merging.take(response)
-                    if record is None:
-                        continue
-                    if isinstance(record, CloseStream):
-                        if record.amiss:
-                            log.warning("stream_closed_strangely", range=str(query.range), amiss=record.amiss)
-                        _require_an_end(record)
+                    for message in portion:
+                        record = merging.take(_response(message))
+                        if record is None:
+                            continue
+                        if isinstance(record, CloseStream):
+                            if record.amiss:
+                                log.warning("stream_closed_strangely", range=str(query.range), amiss=record.amiss)
+                            _require_an_end(record)
+                            yield record
+                            return
                         yield record
-                        return
-                    yield record
         except TimeoutError as error:
             silences[asked] += not opened
             log.warning("change_stream_was_silent", range=str(query.range), seconds=patience if opened else opening)

@@ -1,24 +1,32 @@
 """The connections to Bigtable, and calls on them with raw protobuf classes.
 
 The raw classes (`Message.pb()`) cost a twelfth of the generated client's own ones for each record of a change stream;
-so the calls are made on the channel, and nothing in between retries.
+so the calls are made on the channel, and nothing in between retries. What brings many messages is read in a thread
+(`message_feed.py`), everything else in the event loop.
 """
 
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import google.auth
 import grpc
+import grpc.experimental
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcAsyncIOTransport,
 )
-from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcAsyncIOTransport
+from google.cloud.bigtable_v2.services.bigtable.transports import (
+    BigtableGrpcAsyncIOTransport,
+    BigtableGrpcTransport,
+)
 
 from services.bigtable_reader.adapters.errors import bigtable_errors
+from services.bigtable_reader.adapters.message_feed import portions
 
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
@@ -34,6 +42,8 @@ _OPTIONS: Final = [
 ]
 # A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
 _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
+# The thread that asks for the next message waits for it itself, where else two others would pass it on.
+_ONE_THREAD: Final = [(grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class Method:
 
 
 class _Connection:
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
         self.streams = 0
 
@@ -110,15 +120,14 @@ class Channels:
         table: Table,
         request: Any,
         *,
-        timeout: float | None = TIMEOUT,  # noqa: ASYNC109  the deadline travels with the call
+        timeout: float = TIMEOUT,  # noqa: ASYNC109  the deadline travels with the call
     ) -> AsyncGenerator[Any, None]:
-        """Yield the responses of a streaming method. TransientError, MisconfiguredError.
+        """Yield the responses of a streaming method that has few of them. TransientError, MisconfiguredError.
 
-        Closing the generator ends the call. A call without a timeout is made on a connection that has room for one
-        more that never ends.
+        Closing the generator ends the call.
         """
-        with bigtable_errors(f"{method.name} on {table.name}"), self._room(timeout) as channel:
-            ask = channel.unary_stream(
+        with bigtable_errors(f"{method.name} on {table.name}"):
+            ask = self._data.unary_stream(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
@@ -130,20 +139,40 @@ class Channels:
             finally:
                 call.cancel()
 
+    async def portions(
+        self,
+        method: Method,
+        table: Table,
+        request: Any,
+        *,
+        timeout: float | None,  # noqa: ASYNC109  the deadline travels with the call
+    ) -> AsyncGenerator[Sequence[bytes], None]:
+        """Yield the responses of a streaming method as bytes, many at a time. TransientError, MisconfiguredError.
+
+        Closing the generator ends the call. It is made on a connection that has room for one more, for a call without
+        a timeout never ends.
+        """
+        with bigtable_errors(f"{method.name} on {table.name}"), self._room() as channel:
+            ask: Any = channel.unary_stream(
+                method.path, request_serializer=method.request.SerializeToString, response_deserializer=None
+            )
+            call = partial(ask, request, metadata=table.metadata, timeout=timeout)
+            async with aclosing(portions(call, name=method.name)) as found:
+                async for portion in found:
+                    yield portion
+
     async def close(self) -> None:
         """Close the connections; calls on them are cancelled."""
-        channels = [self._data, *([] if self._admin is None else [self._admin])]
-        for channel in [*channels, *(connection.channel for connection in self._streaming)]:
+        for channel in [self._data, *([] if self._admin is None else [self._admin])]:
             await channel.close(None)
+        for connection in self._streaming:
+            connection.channel.close()
 
     @contextlib.contextmanager
-    def _room(self, timeout: float | None) -> Iterator[grpc.aio.Channel]:
-        if timeout is not None:
-            yield self._data
-            return
+    def _room(self) -> Iterator[grpc.Channel]:
         connection = min(self._streaming, key=lambda one: one.streams, default=None)
         if connection is None or connection.streams >= STREAMS_PER_CONNECTION:
-            connection = _Connection(self._open(BigtableGrpcAsyncIOTransport, _DATA))
+            connection = _Connection(self._open_for_threads())
             self._streaming.append(connection)
         connection.streams += 1
         try:
@@ -154,11 +183,18 @@ class Channels:
     def _open(self, transport: Any, address: str) -> grpc.aio.Channel:
         if self._emulator_host:
             return grpc.aio.insecure_channel(self._emulator_host, options=_OPTIONS)
+        channel: grpc.aio.Channel = self._authenticated(transport, address, _OPTIONS + _KEEPALIVE)
+        return channel
+
+    def _open_for_threads(self) -> grpc.Channel:
+        if self._emulator_host:
+            return grpc.insecure_channel(self._emulator_host, options=_OPTIONS + _ONE_THREAD)
+        channel: grpc.Channel = self._authenticated(BigtableGrpcTransport, _DATA, _OPTIONS + _KEEPALIVE + _ONE_THREAD)
+        return channel
+
+    def _authenticated(self, transport: Any, address: str, options: Sequence[tuple[str, int]]) -> Any:
         with bigtable_errors("connect to Bigtable"):
-            channel: grpc.aio.Channel = transport.create_channel(
-                address, credentials=self._credentials, options=_OPTIONS + _KEEPALIVE
-            )
-            return channel
+            return transport.create_channel(address, credentials=self._credentials, options=options)
 
 
 def _credentials() -> Any:

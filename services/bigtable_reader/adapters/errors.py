@@ -36,7 +36,7 @@ _MISCONFIGURED: Final = frozenset(
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode | None, str]:
     """Return the gRPC status that an error carries, and its message; None where it carries none."""
-    if isinstance(error, grpc.aio.AioRpcError):
+    if isinstance(error, grpc.RpcError):  # of an event loop's channel, or of a thread's
         return error.code(), error.details() or ""
     if isinstance(error, GoogleAPICallError):
         return error.grpc_status_code, str(error.message)
@@ -51,7 +51,7 @@ def bigtable_errors(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (grpc.aio.AioRpcError, GoogleAPICallError) as error:
+    except (grpc.RpcError, GoogleAPICallError) as error:
         code, message = status_of(error)
         if code in _TRANSIENT:
             raise TransientError(f"{what}: {code.name} {message}") from error

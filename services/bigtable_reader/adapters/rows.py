@@ -9,11 +9,12 @@ import grpc
 
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.errors import status_of
-from services.bigtable_reader.adapters.row_chunks import READ_ROWS, read_rows
+from services.bigtable_reader.adapters.row_chunks import READ_ROWS, BrokenRowError, Cell, RowChunks
 from services.bigtable_reader.core.images import CellVersion, RowCells
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 
+_response: Final = READ_ROWS.response.FromString
 _TIMEOUT: Final = 60.0
 _BYTES: Final = 16 * 1024 * 1024
 _CELL: Final = 200
@@ -70,17 +71,29 @@ class BigtableRows:
         request = READ_ROWS.request(table_name=self._table.name, app_profile_id=self._table.app_profile)
         request.rows.row_keys.extend(row_keys)
         request.filter.CopyFrom(self._filter)
-        async with aclosing(read_rows(self._channels, self._table, request, _TIMEOUT)) as rows:
-            async for row_key, cells in rows:
-                families: RowCells = {}
-                for cell in cells:
-                    versions = families.setdefault(cell.family, {}).setdefault(cell.qualifier, [])
-                    versions.append(CellVersion(cell.timestamp, cell.value))
-                found[row_key] = families
-                room -= sum(len(cell.qualifier) + len(cell.value) + _CELL for cell in cells)
-                if room <= 0:
-                    break
+        chunks = RowChunks()
+        answers = self._channels.portions(READ_ROWS, self._table, request, timeout=_TIMEOUT)
+        try:
+            async with aclosing(answers):
+                async for portion in answers:
+                    for answer in portion:
+                        for row_key, cells in chunks.take(_response(answer).chunks):
+                            found[row_key] = _row_cells(cells)
+                            room -= sum(len(cell.qualifier) + len(cell.value) + _CELL for cell in cells)
+                            if room <= 0:
+                                return room
+            chunks.end()
+        except BrokenRowError as error:
+            raise TransientError(f"ReadRows on {self._table.name}: {error}") from error
         return room
+
+
+def _row_cells(cells: Sequence[Cell]) -> RowCells:
+    families: RowCells = {}
+    for cell in cells:
+        versions = families.setdefault(cell.family, {}).setdefault(cell.qualifier, [])
+        versions.append(CellVersion(cell.timestamp, cell.value))
+    return families
 
 
 def _filter(family_pattern: str | None, versions: int) -> Any:
