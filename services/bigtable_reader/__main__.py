@@ -5,6 +5,7 @@ Exits 0 when asked to stop or at the end asked for, 2 when nothing will work unt
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import uuid
@@ -168,6 +169,7 @@ async def read(
                     look=settings.check_families_every,
                 ),
             )
+            gc.freeze()  # what is imported and set up stays: no collection need look through it again
             await reader.run(stop)
     finally:
         await channels.close()

@@ -3,12 +3,19 @@
 from collections import Counter as Counting
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final, assert_never
+from typing import Final, assert_never, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.bigtable_reader.core.partitions import Survey, uncovered
-from services.bigtable_reader.core.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamRecord
+from services.bigtable_reader.core.records import (
+    ChangeKind,
+    CloseStream,
+    DataChange,
+    Heartbeat,
+    Microseconds,
+    StreamRecord,
+)
 from services.bigtable_reader.core.sharing import unread
 from services.bigtable_reader.ports import Clock
 from services.bigtable_reader.status import READING, STATES, state
@@ -22,7 +29,9 @@ class ReaderMetrics:
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
-        self._records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        self._changes = {kind: records.labels(kind.lower()) for kind in get_args(ChangeKind)}
+        self._heartbeats, self._closings = records.labels("heartbeat"), records.labels("close_stream")
         self._rows = Counter("millrace_reader_rows_read_back", "Rows read back after a change", registry=registry)
         self._asked = Counter(
             "millrace_reader_read_backs_asked", "Records that asked for their row to be read back", registry=registry
@@ -51,9 +60,10 @@ class ReaderMetrics:
             "How long the low watermark has not moved; changes are published all the same",
             registry=registry,
         )
-        self._last_commit = Gauge(
+        last_commit = Gauge(
             "millrace_reader_last_commit_seconds", "Unix time of the newest change that was read", registry=registry
         )
+        last_commit.set_function(lambda: self._newest / _SECOND)
         self._families = Counter(
             "millrace_reader_family_changes", "Times that families were added or dropped", registry=registry
         )
@@ -69,18 +79,16 @@ class ReaderMetrics:
     def read(self, record: StreamRecord) -> None:
         """Count a record that was read, a user's or garbage collection's."""
         match record:
-            case DataChange(kind=of, commit=commit):
-                kind = of.lower()
-                if commit > self._newest:
-                    self._newest = commit
-                    self._last_commit.set(commit / _SECOND)
+            case DataChange():
+                self._changes[record.kind].inc()
+                if record.commit > self._newest:
+                    self._newest = record.commit
             case Heartbeat():
-                kind = "heartbeat"
+                self._heartbeats.inc()
             case CloseStream():
-                kind = "close_stream"
+                self._closings.inc()
             case _:
                 assert_never(record)
-        self._records.labels(kind).inc()
 
     def read_back(self, rows: int, records: int) -> None:
         """Count rows that were read back, and the records that asked for it."""

@@ -87,6 +87,7 @@ class ReadBack:
         self._rest = _REST
         self._rested_at = 0.0
         """By the event loop's clock."""
+        self._resting: asyncio.TimerHandle | None = None
         self._row_bytes = 0.0
         """Of a row's image, on average, the latest counting most."""
 
@@ -100,7 +101,8 @@ class ReadBack:
             waiting.trigger, waiting.stamp = trigger, stamp
             waiting.places.append(place)
         self._records += 1
-        if not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
+        is_enough = self._resting is None or len(self._waiting) >= self._at_once
+        if is_enough and not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._begin_readings, stop)
         while self._records >= self._most_waiting:
@@ -128,8 +130,8 @@ class ReadBack:
         while self._waiting and len(self._readings) < self._most_readings:
             if len(self._waiting) < self._at_once:
                 if (now := loop.time()) < self._rested_at:
-                    self._is_due = True
-                    loop.call_at(self._rested_at, self._begin_readings, stop)
+                    if self._resting is None:
+                        self._resting = loop.call_at(self._rested_at, self._rested, stop)
                     return
                 self._rested_at = now + self._rest
             batch = self._next()
@@ -140,6 +142,10 @@ class ReadBack:
             reading = loop.create_task(self._read(batch, stop), name="read back")
             self._readings.add(reading)
             reading.add_done_callback(partial(self._on_read, batch, stop))
+
+    def _rested(self, stop: Stop) -> None:
+        self._resting = None
+        self._begin_readings(stop)
 
     @property
     def _at_once(self) -> int:

@@ -64,7 +64,7 @@ class Header(msgspec.Struct, frozen=True):
         return [(name, types[name]) for name in self.primary_key]
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """One change record on its way out. ``key``, ``row``, ``old`` and ``place`` are JSON texts, passed on untouched."""
 
     op: Op

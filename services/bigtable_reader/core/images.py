@@ -11,6 +11,7 @@ whole microseconds there, for a cell's timestamp may be any number.
 
 from binascii import b2a_base64
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -29,7 +30,6 @@ from shared.contracts.bigtable_options import (
     ValueEncoding,
 )
 from shared.contracts.change_batch import Change, Column, Header
-from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import bucket_of, ordering_key
@@ -45,6 +45,8 @@ class CellVersion(msgspec.Struct, frozen=True, gc=False):
 RowCells = dict[str, dict[bytes, list[CellVersion]]]
 """Family, qualifier, and the versions that were asked for, newest first."""
 
+_NO_MORE_SECTIONS: Final = "/0000000000000000" * 3
+"""Of `four_sections`: a stamp is the first, the rest is nothing."""
 _json: Final = msgspec.json.Encoder().encode
 _FAMILY: Final = "column family "
 _document: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -119,10 +121,11 @@ class ImageMaker:
 
     def image(self, row_key: bytes, cells: RowCells | None, trigger: Trigger, stamp: int) -> Made | Refused:
         """Return a row as it is now, or its absence (None), under the stamp of the record that asked for it."""
-        watched = {name: family for name, family in (cells or {}).items() if family and self._watched.family(name)}
+        is_watched = self._watched.family
+        watched = {name: family for name, family in cells.items() if family and is_watched(name)} if cells else {}
         if not watched.keys() <= self._known:
             self.learn(watched.keys())
-        sequence, commit, place = str(four_sections(stamp)), instant(trigger.commit), _place(trigger)
+        sequence, commit, place = f"{stamp:016X}{_NO_MORE_SECTIONS}", instant(trigger.commit), _place(trigger)
         is_text = self._options.row_key == "STRING"
         try:
             key = _json(key_text(row_key)).decode() if is_text else _base64(row_key)
@@ -315,14 +318,15 @@ def _cell_time(column: CellColumn, version: CellVersion) -> str:
 
 
 def _place(trigger: Trigger) -> str:
-    return _json(
-        {
-            "entry_count": trigger.entry_count,
-            "source_cluster": trigger.source_cluster,
-            "tiebreaker": trigger.tiebreaker,
-            "low_watermark": instant(trigger.low_watermark),
-        }
-    ).decode()
+    return (
+        f'{{"entry_count":{trigger.entry_count},"source_cluster":{_text(trigger.source_cluster)},'
+        f'"tiebreaker":{trigger.tiebreaker},"low_watermark":"{instant(trigger.low_watermark)}"}}'
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _text(text: str) -> str:
+    return _json(text).decode()
 
 
 def _base64(value: bytes) -> str:

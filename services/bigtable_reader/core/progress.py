@@ -22,7 +22,10 @@ class ConfirmedPrefix:
 
     def __init__(self, range_: KeyRange, position: Position, low_watermark: Microseconds) -> None:
         self._range = range_
-        self._position = self._read = position
+        self._position = position
+        self._passed_token: str | None = None
+        """Of the last record that is part of the prefix; none yet: the position stands."""
+        self._read_token: str | None = None
         self._low_watermark = low_watermark
         self._line: deque[_Place] = deque()
         self._first = 0
@@ -30,12 +33,12 @@ class ConfirmedPrefix:
     @property
     def position(self) -> Position:
         """Return where another reader goes on without losing anything."""
-        return self._position
+        return self._at(self._passed_token)
 
     @property
     def read(self) -> Position:
         """Return where this reader goes on, who still has in hand what is not confirmed."""
-        return self._read
+        return self._at(self._read_token)
 
     @property
     def low_watermark(self) -> Microseconds:
@@ -49,7 +52,7 @@ class ConfirmedPrefix:
 
     def add(self, token: str, low_watermark: Microseconds, confirmations: int = 0) -> int:
         """Take the next place in the line, for what is confirmed in so many parts (a heartbeat in none); return it."""
-        self._read = Position((RangeToken(self._range, token),))
+        self._read_token = token
         self._line.append(_Place(token, low_watermark, confirmations))
         place = self._first + len(self._line) - 1
         self._advance()
@@ -73,4 +76,7 @@ class ConfirmedPrefix:
             self._first += 1
             self._low_watermark = max(self._low_watermark, passed.low_watermark)
         if passed is not None:
-            self._position = Position((RangeToken(self._range, passed.token),))
+            self._passed_token = passed.token
+
+    def _at(self, token: str | None) -> Position:
+        return self._position if token is None else Position((RangeToken(self._range, token),))

@@ -13,7 +13,7 @@ Microseconds = NewType("Microseconds", int)
 ChangeKind = Literal["USER", "GARBAGE_COLLECTION"]
 
 
-class KeyRange(msgspec.Struct, frozen=True, order=True):
+class KeyRange(msgspec.Struct, frozen=True, order=True, gc=False):
     """Row keys from ``start``, inclusive, up to ``end``, exclusive; an empty ``end`` is no end."""
 
     start: bytes
@@ -34,14 +34,14 @@ class KeyRange(msgspec.Struct, frozen=True, order=True):
 ALL_KEYS: Final = KeyRange(b"", b"")
 
 
-class RangeToken(msgspec.Struct, frozen=True):
+class RangeToken(msgspec.Struct, frozen=True, gc=False):
     """Where a reading goes on, for the rows of one key range."""
 
     range: KeyRange
     token: str
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, gc=False):
     """Where a reading begins: at tokens that together cover its range exactly, or at a time (inclusive)."""
 
     tokens: tuple[RangeToken, ...] = ()
@@ -100,7 +100,7 @@ class UnknownEntry(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=T
 Entry = SetCell | DeleteCells | DeleteFamily | Aggregated | UnknownEntry
 
 
-class DataChange(msgspec.Struct, frozen=True):
+class DataChange(msgspec.Struct, frozen=True, gc=False):
     """All changes of one row that one request made atomically; in their order."""
 
     row_key: bytes
@@ -116,7 +116,7 @@ class DataChange(msgspec.Struct, frozen=True):
     """An estimate: what is older may still come, and is never refused."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
+class Heartbeat(msgspec.Struct, frozen=True, gc=False):
     """Nothing new, and where to go on."""
 
     token: str

@@ -20,7 +20,7 @@ CELL_BYTES: Final = 64
 _json: Final = msgspec.json.Encoder().encode
 
 
-class Made(msgspec.Struct, frozen=True):
+class Made(msgspec.Struct, frozen=True, gc=False):
     """A change record on its way out, and the header that it goes under."""
 
     header: Header

@@ -355,3 +355,37 @@ def test_draining_publishes_what_waits_and_ending_forgets_it() -> None:
         assert sorted(number for _op, _key, number in reading.published()) == [sequence(1), sequence(2)]
 
     run_in_virtual_time(scenario())
+
+
+def test_few_rows_that_follow_closely_are_read_together_and_the_end_waits_for_no_rest() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows())
+        reading.rows.gate.set()
+        await reading.ask(b"a", 1)
+        await asyncio.sleep(0.001)
+        assert reading.rows.readings == [[b"a"]]  # at once
+        for number, row_key in enumerate((b"b", b"c"), 2):
+            await reading.ask(row_key, number)
+            await asyncio.sleep(0.001)
+        assert reading.rows.readings == [[b"a"]]
+        await some_turns()
+        assert reading.rows.readings == [[b"a"], [b"b", b"c"]]
+        await reading.ask(b"d", 4)
+        await reading.read_back.drain(reading.stop)
+        assert reading.rows.readings[2:] == [[b"d"]]
+
+    run_in_virtual_time(scenario())
+
+
+def test_as_many_rows_as_one_reading_takes_wait_for_nothing() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(), rows_at_once=2)
+        reading.rows.gate.set()
+        await reading.ask(b"a", 1)
+        await asyncio.sleep(0.001)
+        for number, row_key in enumerate((b"b", b"c"), 2):
+            await reading.ask(row_key, number)
+            await asyncio.sleep(0.001)
+        assert reading.rows.readings == [[b"a"], [b"b", b"c"]]
+
+    run_in_virtual_time(scenario())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,12 +14,14 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import from_message
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.pubsub_channel import FakeAsyncChannel
+from tests.fakes.virtual_time import run_in_virtual_time
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -171,6 +174,48 @@ async def test_a_key_that_has_rested_publishes_by_itself() -> None:
         for number in range(3):
             await (await publisher.publish(a_header(), [("k", a_change(number))]))
         assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(3)]
+
+
+@dataclass
+class Later:
+    """A clock that stands still, some seconds after the changes were committed."""
+
+    seconds: float
+
+    def now(self) -> Nanoseconds:
+        """Return the time."""
+        return Nanoseconds(parse_timestamp(a_change().commit_timestamp) + int(self.seconds * 1e9))
+
+
+@pytest.mark.parametrize(
+    ("age", "rest"), [(-60.0, 0.05), (0.0, 0.05), (0.4, 0.05), (2.0, 0.2), (5.0, 0.5), (86_400.0, 0.5)]
+)
+def test_a_key_rests_for_a_tenth_of_the_age_of_what_it_published_within_bounds(age: float, rest: float) -> None:
+    async def scenario() -> None:
+        world = World(clock=Later(age))
+        async with world.publisher as publisher:
+            await (await publisher.publish(a_header(), [("k", a_change(1))]))
+            resting = await publisher.publish(a_header(), [("k", a_change(2))])
+            await asyncio.sleep(0.9 * rest)
+            assert not resting.done()
+            await asyncio.sleep(0.2 * rest)
+            assert resting.done()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room() -> None:
+    async def scenario() -> None:
+        world = World(clock=Later(86_400.0), outstanding_bytes=3 * a_change().size())
+        async with world.publisher as publisher:
+            await (await publisher.publish(a_header(), [("other", a_change(1))]))  # alone: it rests for long
+            waiting = await publisher.publish(a_header(), [("other", a_change(2))])
+            await (await publisher.publish(a_header(), [("k", a_change(3))]))
+            resting = await publisher.publish(a_header(), [("k", a_change(4))])
+            await asyncio.sleep(0.1)
+            assert (waiting.done(), resting.done()) == (False, True)
+
+    run_in_virtual_time(scenario())
 
 
 @in_a_loop
