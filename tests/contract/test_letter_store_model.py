@@ -1,0 +1,185 @@
+"""The store in a file and the fake, side by side under whatever may happen: they never differ in what they say."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import delete
+
+from services.dead_letter.adapters.database import Database, open_database
+from services.dead_letter.adapters.schema import letters as letters_table
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from tests.contract.letter_stores import FAILED, NOW, SECOND, a_letter, a_message_letter, an_arrival, failing_again
+from tests.fakes.letter_store import FakeLetterStore
+
+LETTERS = [a_letter(1, 1), a_letter(1, 2), a_letter(2, 1, table="pilots"), a_message_letter()]
+REPLAYS = [ReplayId(name) for name in ("r1", "r2")]
+CAUSES = [
+    (Reason.VALUE_DOES_NOT_FIT, "1 is too much"),
+    (Reason.VALUE_DOES_NOT_FIT, "2 is too much"),
+    (Reason.REFUSED_BY_BIGQUERY, "quota"),
+]
+SOME_STATES = st.frozensets(st.sampled_from(State), max_size=3)
+
+arrivals = st.builds(
+    lambda letter, message, cause, seconds: an_arrival(
+        failing_again(letter, seconds=seconds, reason=cause[0], detail=cause[1]), f"m{message}"
+    ),
+    st.sampled_from(LETTERS),
+    st.integers(1, 6),
+    st.sampled_from(CAUSES),
+    st.integers(-3, 30),
+)
+selections = st.builds(
+    Selection,
+    tables=st.frozensets(st.sampled_from(["planes", "pilots", ""]), max_size=2),
+    reasons=st.frozensets(st.sampled_from(Reason), max_size=2),
+    keys=st.frozensets(st.sampled_from(["[1]", "[2]", ""]), max_size=2),
+    states=SOME_STATES,
+    failed_from=st.none() | st.integers(-2, 30).map(lambda seconds: Nanoseconds(FAILED + seconds * SECOND)),
+    failed_until=st.none() | st.integers(-2, 31).map(lambda seconds: Nanoseconds(FAILED + seconds * SECOND)),
+    sequence_from=st.none() | st.integers(0, 3).map(lambda number: str(four_sections(number))),
+    sequence_until=st.none() | st.integers(0, 3).map(lambda number: str(four_sections(number, 1))),
+)
+
+
+class Stores(RuleBasedStateMachine):
+    """What happens, happens to both."""
+
+    copies = Bundle("copies")
+    database: Database
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.database.writing() as connection:
+            connection.execute(delete(letters_table))
+        self.kept: LetterStore = SqlLetterStore(self.database)
+        self.model: LetterStore = FakeLetterStore()
+        self.now = NOW
+        self.known = [LetterId(letter.identity) for letter in LETTERS] + [LetterId("unknown")]
+
+    def both(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of both; they say the same, if only the same refusal."""
+        said = []
+        for store in (self.kept, self.model):
+            try:
+                said.append(getattr(store, method)(*arguments, **named))
+            except ValueError as error:
+                said.append(str(error))
+        assert said[0] == said[1]
+        return said[0]
+
+    @initialize(first=st.lists(arrivals, max_size=8))
+    def some_are_there(self, first: list[Any]) -> None:
+        self.both("keep", first, self.now)
+
+    @rule(seconds=st.sampled_from([0.000000001, 1, 5, 20]))
+    def time_passes(self, seconds: float) -> None:
+        self.now = Nanoseconds(self.now + max(1, int(seconds * SECOND)))
+
+    @rule(some=st.lists(arrivals, min_size=1, max_size=4))
+    def letters_arrive(self, some: list[Any]) -> None:
+        self.both("keep", some, self.now)
+
+    @rule(data=st.data(), replay=st.sampled_from(REPLAYS), seconds=st.sampled_from([1, 10]))
+    def a_replay_claims(self, data: st.DataObject, replay: ReplayId, seconds: int) -> None:
+        self.both("claim", self.some_of(data), replay, self.now, timedelta(seconds=seconds))
+
+    @rule(data=st.data(), replay=st.sampled_from(REPLAYS))
+    def a_replay_has_sent(self, data: st.DataObject, replay: ReplayId) -> None:
+        self.both("sent", self.some_of(data), replay, "ann", self.now)
+
+    @rule(replay=st.sampled_from(REPLAYS))
+    def a_replay_lets_go(self, replay: ReplayId) -> None:
+        self.both("release", replay)
+
+    @rule(
+        data=st.data(),
+        state=st.sampled_from([State.OPEN, State.SUPERSEDED, State.DISCARDED]),
+        only_from=st.frozensets(st.sampled_from(State), min_size=1),
+    )
+    def somebody_decides(self, data: st.DataObject, state: State, only_from: frozenset[State]) -> None:
+        self.both("set_state", self.some_of(data), state, only_from=only_from, who="bob", now=self.now, why="so")
+
+    @rule(data=st.data())
+    def somebody_looks(self, data: st.DataObject) -> None:
+        self.both("note", self.some_of(data), Action.VALUES_SHOWN, "eve", self.now, "seen")
+
+    @rule(target=copies, data=st.data())
+    def somebody_edits(self, data: st.DataObject) -> Any:
+        original = self.both("get", data.draw(st.sampled_from(self.known)))
+        if original is None or not original.letter.sequence:
+            return multiple()
+        copy = an_edit(original.letter)
+        self.both("add_edit", original.id, copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
+        if LetterId(copy.identity) not in self.known:
+            self.known.append(LetterId(copy.identity))
+        return copy
+
+    @rule(copy=copies, message=st.integers(1, 6), seconds=st.integers(0, 30))
+    def a_copy_fails(self, copy: DeadLetter, message: int, seconds: int) -> None:
+        self.both("keep", [an_arrival(failing_again(copy, seconds=seconds), f"c{message}")], self.now)
+
+    @rule(ago=st.sampled_from([0, 5, 25]), limit=st.integers(1, 3))
+    def old_ones_are_forgotten(self, ago: int, limit: int) -> None:
+        self.both("forget", before=Nanoseconds(self.now - ago * SECOND), limit=limit)
+
+    @rule(selection=selections)
+    def somebody_asks(self, selection: Selection) -> None:
+        self.both("count", selection)
+        self.both("groups", selection, limit=9)
+        assert list(self.kept.in_replay_order(selection)) == list(self.model.in_replay_order(selection))
+        lines = [list(store.find(selection, limit=99).letters) for store in (self.kept, self.model)]
+        assert lines[0] == lines[1]
+
+    @invariant()
+    def they_hold_the_same(self) -> None:
+        self.both("stats")
+        assert list(self.kept.in_replay_order(Selection())) == list(self.model.in_replay_order(Selection()))
+        for letter in self.known:
+            self.both("trail", letter)
+
+    def some_of(self, data: st.DataObject) -> list[LetterId]:
+        """Return letters, some of them unknown."""
+        return data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=3))
+
+
+def an_edit(letter: DeadLetter) -> DeadLetter:
+    """Return a letter with the next revision of its sequence."""
+    head, _, revision = letter.sequence.rpartition("/")
+    fields = {name: getattr(letter, name) for name in ("attributes", "ordering_key", "reason", "detail", "failed_in")}
+    return DeadLetter(
+        data=letter.data + b" ",
+        sequence=f"{head}/{int(revision, 16) + 1:016X}",
+        failed_at=letter.failed_at,
+        table=letter.table,
+        key=letter.key,
+        commit_timestamp=letter.commit_timestamp,
+        **fields,
+    )
+
+
+def test_the_store_in_a_file_and_the_fake_say_the_same_whatever_happens(tmp_path: Path) -> None:
+    Stores.database = open_database(f"sqlite:///{tmp_path}/letters.sqlite3")
+    try:
+        run_state_machine_as_test(Stores, settings=settings(max_examples=25, stateful_step_count=25))
+    finally:
+        Stores.database.close()
