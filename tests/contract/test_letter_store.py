@@ -1,6 +1,7 @@
 """What a LetterStore promises of what it keeps: on the fake, in a file of SQLite and in PostgreSQL."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -155,6 +156,22 @@ class LetterStoreContract:
         assert store.keep(arrivals, NOW) == Kept(new=1203, again=0, seen=0)
         assert store.keep(arrivals, NOW) == Kept(new=0, again=0, seen=1203)
         assert store.count(Selection()) == 1203
+
+    def test_of_several_that_keep_the_same_at_once_none_loses_or_repeats_any(self, store: LetterStore) -> None:
+        def keep(collector: int) -> Kept:
+            rows = range(40) if collector % 2 else range(39, -1, -1)
+            found = [store.keep([an_arrival(a_letter(row), f"{collector}")], NOW) for row in rows]
+            some = [an_arrival(a_letter(row), f"{collector}.") for row in rows]
+            found.append(store.keep(some, NOW))
+            return Kept(new=sum(one.new for one in found), again=sum(one.again for one in found), seen=0)
+
+        with ThreadPoolExecutor(4) as threads:
+            kept = list(threads.map(keep, range(4)))
+        assert sum(one.new for one in kept) == 40
+        assert sum(one.again for one in kept) == 7 * 40
+        letters = list(store.in_replay_order(Selection()))
+        assert [letter.attempts for letter in letters] == [8] * 40
+        assert {len(store.trail(letter.id)) for letter in letters} == {8}
 
     @pytest.mark.parametrize("state", [State.REPLAYED, State.SUPERSEDED])
     def test_a_letter_that_fails_again_is_open_again(self, store: LetterStore, state: State) -> None:

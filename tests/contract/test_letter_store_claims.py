@@ -1,6 +1,7 @@
 """What a LetterStore promises of what is done to letters: states, claims, sending, editing. On all three stores."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -221,6 +222,20 @@ class LetterClaimsContract:
         assert store.claim(ids, THEIRS, NOW, LEASE) == []
         assert store.sent(ids, OURS, "ann", later(1)) == ids
         assert store.count(Selection(states=frozenset({State.REPLAYED}))) == 10_000
+
+    def test_of_several_that_claim_at_once_each_letter_goes_to_one(self, store: LetterStore) -> None:
+        many = [a_letter(row) for row in range(10, 130)]
+        store.keep([an_arrival(letter, letter.key) for letter in many], NOW)
+        ids = [identity(letter) for letter in many]
+
+        def claim_all(name: int) -> list[LetterId]:
+            order = ids[::-1] if name % 2 else ids
+            some = [order[start : start + 8] for start in range(0, len(order), 8)]
+            return [got for few in some for got in store.claim(few, ReplayId(f"r{name}"), NOW, LEASE)]
+
+        with ThreadPoolExecutor(4) as threads:
+            got = [letter for found in threads.map(claim_all, range(4)) for letter in found]
+        assert sorted(got) == sorted(ids)
 
     def test_an_edited_copy_takes_the_place_of_its_original(self, store: LetterStore) -> None:
         copy = an_edit()
