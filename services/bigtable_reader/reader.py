@@ -80,7 +80,6 @@ class Reader:
         self._metrics = metrics
         self._health = health
         self._options = options
-        self._table = TableWatch(catalog, store, metrics, options.look, self._learn)
         set_aside = SettingAside(letters, clock)
         self._read_back = None
         if outputs.images is not None:
@@ -110,7 +109,8 @@ class Reader:
         self._saving = asyncio.Lock()
         self._renewal = asyncio.Event()
         self._crowded = 0
-        self._stalls = StallWatch(options.stalls)
+        self._stalls = StallWatch(options.stalls, clock)
+        self._table = TableWatch(catalog, store, metrics, options.look, self._learn, self._stalls.behind)
         self._topic = TopicWatch(
             subscriptions.check, options.recheck, self._stalls.reached, metrics.topic_loses, anew="CHANGE_STREAM_NAME"
         )

@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 
 from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.ports import Clock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
@@ -14,8 +15,9 @@ _MICROSECOND: Final = 1_000  # in nanoseconds
 class StallWatch:
     """Follows the low watermark by the monotonic time at which it is told."""
 
-    def __init__(self, patience: timedelta) -> None:
+    def __init__(self, patience: timedelta, clock: Clock) -> None:
         self._patience = patience
+        self._clock = clock
         self._stalled = False
         self._moved_at: float | None = None
         self._log = structlog.get_logger()
@@ -25,6 +27,10 @@ class StallWatch:
     def reached(self) -> Nanoseconds | None:
         """Return the low watermark as it was told last."""
         return None if self.low_watermark is None else Nanoseconds(self.low_watermark * _MICROSECOND)
+
+    def behind(self) -> timedelta:
+        """Return how far it is behind this machine's clock; nothing where it was not told yet."""
+        return timedelta(microseconds=max(0, self._clock.now() - (self.low_watermark or self._clock.now())))
 
     def told(self, low_watermark: Microseconds, now: float) -> timedelta:
         """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still."""

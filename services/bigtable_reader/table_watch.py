@@ -6,6 +6,7 @@ Looked for, said, with the cure. Another cluster is no cluster to read on from, 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
@@ -14,6 +15,9 @@ from services.bigtable_reader.core.anew import ANEW
 from services.bigtable_reader.core.seen import ANY, Seen
 from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
 from shared.contracts.errors import MisconfiguredError, TransientError
+
+_AGES: Final = (0.5, 0.8)
+"""The parts of the retention behind which the low watermark is too old."""
 
 
 class TableWatch:
@@ -29,13 +33,17 @@ class TableWatch:
         metrics: Metrics,
         every: timedelta,
         learn: Callable[[Collection[str]], Awaitable[None]],
+        behind: Callable[[], timedelta],
     ) -> None:
-        """Take whom to tell of families that are new."""
+        """Take whom to tell of families that are new, and who tells how far the low watermark is behind."""
         self._catalog = catalog
         self._store = store
         self._metrics = metrics
         self._every = every
         self._learn = learn
+        self._behind = behind
+        self._age = 0
+        """How many of `_AGES` the position has passed, and that was said."""
         self._learnt: frozenset[str] | None = None
         """The families that this process knows; None: as they were when it started."""
         self._known: Seen | None = None
@@ -69,6 +77,7 @@ class TableWatch:
         self._learnt = found.families
         if found.retention is not None:
             self._metrics.kept_for(timedelta(seconds=found.retention))
+            self._judge_age(timedelta(seconds=found.retention))
         if known is not None:
             self._compare_families(known.families, found.families)
             self._compare_clusters(known.clusters, found.clusters)
@@ -125,6 +134,22 @@ class TableWatch:
             fix="where `status` shows that little is left of it, make it longer at once: gcloud bigtable instances "
             "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
         )
+
+    def _judge_age(self, retention: timedelta) -> None:
+        behind = self._behind()
+        age = sum(behind > retention * part for part in _AGES)
+        if age > self._age:
+            say = self._log.warning if age < len(_AGES) else self._log.error
+            say(
+                "position_is_ageing",
+                behind=str(behind),
+                retention=str(retention),
+                why="what is further behind than the retention is lost, and the reader stops there",
+                fix="find out what holds it up (`status`; low_watermark_stalled and call_retried in the log), start "
+                "more readers, and make the retention longer meanwhile (seven days at most): gcloud bigtable instances "
+                "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
+            )
+        self._age = age
 
 
 def _require_the_same_cluster(known: str | None, found: str | None) -> None:

@@ -1,7 +1,7 @@
 """What no record tells is noticed by looking, and said with the cure: families, clusters, retention, routing."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -40,10 +40,11 @@ class Looking(FakeCatalog):
 
 
 def watched(
-    *looks: Callable[[Looking], None], kept: PartitionTable | None = None
+    *looks: Callable[[Looking], None], kept: PartitionTable | None = None, behind: Sequence[timedelta] = ()
 ) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
+    ages = iter(behind)
 
     async def learn(families: Collection[str]) -> None:
         learnt.append(frozenset(families))
@@ -53,7 +54,9 @@ def watched(
         table = kept or PartitionTable(VirtualClock().now)
         store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         await store.begin([ALL_KEYS], EPOCH)
-        watch = TableWatch(catalog, store, FakeMetrics(), timedelta(milliseconds=1), learn)
+        watch = TableWatch(
+            catalog, store, FakeMetrics(), timedelta(milliseconds=1), learn, lambda: next(ages, timedelta())
+        )
         task = asyncio.create_task(watch.keep_looking())
         over = asyncio.create_task(catalog.over.wait())
         async with asyncio.timeout(30):
@@ -180,3 +183,16 @@ def test_what_a_profile_routes_to_is_remembered_while_nobody_may_ask() -> None:
         watched(hidden, hidden, moved, kept=table)
     fresh = PartitionTable(VirtualClock().now)
     assert watched(hidden, moved, kept=fresh) == ([], [])  # the first that is told is where it is read
+
+
+def test_a_low_watermark_that_is_half_the_retention_old_is_a_warning_and_soon_an_error_each_said_once() -> None:
+    days = (1, 3.6, 4, 5.7, 6, 4, 1, 3.6)
+
+    said, _learnt = watched(*[nothing] * len(days), behind=[timedelta(days=one) for one in days])
+
+    assert [(line["event"], line["log_level"], line["behind"]) for line in said] == [
+        ("position_is_ageing", "warning", str(timedelta(days=3.6))),
+        ("position_is_ageing", "error", str(timedelta(days=5.7))),
+        ("position_is_ageing", "warning", str(timedelta(days=3.6))),
+    ]
+    assert all("--change-stream-retention-period" in line["fix"] for line in said)
