@@ -2,6 +2,8 @@
 
 `python -m services.dead_letter`, or `run`, collects. Exits 0 when asked to stop, 1 when something failed that a restart
 may mend, 2 when nothing will work until someone acts; the log says what.
+
+Everything else is a command for people and their scripts: `python -m services.dead_letter --help` lists them.
 """
 
 import os
@@ -17,9 +19,9 @@ from services.dead_letter.adapters.inbox import PubsubInbox
 from services.dead_letter.adapters.lock import collector_lock
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.collector import Collector
+from services.dead_letter.command_line import commands
 from services.dead_letter.metrics import CollectorMetrics
 from services.dead_letter.settings import Settings
-from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel, stoppable_channel
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_letters_subscription
@@ -44,7 +46,7 @@ def command(arguments: Sequence[str]) -> int:
         case [] | ["run"]:
             return service()
         case _:
-            raise MisconfiguredError("usage: python -m services.dead_letter [run]")
+            return commands(arguments, os.environ)
 
 
 def service() -> int:

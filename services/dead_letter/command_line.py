@@ -1,0 +1,90 @@
+"""The commands, joined to the store, Pub/Sub and BigQuery that the settings name. Each is opened when it is needed."""
+
+import getpass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.editor import edit_text
+from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
+from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.commands.app import run_commands
+from services.dead_letter.commands.tools import Tools
+from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.settings import CommandSettings
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import topic_path
+from shared.pubsub.topology import check_topic
+from shared.runtime.logs import configure_logs
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
+from shared.runtime.tables_file import load_tables_file
+
+_KEPT_FOR: Final = timedelta(minutes=10)  # the least that any subscription keeps messages: that there is one is asked
+
+
+def commands(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command as the environment says; return its exit code."""
+    settings = read_settings(CommandSettings, environ)
+    configure_logs(service="dead_letter", level=settings.log_level if environ.get("LOG_LEVEL") else "WARNING")
+    tools = Tools(
+        store=partial(_store, settings),
+        publisher=partial(_publisher, settings),
+        mirrors=partial(_mirrors, settings),
+        who=_who(environ),
+        editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
+        max_replays=settings.max_replays,
+    )
+    return run_commands(arguments, tools)
+
+
+def _who(environ: Mapping[str, str]) -> str:
+    """Return who acts; a container may run as a user without a name."""
+    try:
+        return environ.get("MILLRACE_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
+@contextmanager
+def _store(settings: CommandSettings) -> Iterator[LetterStore]:
+    database = open_database(settings.database, make=False)
+    try:
+        yield SqlLetterStore(database)
+    finally:
+        database.close()
+
+
+@contextmanager
+def _publisher(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublisher]:
+    missing = [
+        name for name, value in (("TOPIC", settings.topic), ("GOOGLE_CLOUD_PROJECT", settings.project)) if value is None
+    ]
+    if settings.topic is None or settings.project is None:
+        raise MisconfiguredError(f"set {' and '.join(missing)}: the topic of the change batches, where replays go")
+    topic = topic_path(settings.project, settings.topic)
+    with open_channel(settings.pubsub_emulator_host) as channel:
+        check_topic(channel, topic, _KEPT_FOR, stop)  # one without a subscription confirms, and drops, what it takes
+        yield PubsubReplayPublisher(channel, topic, stop)
+
+
+@contextmanager
+def _mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
+    if settings.bigquery_dataset is None:
+        yield None
+        return
+    if settings.dataset_project is None:
+        raise MisconfiguredError("set BIGQUERY_PROJECT, or GOOGLE_CLOUD_PROJECT: the project of BIGQUERY_DATASET")
+    _text, tables = load_tables_file(settings.tables_file)
+    datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
+    client: Any = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+    try:
+        yield BigQueryMirrors(client, settings.dataset_project, datasets)
+    finally:
+        client.close()
