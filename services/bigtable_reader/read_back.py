@@ -184,16 +184,18 @@ class ReadBack:
                     with attempt:
                         asked = left[:at_once]
                         at_once = max(1, at_once // 2)  # unless it succeeds: what takes too long takes less of fewer
+                        left = left[len(asked) :] + asked  # and is asked for again when the others have come
                         read = await self._rows.read([waiting.row_key for waiting in asked])
             except ReadRefusedError as error:
                 if len(asked) == 1:
                     await self._refuse(asked[0], error, stop)
-                    del left[0]
+                    left.remove(asked[0])
                     at_once = len(left)
                 continue
             at_once = 2 * len(asked)
             come = [waiting for waiting in asked if waiting.row_key not in read.left]
-            left = [waiting for waiting in asked if waiting.row_key in read.left] + left[len(asked) :]
+            others = left[: -len(asked)]
+            left = [waiting for waiting in asked if waiting.row_key in read.left] + others
             await self._hand_over(come, read.found)
 
     async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:

@@ -238,6 +238,34 @@ def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_asked_for_until_it_comes() -> None:
+    class Slow(GatedRows):
+        slow = True
+
+        async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
+            if self.slow and b"row 2" in row_keys:
+                self.readings.append(list(row_keys))
+                raise TransientError("DEADLINE_EXCEEDED")
+            return await super().read(row_keys)
+
+    async def scenario() -> None:
+        rows = Slow()
+        reading = Reading(rows, readings=1)
+        rows.gate.set()
+        for number in range(8):
+            await reading.ask(b"row %d" % number, number + 1)
+        await asyncio.sleep(300)
+        assert len(reading.published()) == 7
+        assert reading.held.prefix.outstanding == 6  # its place and those behind it
+        assert rows.readings[-1] == [b"row 2"]
+        rows.slow = False
+        await asyncio.sleep(60)
+        assert reading.published()[7:] == [("DELETE", '{"row_key":"row 2"}', sequence(3))]
+        assert reading.held.prefix.outstanding == 0
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_and_the_others_go_on() -> None:
     async def scenario() -> None:
         keys = [b"row %d" % number for number in range(9)]
