@@ -20,6 +20,7 @@ from shared.runtime.stop import stop_on_signals
 from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.freshness import measure_steady
+from tests.benchmarks.letters import measure_letters
 from tests.benchmarks.pipelines import Platform, Say, running_platform
 from tests.benchmarks.profile import show_profiles
 from tests.benchmarks.reader import measure_reader
@@ -38,15 +39,19 @@ def main() -> int:
     with stop_on_signals() as stop:
         try:
             sizes = read_settings(Sizes, os.environ)
-            find_sdk(os.environ)
-            find_java(os.environ)
-            logs = output.parent / "bench-logs"
-            shutil.rmtree(logs, ignore_errors=True)
-            with (
-                Processes(logs, child_environment(os.environ), stop) as processes,
-                running_platform(processes, _say(console)) as platform,
-            ):
-                measured = measure(platform, sizes, console)
+            measured = []
+            if set(sizes.parts) - {"letters"}:
+                find_sdk(os.environ)
+                find_java(os.environ)
+                logs = output.parent / "bench-logs"
+                shutil.rmtree(logs, ignore_errors=True)
+                with (
+                    Processes(logs, child_environment(os.environ), stop) as processes,
+                    running_platform(processes, _say(console)) as platform,
+                ):
+                    measured += measure(platform, sizes, console)
+            if "letters" in sizes.parts:  # of a store alone: no platform, no pipeline
+                measured += measure_letters(sizes, _say(console))
         except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
             return 1
@@ -69,6 +74,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_reader(platform, sizes)
             case "bigtable":
                 measured += measure_bigtable(platform, sizes)
+            case "letters":
+                pass  # when the platform has ended
             case "freshness" | "idle":
                 steady = [one for one in sizes.parts if one in ("freshness", "idle")]
                 if part == steady[0]:  # both on the same pipeline

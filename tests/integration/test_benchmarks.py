@@ -25,6 +25,10 @@ PROMISED = {
     "amplification.zipf",
     "amplification.uniform",
     "idle.cores",
+    "letters.list",
+    "letters.groups",
+    "letters.filters",
+    "letters.stats",
 }
 
 
@@ -37,6 +41,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "BENCH_BASELINE_CHANGES": "200",
         "BENCH_RECORDS": "100",
         "BENCH_SECONDS": "2",
+        "BENCH_LETTERS": "200",
         "BENCH_OUTPUT": str(tmp_path / "bench.json"),
     }
     ended = subprocess.run(

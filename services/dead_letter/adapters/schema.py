@@ -115,7 +115,10 @@ Index("letters_newest", _c.last_failed_at, _c.n)
 Index("letters_by_state", _c.state, _c.last_failed_at, _c.n)
 Index("letters_by_table", _c.table_name, _c.last_failed_at, _c.n)
 Index("letters_by_reason", _c.reason, _c.last_failed_at, _c.n)
-Index("letters_by_group", _c.group_id, _c.last_failed_at, _c.n, _c.state, _c.first_failed_at)  # groups read no row
+# All that groups are made of and mostly chosen by, so that they read no row.
+BY_GROUP: Final = Index(
+    "letters_by_group", _c.group_id, _c.last_failed_at, _c.n, _c.state, _c.first_failed_at, _c.reason, _c.table_name
+)
 Index("letters_by_key", _c.row_key, postgresql_using="hash")  # there a key may be too long for any other
 Index("letters_by_sequence", _c.sequence_order)
 Index("letters_in_numbers", _c.state, _c.reason, _c.table_name, _c.first_failed_at, _c.size)  # stats read no row

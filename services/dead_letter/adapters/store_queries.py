@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, case, func, select, tuple_
 
 from services.dead_letter.adapters.database import Database
-from services.dead_letter.adapters.schema import REPLAY_ORDER, letters, payloads, trail
+from services.dead_letter.adapters.schema import BY_GROUP, REPLAY_ORDER, letters, payloads, trail
 from services.dead_letter.adapters.store_rows import AT_A_TIME, LINE, AnyRow, conditions, letter_of, line_of
 from services.dead_letter.core.groups import normalised
 from services.dead_letter.core.letters import (
@@ -127,10 +127,14 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
         .order_by(func.count().desc(), func.max(_c.last_failed_at).desc(), _c.group_id)
         .limit(limit)
     )
+    newest = select(_c.id, _c.reason, _c.table_name, _c.detail).order_by(_c.last_failed_at.desc(), _c.n.desc()).limit(1)
+    if not (selection.ids or selection.keys or selection.sequence_from or selection.sequence_until):
+        # SQLite would rather look up a row for each letter of a table or a state
+        hint = f"INDEXED BY {BY_GROUP.name}"
+        largest, newest = largest.with_hint(letters, hint, "sqlite"), newest.with_hint(letters, hint, "sqlite")
     found = []
     for row in connection.execute(largest).all():
-        newest = select(_c.id, _c.reason, _c.table_name, _c.detail).where(_c.group_id == row.group_id, *chosen)
-        sample = connection.execute(newest.order_by(_c.last_failed_at.desc(), _c.n.desc()).limit(1)).one()
+        sample = connection.execute(newest.where(_c.group_id == row.group_id, *chosen)).one()
         counts = {state: int(row._mapping[state.value]) for state in State}
         found.append(
             Group(

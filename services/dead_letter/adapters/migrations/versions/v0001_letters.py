@@ -58,7 +58,7 @@ def _make_indexes() -> None:
         ("letters_by_state", ["state", "last_failed_at", "n"]),
         ("letters_by_table", ["table_name", "last_failed_at", "n"]),
         ("letters_by_reason", ["reason", "last_failed_at", "n"]),
-        ("letters_by_group", ["group_id", "last_failed_at", "n", "state", "first_failed_at"]),
+        ("letters_by_group", ["group_id", "last_failed_at", "n", "state", "first_failed_at", "reason", "table_name"]),
         ("letters_by_sequence", ["sequence_order"]),
         ("letters_in_numbers", ["state", "reason", "table_name", "first_failed_at", "size"]),
         ("letters_by_last_action", ["last_action_at"]),
