@@ -59,13 +59,51 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     clone.type("make down")
 
 
-def test_make_run_needs_nothing_else(clone: Clone) -> None:
-    run = clone.type("make run", ROWS="300", SECONDS="5", RATE="40")
+def test_make_run_needs_nothing_else_ends_with_equal_tables_and_leaves_nothing_running(clone: Clone) -> None:
+    run = clone.type("make run", ROWS="500", SECONDS="15", RATE="60")
 
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "BigQuery equals Spanner and Bigtable, every column of every row" in run.stdout
+    check_report(run.stdout)
+    assert run.stdout.rstrip().endswith("BigQuery equals Spanner and Bigtable, every column of every row")
     assert clone.running == []
     assert clone.type("git status --porcelain").stdout == "", "it leaves nothing that git would ask about"
+
+
+def check_report(said: str) -> None:
+    """Check what a run says: every table is equal, and so are columns added in mid-stream, history and change log."""
+    tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", said)
+    assert sorted(tables) == [
+        *(("Bigtable", table) for table in ("airport_traffic", "hourly_weather")),
+        *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes")),
+        *(("PostgreSQL", table) for table in ("observations", "stations")),
+    ]
+    added = re.findall(
+        r"column added in mid-stream: (\S+) \((\S+)\) after [\d.]+ s, in BigQuery [\d.]+ s later\n"
+        r"  ([\d,]+) of ([\d,]+) rows hold it, changed since [\d:.]+; the first was ",
+        said,
+    )
+    assert [one[:2] for one in added] == [
+        ("flights.aircraft", "GoogleSQL"),
+        ("observations.temperature_c", "PostgreSQL"),
+    ]
+    assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
+    ((changes, committed),) = re.findall(
+        r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; the current ones equal the mirror",
+        said,
+    )
+    assert changes == committed
+    assert re.search(r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +inserted$", said, re.MULTILINE)
+    ((entries, kinds),) = re.findall(
+        r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", said
+    )
+    counted = {kind: int(number.replace(",", "")) for number, kind in re.findall(r"([\d,]+) ([A-Z_]+)", kinds)}
+    assert counted.keys() == {"SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"}
+    assert sum(counted.values()) == int(entries.replace(",", ""))
+    ((split, merged),) = re.findall(r"hourly_weather (\d+) split, (\d+) merged", said)
+    assert int(split) > 0
+    assert int(split) >= int(merged)
+    for source in ("Spanner", "Bigtable"):
+        assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", said, re.MULTILINE)
 
 
 def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) -> None:

@@ -1,4 +1,7 @@
-"""The command that shows it all, as a user types it: what it exits with, and that it leaves nothing running."""
+"""The command that shows it all: what it exits with, and that it leaves nothing running.
+
+What it says of a run with everything in it is looked at in `test_fresh_clone.py`.
+"""
 
 import json
 import os
@@ -22,58 +25,6 @@ from tests.row_messages import row_message
 pytestmark = pytest.mark.timeout(400)  # each starts the whole platform
 
 UPSERT = {"carrier": "string", "name": "string", "_CHANGE_TYPE": "string", "_CHANGE_SEQUENCE_NUMBER": "string"}
-
-
-def test_make_run_ends_with_equal_tables_and_leaves_nothing_running() -> None:
-    mark = new_mark()
-    size = {"ROWS": "500", "SECONDS": "15", "RATE": "60"}
-
-    run = subprocess.run(
-        ["make", "run"],
-        cwd=ROOT,
-        env=child_environment(os.environ) | size | mark,
-        capture_output=True,
-        text=True,
-        timeout=390,
-        check=False,
-    )
-
-    assert run.returncode == 0, run.stdout + run.stderr
-    tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", run.stdout)
-    assert sorted(tables) == [
-        *(("Bigtable", table) for table in ("airport_traffic", "hourly_weather")),
-        *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes")),
-        *(("PostgreSQL", table) for table in ("observations", "stations")),
-    ]
-    added = re.findall(
-        r"column added in mid-stream: (\S+) \((\S+)\) after [\d.]+ s, in BigQuery [\d.]+ s later\n"
-        r"  ([\d,]+) of ([\d,]+) rows hold it, changed since [\d:.]+; the first was ",
-        run.stdout,
-    )
-    assert [one[:2] for one in added] == [
-        ("flights.aircraft", "GoogleSQL"),
-        ("observations.temperature_c", "PostgreSQL"),
-    ]
-    assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
-    ((changes, committed),) = re.findall(
-        r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; the current ones equal the mirror",
-        run.stdout,
-    )
-    assert changes == committed
-    assert re.search(r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +inserted$", run.stdout, re.MULTILINE)
-    ((entries, kinds),) = re.findall(
-        r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", run.stdout
-    )
-    counted = {kind: int(number.replace(",", "")) for number, kind in re.findall(r"([\d,]+) ([A-Z_]+)", kinds)}
-    assert counted.keys() == {"SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"}
-    assert sum(counted.values()) == int(entries.replace(",", ""))
-    ((split, merged),) = re.findall(r"hourly_weather (\d+) split, (\d+) merged", run.stdout)
-    assert int(split) > 0
-    assert int(split) >= int(merged)
-    for source in ("Spanner", "Bigtable"):
-        assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", run.stdout, re.MULTILINE)
-    assert run.stdout.rstrip().endswith("BigQuery equals Spanner and Bigtable, every column of every row")
-    assert running(mark) == []
 
 
 @pytest.mark.parametrize("source", ["Spanner", "Bigtable"])
