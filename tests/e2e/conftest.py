@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,9 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield processes
 
 
-@pytest.fixture
-def new_rig(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[NewRig]:
-    """Return a function that makes a pipeline on a Spanner instance, and on the session's stand-in unless told."""
+@contextmanager
+def rigs(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[NewRig]:
+    """Yield a function that makes a pipeline on a Spanner instance, and on the session's stand-in unless told."""
     made: list[Rig] = []
     channel = pubsub_channel(pubsub_emulator)
 
@@ -63,6 +64,31 @@ def new_rig(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple
     for rig in made:
         rig.close()
     channel.close()
+
+
+@pytest.fixture
+def new_rig(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[NewRig]:
+    """Return a function that makes a pipeline."""
+    with rigs(processes, pubsub_emulator, bigquery_stand_in) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def lasting_rig(
+    tmp_path_factory: pytest.TempPathFactory,
+    spanner_instance: SpannerInstance,
+    pubsub_emulator: str,
+    bigquery_stand_in: tuple[str, str],
+) -> Iterator[Rig]:
+    """Return a pipeline for all tests of a module; what runs on it goes on from one to the next."""
+    with (
+        Processes(tmp_path_factory.mktemp("processes"), child_environment(os.environ)) as processes,
+        rigs(processes, pubsub_emulator, bigquery_stand_in) as make,
+    ):
+        rig = make(spanner_instance)
+        yield rig
+        processes.end_all()
+        rig.drop()
 
 
 @pytest.fixture
