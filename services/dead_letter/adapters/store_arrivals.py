@@ -80,8 +80,8 @@ def _rows(
         found |= locked(connection, missing)
         if not set(first) <= set(found):
             raise TransientError("a letter was added by another and deleted again, both just now")
-        for one in sorted(added):  # one by one: a payload may be megabytes
-            connection.execute(insert(payloads), payload_row(found[one].n, first[one]))
+        if added:
+            connection.execute(insert(payloads), [payload_row(found[one].n, first[one]) for one in sorted(added)])
     return {one: dict(row._mapping) for one, row in found.items()}, added
 
 
