@@ -9,7 +9,7 @@ from services.dead_letter.core.letters import ReplayId, State, StoredLetter
 from services.dead_letter.core.rows import Content, RowOf
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.safe_age import SAFE_AGE, oldest_safe
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 _HOURS: Final = f"{SAFE_AGE.total_seconds() / 3600:.0f} hours"
 
@@ -66,8 +66,10 @@ def judge(
             f"its {letter.letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
             "UPDATE that changes nothing does), smaller if it was too large, then discard this letter",
         )
-    if letter.claimed_by not in (None, terms.replay) and (letter.claimed_until or 0) > now:
-        return Planned(letter, Verdict.HELD, f"replay {letter.claimed_by} holds it just now")
+    until = letter.claimed_until
+    if letter.claimed_by not in (None, terms.replay) and until is not None and until > now:
+        told = f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)}"
+        return Planned(letter, Verdict.HELD, told)
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, letter.letter.sequence):
         return Planned(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
