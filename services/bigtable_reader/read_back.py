@@ -21,7 +21,7 @@ from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
 _NO_SUCH_ROW: Final = b"\0millrace"
-_ROWS: Final = 100
+_ROWS: Final = 250
 """Of one reading, at most."""
 _BYTES: Final = 4_000_000
 """Of one reading, about: fewer rows are read at once where they are large."""
