@@ -140,6 +140,7 @@ def _prepare_sqlite(patience: int, connection: Any, _record: object) -> None:
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("PRAGMA cache_size = -32000")  # KiB; of 2000, the indexes of 100,000 letters have no room
     finally:
         cursor.close()
 
