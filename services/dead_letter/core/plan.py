@@ -71,7 +71,7 @@ def judge(
         told = f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)}"
         return Planned(letter, Verdict.HELD, told)
     newer = applied.get(content.row) if content.row is not None else None
-    if newer is not None and is_newer(newer, letter.letter.sequence):
+    if newer is not None and is_newer(newer, content.sequence):
         return Planned(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
     if content.oldest_upsert is not None and content.oldest_upsert < oldest_safe(now) and not terms.force:
         return Planned(

@@ -32,6 +32,8 @@ class Content:
 
     row: RowOf | None = None
     """None where they are not one change of a row, or where it is in no mirror."""
+    sequence: str = ""
+    """Of that one change; a whole message that Pub/Sub forwarded says it nowhere else."""
     oldest_upsert: int | None = None
     """The commit timestamp of the oldest upsert in them, in microseconds; None where there is none for a mirror."""
 
@@ -43,7 +45,8 @@ def content_of(letter: DeadLetter) -> Content:
         return Content()
     upserts = [at for op, at in zip(batch.op, batch.commit_timestamp, strict=True) if op == "UPSERT"]
     instants = [instant for at in upserts if (instant := _micros(at)) is not None]
-    return Content(_row(batch) if len(batch) == 1 else None, min(instants, default=None))
+    oldest = min(instants, default=None)
+    return Content(_row(batch), batch.sequence[0], oldest) if len(batch) == 1 else Content(oldest_upsert=oldest)
 
 
 def batch_of(letter: DeadLetter) -> ChangeBatch | None:

@@ -14,6 +14,7 @@ from services.dead_letter.core.rows import Content, RowOf, content_of
 from shared.contracts.change_batch import Change, Header, Op, encode_batch
 from shared.contracts.change_batch import Content as WireContent
 from shared.contracts.change_sequence import four_sections
+from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import SAFE_AGE
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.builders import COMMITTED, a_change, a_header
@@ -43,8 +44,8 @@ def judged(letter: StoredLetter, applied: int | None = None, now: Nanoseconds = 
 
 
 def test_a_letter_says_of_which_row_it_is_and_how_old() -> None:
-    assert content_of(a_letter()) == Content(ROW, COMMIT // 1_000)
-    assert content_of(a_letter(a_change(op="DELETE"))) == Content(ROW, None)
+    assert content_of(a_letter()) == Content(ROW, str(four_sections(1)), COMMIT // 1_000)
+    assert content_of(a_letter(a_change(op="DELETE"))) == Content(ROW, str(four_sections(1)), None)
 
 
 @pytest.mark.parametrize("content", ["changes", "images"])
@@ -54,7 +55,13 @@ def test_a_whole_message_is_of_no_one_row_and_as_old_as_its_oldest_upsert(conten
     changes = [committed(new), committed(old), committed("1999-01-01T00:00:00Z", op="DELETE")]
     letter = a_letter(data=encode_batch(header, changes), sequence="", key="")
 
-    assert content_of(letter) == Content(None, parse_timestamp(old) // 1_000)
+    assert content_of(letter) == Content(None, "", parse_timestamp(old) // 1_000)
+
+
+def test_a_message_of_one_change_that_was_not_applied_in_time_is_superseded_like_any_other() -> None:
+    forwarded = a_letter(a_change(sequence=5), sequence="", key="", reason=Reason.NOT_APPLIED_IN_TIME)
+    assert judged(stored(forwarded), 6).verdict is Verdict.SUPERSEDED
+    assert judged(stored(forwarded), 5).verdict is Verdict.SEND
 
 
 def test_entries_of_a_change_log_are_neither_superseded_nor_too_old() -> None:
