@@ -23,6 +23,7 @@ from shared.runtime.stop import Stop
 
 _WAIT: Final = timedelta(milliseconds=500)
 _LOOK_EVERY: Final = timedelta(seconds=10)
+_LOOK_AFTER: Final = timedelta(seconds=1)
 _FORGET_EVERY: Final = timedelta(hours=1)
 _FORGET_AT_ONCE: Final = 1_000
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -101,6 +102,7 @@ class Collector:
         kept = self._until_back("the store", lambda: self._store.keep(arrivals, self._clock.now()), stop)
         self._until_back("Pub/Sub", lambda: self._inbox.ack([one.ack_id for one in received]), stop)
         self._metrics.kept(arrivals, kept)
+        self._look_at = min(self._look_at, Nanoseconds(self._clock.now() + _nanoseconds(_LOOK_AFTER)))
 
     def _look_after_the_store(self, stop: Stop) -> None:
         """Forget what is to be forgotten, some at a time, and see what there is."""
