@@ -1,4 +1,4 @@
-"""The local platform: ``python -m deploy.local run | up | down | status | query SQL | sql DML | add``."""
+"""The local platform: ``python -m deploy.local run | up | down | status | letters | query SQL | sql DML | add``."""
 
 import argparse
 import contextlib
@@ -22,7 +22,7 @@ from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
 from deploy.local.emulators import ROOT, find_java, find_sdk
 from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError
 from deploy.local.run import RunSettings, run
-from deploy.local.services import BigtablePipeline, Flow, Pipeline, child_environment, show_status
+from deploy.local.services import BigtablePipeline, Flow, LettersCommand, Pipeline, child_environment, show_status
 from deploy.local.source import SpannerInstance
 from deploy.local.stack import DATABASES, Say
 from deploy.local.target import BigQueryDataset
@@ -69,6 +69,9 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
             _up(platform)
             state = platform.state()
             return show_status(environment, state.readers, state.consumer)
+        case "letters":
+            told = _up(platform).dead_letter_environment(platform.letters)
+            return LettersCommand({**environment, **told}).show(*arguments.arguments)
         case "query":
             return _query(_up(platform), arguments.statement, console)
         case "add":
@@ -183,6 +186,8 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people
     commands.add_parser("status", help="how the services that are up are")
+    letters = commands.add_parser("letters", help="the command for dead letters: list, show, groups, replay, ...")
+    letters.add_argument("arguments", nargs=argparse.REMAINDER)
     commands.add_parser("query", help="ask BigQuery").add_argument("statement")
     sql = commands.add_parser("sql", help="change a row in Spanner")
     names = [demo.name for demo in DATABASES]

@@ -24,7 +24,7 @@ from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
 from deploy.local.emulators import ROOT
 from deploy.local.processes import GRACE, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.run import sides_of, wait_until_loaded
-from deploy.local.services import AnyPipeline, BigtablePipeline, Flow, Pipeline
+from deploy.local.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, letters_in
 from deploy.local.stack import Say, Sources, Stack, running_stack
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import setting
@@ -176,6 +176,11 @@ class BackgroundPlatform:
         flow = Flow(**state["flow"]) if state["flow"] else None
         return State(**{**state, "flow": flow, "readers": [_pipeline(each) for each in state["readers"]]})
 
+    @property
+    def letters(self) -> Path:
+        """Return the file of the dead-letter service's store."""
+        return letters_in(self._directory)
+
     def flow(self) -> Flow | None:
         """Return what is up, if anything; not yet while it starts."""
         return self.state().flow if self._state.exists() and self._is_up() else None
@@ -228,6 +233,7 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
         ]
         examples.append(_IN_BIGTABLE)
     services.append(("cdc_consumer", f"{stack.consumer.address}/metrics"))
+    services.append(("dead_letter", f"{stack.dead_letter.address}/metrics"))
     width = max(len(name) for name, _ in services)
     running = "\n".join(
         [
@@ -241,8 +247,9 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
     table = "flights" if stack.databases else AIRPORT_TRAFFIC.name
     return f"""up:
 {running}
-{"".join(examples)}how the services are:
+{"".join(examples)}how the services are, and what could not be applied:
   {_COMMAND} status
+  {_COMMAND} letters groups
 the same with the Cloud SDK's own tool:
   bq --api=http://{flow.bigquery_rest} --oauth_access_token=any --project_id={flow.project} query \\
     --nouse_legacy_sql "SELECT COUNT(*) FROM {flow.dataset}.{table}"

@@ -69,6 +69,9 @@ class BigtableSide:
                     self._reshape()
             self._latencies = probe.finish(patience)
 
+    def beside(self, changes: Mapping[str, int]) -> None:
+        """Nobody else changes these tables."""
+
     def compare(self) -> Sequence[Compared]:
         """Read every table whole on both sides, replay the change logs, and compare."""
         return [self._compare(source) for source in self._sources]

@@ -13,6 +13,7 @@ from deploy.local.demo.added_columns import ColumnStory
 from deploy.local.demo.latency import Latencies
 from deploy.local.demo.schema import KEYS
 from deploy.local.history import HistoryComparison, told
+from deploy.local.letters import LettersFound
 from deploy.local.wide_comparison import ChangeLogComparison
 
 
@@ -76,10 +77,15 @@ class Report:
 
     sides: Sequence[SideFound]
     written: Mapping[str, int]
+    letters: LettersFound
 
     @property
     def equal(self) -> bool:
-        """Tell whether BigQuery equals its sources."""
+        """Tell whether BigQuery equals its sources, and no dead letter is left open."""
+        return self.letters.settled and self._equal
+
+    @property
+    def _equal(self) -> bool:
         return all(database.equal for side in self.sides for database in side.databases)
 
     def print(self, console: Console) -> None:
@@ -115,9 +121,11 @@ class Report:
                 self._line(console, "  differs", named)
             if one.differing > len(one.named):
                 console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
+        for line in self.letters.told():
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         names = " and ".join(side.name for side in self.sides)
         equal, unequal = f"equals {names}, every column of every row", f"does NOT equal {names}"
-        console.print(f"BigQuery {equal if self.equal else unequal}")
+        console.print(f"BigQuery {equal if self._equal else unequal}")
 
     def _history(self, console: Console, history: HistoryComparison) -> None:
         repeats = history.rows - history.changes

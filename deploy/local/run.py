@@ -2,24 +2,27 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
 from deploy.local.bigtable_side import BigtableSide
 from deploy.local.demo.workloads import wide_workload, workloads
+from deploy.local.letters import LettersFound, LettersStory
 from deploy.local.processes import Processes, StopRequestedError
 from deploy.local.progress import Progress
 from deploy.local.report import Compared, Report
+from deploy.local.services import LettersCommand, letters_in
 from deploy.local.sides import Pace, Side
 from deploy.local.spanner_side import SpannerSide
 from deploy.local.stack import Say, Sources, Stack, running_stack
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
+_LETTERS_PATIENCE: Final = timedelta(minutes=2)
 _LOOK_AGAIN: Final = timedelta(milliseconds=500)
 
 
@@ -46,20 +49,23 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
     with running_stack(processes, say, settings.sources) as stack:
         sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed)
         names = " and ".join(side.name for side in sides)
+        told = stack.flow.dead_letter_environment(letters_in(processes.directory))
+        story = LettersStory(stack, LettersCommand(told), max(settings.patience, _LETTERS_PATIENCE), stop, say)
         with Progress(console, sides, lambda: to_be_applied(stack, sides)):
             say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
             loaded = sum(side.load(stop) for side in sides)
             say(f"loaded {loaded:,} rows; waiting until they are applied")
             wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
+            story.begin()
             say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
-            _change(sides, settings, stop, say)
+            letters = _change(sides, story, settings, stop, say)
             if stop.requested:
                 raise StopRequestedError("asked to stop")
             say(f"writes have stopped; waiting until BigQuery equals {names}")
             compared = _until_equal(stack, sides, settings.patience, stop)
         processes.check()
         found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
-        report = Report(found, stack.dataset.rows_written())
+        report = Report(found, stack.dataset.rows_written(), letters)
     report.print(console)
     return 0 if report.equal else 1
 
@@ -84,15 +90,20 @@ def wait_until_loaded(stack: Stack, sides: Sequence[Side], patience: timedelta, 
     return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), patience, stop)
 
 
-def _change(sides: Sequence[Side], settings: RunSettings, stop: Stop, say: Say) -> None:
-    """Change the rows of all sources at once; if that fails with one, the others stop too."""
-    with ThreadPoolExecutor(len(sides), thread_name_prefix="changes") as pool:
+def _change(sides: Sequence[Side], story: LettersStory, settings: RunSettings, stop: Stop, say: Say) -> LettersFound:
+    """Change the rows of all sources at once, poison among them; if that fails with one, the others stop too."""
+    with ThreadPoolExecutor(len(sides) + 1, thread_name_prefix="changes") as pool:
+        letters = pool.submit(story.happen)
         changing = [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
-        done, _ = wait(changing, return_when=FIRST_EXCEPTION)
+        all_of_it: list[Future[Any]] = [letters, *changing]
+        done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
         if any(one.exception() for one in done):
             stop.request()
     for one in changing:
         one.result()
+    for side in sides:
+        side.beside(story.changes)
+    return letters.result()
 
 
 def _until_equal(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> list[Sequence[Compared]]:

@@ -3,6 +3,7 @@
 Used by `make run` and by the end-to-end tests. The services are never imported.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,8 +28,11 @@ from shared.pubsub.topology import Topology, create_topology
 READER: Final = "services.spanner_reader"
 BIGTABLE_READER: Final = "services.bigtable_reader"
 CONSUMER: Final = "services.cdc_consumer"
+DEAD_LETTER: Final = "services.dead_letter"
 PATIENCE: Final = timedelta(seconds=240)
 """How long a service may take to be ready: Spark's start on a busy machine, and some."""
+
+LETTERS: Final = "dead_letters.sqlite3"
 
 _KEPT: Final = re.compile(
     r"PATH|HOME|USER|LANG|LC_.*|TZ|TMPDIR|TERM|JAVA_HOME|CLOUDSDK_.*|PYTHONDONTWRITEBYTECODE|SSL_CERT_FILE"
@@ -82,6 +86,21 @@ class Flow:
             "BIGQUERY_STORAGE_EMULATOR_HOST": self.bigquery_grpc,
             "SPARK_MASTER": "local[2]",
             "CHECKPOINT_LOCATION": str(checkpoint),
+            **self._tables_file(),
+        }
+
+    def dead_letter_environment(self, store: Path) -> dict[str, str]:
+        """Return the settings of the dead-letter service of this pipeline, and of its commands."""
+        topology = self.topology
+        return {
+            "GOOGLE_CLOUD_PROJECT": self.project,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "DEAD_LETTER_SUBSCRIPTION": topology.dead_letter_subscription,
+            "TOPIC": topology.topic,
+            "DATABASE": f"sqlite:///{store}",
+            "BIGQUERY_PROJECT": self.project,
+            "BIGQUERY_DATASET": self.dataset,
+            "BIGQUERY_EMULATOR_HOST": self.bigquery_rest,
             **self._tables_file(),
         }
 
@@ -176,6 +195,11 @@ class Service:
                 sums[sample.name] += sample.value
         return dict(sums)
 
+    def status(self) -> Mapping[str, Any]:
+        """Return what it says of itself; empty while it does not answer."""
+        found: Mapping[str, Any] = json.loads(self._get("/status") or "{}")
+        return found
+
     def _get(self, path: str) -> str | None:
         try:
             with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
@@ -200,6 +224,42 @@ def start_consumer(processes: Processes, pipeline: Flow, name: str = "cdc_consum
     """Start a consumer; one of the same name goes on at the checkpoint of the one before."""
     settings = pipeline.consumer_environment(processes.directory / f"{name}-checkpoint")
     return _start(processes, CONSUMER, name, {**settings, **more})
+
+
+def start_dead_letter(processes: Processes, pipeline: Flow, name: str = "dead_letter", **more: str) -> Service:
+    """Start the dead-letter service; one of the same directory goes on with the store of the one before."""
+    return _start(
+        processes, DEAD_LETTER, name, {**pipeline.dead_letter_environment(letters_in(processes.directory)), **more}
+    )
+
+
+def letters_in(directory: Path) -> Path:
+    """Return the file of the store of the dead-letter service that has its logs in a directory."""
+    return directory / LETTERS
+
+
+@dataclass(frozen=True)
+class LettersCommand:
+    """The command that people use on dead letters, `python -m services.dead_letter`, with what it is told here."""
+
+    environment: Mapping[str, str]
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        """Run it; return the exit code, and what it says."""
+        ran = subprocess.run(
+            [sys.executable, "-m", DEAD_LETTER, *arguments],
+            env={**self.environment, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ran.returncode, ran.stdout if ran.returncode == 0 else ran.stdout + ran.stderr
+
+    def show(self, *arguments: str) -> int:
+        """Run it on this terminal; return the exit code."""
+        environment = {**self.environment, "PYTHONPATH": str(ROOT)}
+        return subprocess.run([sys.executable, "-m", DEAD_LETTER, *arguments], env=environment, check=False).returncode
 
 
 def wait_until_ready(processes: Processes, *services: Service, patience: timedelta = PATIENCE) -> None:

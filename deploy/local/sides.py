@@ -1,7 +1,7 @@
 """One kind of source in a run: what is loaded into it, how it is changed, and whether BigQuery equals it."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
@@ -72,6 +72,9 @@ class Side(Protocol):
 
     def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
         """Change rows, and find out how long that takes to be seen."""
+
+    def beside(self, changes: Mapping[str, int]) -> None:
+        """Be told of changes, by table, that others have made to this source: their tables are compared, too."""
 
     def compare(self) -> Sequence[Compared]:
         """Read everything on both sides and compare it, when all writes are done."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -35,6 +35,7 @@ class SpannerSide:
         self._latencies = Latencies([], 0, 0)
         self._columns: Sequence[ColumnStory] = ()
         self._began = 0.0
+        self._beside: Mapping[str, int] = {}
 
     def load(self, stop: Stop) -> int:
         """Commit the rows that are there from the start."""
@@ -72,9 +73,17 @@ class SpannerSide:
                     self._add_columns(columns, say)
             self._latencies, self._columns = probe.finish(patience), columns.finish(patience)
 
+    def beside(self, changes: Mapping[str, int]) -> None:
+        """Be told of changes to other tables of the first database."""
+        self._beside = changes
+
     def compare(self) -> Sequence[Compared]:
         """Read every table whole on both sides, histories included, and compare."""
-        return [self._compare(source) for source, _ in self._told]
+        others: list[Sequence[str]] = [list(self._beside), *[()] * len(self._told)]
+        return [
+            self._compare(source, [*source.demo.keys, *more])
+            for (source, _), more in zip(self._told, others, strict=False)
+        ]
 
     def found(self, databases: Sequence[Compared]) -> SideFound:
         """Return all that is to be reported."""
@@ -83,7 +92,8 @@ class SpannerSide:
             for story in self._columns
             if story.seen is not None
         ]
-        return SideFound(self.name, databases, self._changes, self._latencies, columns)
+        changes = {**self._changes, **self._beside}
+        return SideFound(self.name, databases, changes, self._latencies, columns)
 
     def to_apply(self) -> int:
         """Return how many changes are committed; those that also go into a history count twice."""
@@ -118,8 +128,8 @@ class SpannerSide:
             done[turn] += sum(transaction.changes.values())
             yield self._told[turn][0], transaction
 
-    def _compare(self, source: Source) -> Compared:
-        tables = compare_tables(source.database, self._dataset, source.demo.keys)
+    def _compare(self, source: Source, names: Sequence[str]) -> Compared:
+        tables = compare_tables(source.database, self._dataset, names)
         shapes = table_shapes(source.database) if source.demo.histories else {}
         histories = [
             compare_history(

@@ -18,6 +18,7 @@ from deploy.local.services import (
     Pipeline,
     Service,
     start_consumer,
+    start_dead_letter,
     start_reader,
     wait_until_ready,
 )
@@ -64,6 +65,7 @@ class Stack:
     wide_tables: Sequence[WideSource]
     dataset: BigQueryDataset
     consumer: Service
+    dead_letter: Service
 
     @property
     def pipelines(self) -> Sequence[AnyPipeline]:
@@ -114,7 +116,7 @@ def running_stack(processes: Processes, say: Say, sources: Sources = "both", **s
         # before the first row, so that the streams carry every row
         planned = [_Planned(f"spanner_reader_{one.database}", one, database.now()) for database, one in databases]
         planned += [_Planned(f"bigtable_reader_{one.table}", one, _now()) for _, one in wide]
-        with _running_services(processes, flow, planned, say) as (consumer, readers):
+        with _running_services(processes, flow, planned, say) as (consumer, dead_letter, readers):
             yield Stack(
                 flow,
                 [
@@ -127,6 +129,7 @@ def running_stack(processes: Processes, say: Say, sources: Sources = "both", **s
                 ],
                 dataset,
                 consumer,
+                dead_letter,
             )
             say("stopping")
 
@@ -183,19 +186,21 @@ def _now() -> Nanoseconds:
 @contextmanager
 def _running_services(
     processes: Processes, flow: Flow, planned: Sequence[_Planned], say: Say
-) -> Iterator[tuple[Service, list[Service]]]:
-    say(f"starting {', '.join(one.name for one in planned)}, and cdc_consumer (Spark)")
+) -> Iterator[tuple[Service, Service, list[Service]]]:
+    say(f"starting {', '.join(one.name for one in planned)}, cdc_consumer (Spark), and dead_letter")
     services: list[Service] = []
     try:
         consumer = start_consumer(processes, flow)
         services.append(consumer)
+        dead_letter = start_dead_letter(processes, flow)
+        services.append(dead_letter)
         # heartbeats often, because the lag that is shown is that of the quietest partition, known by these alone
         readers = [
             start_reader(processes, one.pipeline, one.name, start=one.start, HEARTBEAT_INTERVAL="1s") for one in planned
         ]
         services += readers
-        wait_until_ready(processes, *readers, consumer)
-        yield consumer, readers
+        wait_until_ready(processes, *readers, dead_letter, consumer)
+        yield consumer, dead_letter, readers
     finally:
         for service in services:
             service.process.ask_to_end()

@@ -70,11 +70,11 @@ def test_make_run_needs_nothing_else_ends_with_equal_tables_and_leaves_nothing_r
 
 
 def check_report(said: str) -> None:
-    """Check what a run says: every table is equal, and so are columns added in mid-stream, history and change log."""
+    """Check what a run says of tables, columns added in mid-stream, history, change log and dead letters."""
     tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", said)
     assert sorted(tables) == [
         *(("Bigtable", table) for table in ("airport_traffic", "hourly_weather")),
-        *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes")),
+        *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes", "runways")),
         *(("PostgreSQL", table) for table in ("observations", "stations")),
     ]
     added = re.findall(
@@ -102,6 +102,14 @@ def check_report(said: str) -> None:
     ((split, merged),) = re.findall(r"hourly_weather (\d+) split, (\d+) merged", said)
     assert int(split) > 0
     assert int(split) >= int(merged)
+    ((conflicts, replayed),) = re.findall(
+        r"^dead letters: \d+ collected \((\d+) schema_conflict, 1 undecodable, 1 value_does_not_fit\)\n"
+        r"  (\d+) replayed and applied once their table was mended; "
+        r"1 superseded, for their row was corrected at its source; 1 discarded; none is open$",
+        said,
+        re.MULTILINE,
+    )
+    assert int(replayed) >= int(conflicts) >= 9
     for source in ("Spanner", "Bigtable"):
         assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", said, re.MULTILINE)
 

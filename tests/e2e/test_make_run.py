@@ -43,6 +43,7 @@ def test_one_source_alone_needs_nothing_of_the_other(source: str) -> None:
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
+    assert "discarded; none is open\n" in run.stdout
     assert run.stdout.rstrip().endswith(f"BigQuery equals {source}, every column of every row")
     others = {"spanner_emulator.log", "bigtable_emulator.log"} - {f"{source.lower()}_emulator.log"}
     assert not others & {file.name for file in (ROOT / ".run" / "run").iterdir()}
