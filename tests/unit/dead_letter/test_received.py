@@ -57,6 +57,16 @@ def test_a_letter_of_ours_comes_as_it_was_sent() -> None:
     assert arrival.message_id == "17"
 
 
+@pytest.mark.parametrize("reason", Reason)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_letter_of_any_reason_comes_as_it_was_sent(reason: Reason, whole: bool) -> None:
+    letter = replace(a_letter(), reason=reason, identity="")
+    if whole:
+        letter = replace(letter, table="", key="", sequence="", commit_timestamp="", identity="")
+
+    assert received(letter.data, to_attributes(letter)) == letter
+
+
 def test_a_letter_whose_payload_had_to_be_left_out_says_so() -> None:
     letter = replace(a_letter(), data=b'{"id":"7"}', payload_bytes=12_000_000, identity="")
 
