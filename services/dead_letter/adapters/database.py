@@ -18,9 +18,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from services.dead_letter.adapters.migrations.versioning import is_current, migrate
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
 
 _MIGRATION_LOCK: Final = 0x6D696C6C72616365
 """The advisory lock of PostgreSQL under which tables are made: the letters of `millrace`."""
+_WAL_PAUSE: Final = timedelta(milliseconds=200)
 
 _SQLITE_BUSY: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL}
@@ -137,12 +140,25 @@ def _prepare_sqlite(patience: int, connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     try:
         cursor.execute(f"PRAGMA busy_timeout = {patience}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        for attempt in retrying(Stop(), timedelta(milliseconds=patience), longest_wait=_WAL_PAUSE):
+            with attempt, _busy_is_transient():
+                cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA cache_size = -32000")  # KiB; of 2000, the indexes of 100,000 letters have no room
     finally:
         cursor.close()
+
+
+@contextmanager
+def _busy_is_transient() -> Iterator[None]:
+    """Translate the answer of a file that is just being made a write-ahead log: there SQLite does not wait itself."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if _is_away(error):
+            raise TransientError(f"the database is away or busy: {error}") from error
+        raise
 
 
 def _begin_sqlite(connection: Connection) -> None:
