@@ -11,6 +11,7 @@ from services.bigtable_reader.core.refused import Refused
 from services.bigtable_reader.ports import Clock, Letters
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.row_id import key_text
 from shared.contracts.timestamps import Nanoseconds
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
@@ -96,7 +97,7 @@ class SettingAside:
             failed_at=Nanoseconds(self._clock.now() * _MICROSECOND),
             failed_in="bigtable_reader",
             table=header.table,
-            key=change.key,
+            key=key_text(header.table, header.key_types(), change.key.encode()),
             sequence=change.sequence,
             commit_timestamp=change.commit_timestamp,
             payload_bytes=refused.left_out,

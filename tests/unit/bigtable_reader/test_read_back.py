@@ -279,7 +279,7 @@ def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_a
             f'{{"row_key":"row {number}"}}' for number in range(9) if number != 5
         ]
         (letter,) = reading.letters.kept
-        assert (letter.reason, letter.key) == (Reason.TOO_LARGE, '{"row_key":"row 5"}')
+        assert (letter.reason, letter.key) == (Reason.TOO_LARGE, '["row 5"]')
         assert letter.sequence == sequence(6)
         assert reading.held.prefix.outstanding == 0
         assert reading.failures == []

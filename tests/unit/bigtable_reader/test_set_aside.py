@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.bigtable_reader.core.images import CellVersion, Trigger
 from services.bigtable_reader.core.records import DataChange, Microseconds, SetCell
@@ -13,6 +14,7 @@ from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
+from shared.contracts.row_id import key_text
 from shared.pubsub.letters import letter_message
 from tests.fakes.bigtable_reader import FakeLetters
 from tests.fakes.bigtable_table import VirtualClock
@@ -67,6 +69,16 @@ def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key
         said = json.loads(one.data) if one.payload_bytes else json.loads(bytes(decode_batch(one.data).old[0]))
         assert base64.b64decode(said["row_key"]) == row_key
         assert len(said) == (1 if one.payload_bytes else 2)
+
+
+def test_what_the_consumer_makes_of_a_letter_that_is_replayed_and_fails_again_is_the_same_letter() -> None:
+    (entry,) = refused_entries(10)
+
+    for letter in asyncio.run(letters_of(entry, a_refused_row(10))):
+        batch = decode_batch(letter.data)
+        key = key_text(batch.header.table, batch.header.key_types(), bytes(batch.keys[0]))
+        again = replace(letter, data=batch.cut(0), key=key, sequence=batch.sequence[0], identity="")
+        assert again.identity == letter.identity
 
 
 def test_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
