@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import typer
 
-from services.dead_letter.commands.changing import NotDoneError, add_changing
-from services.dead_letter.commands.filters import NothingFoundError
+from services.dead_letter.commands.changing import add_changing
 from services.dead_letter.commands.output import complain
 from services.dead_letter.commands.reading import add_reading
 from services.dead_letter.commands.replaying import add_replaying
 from services.dead_letter.commands.tools import Tools
+from services.dead_letter.decisions import NotDoneError, NothingFoundError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 NOT_DONE: Final = 1

@@ -6,21 +6,25 @@ from typing import Annotated
 
 import typer
 
-from services.dead_letter.commands.filters import Filters, NothingFoundError, full_id, with_filters
+from services.dead_letter.commands.filters import Filters, with_filters
 from services.dead_letter.commands.output import print_document, progress, say
 from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
-from services.dead_letter.core.editing import edited, row_text, with_columns
-from services.dead_letter.core.letters import LetterId, State, StoredLetter
+from services.dead_letter.core.editing import row_text, with_columns
+from services.dead_letter.core.letters import State, StoredLetter
 from services.dead_letter.core.selection import Selection
+from services.dead_letter.decisions import (
+    RESTORABLE,
+    Decision,
+    NotDoneError,
+    NothingFoundError,
+    decide,
+    keep_edit,
+    letter_of,
+)
 from services.dead_letter.ports import LetterStore
 
 All = Annotated[bool, typer.Option("--all", help="Mean every letter: needed where nothing else says which.")]
-_AT_ONCE = 500
-
-
-class NotDoneError(Exception):
-    """Something that was asked for could not be done."""
 
 
 def refuse_everything(filters: Filters, everything: bool) -> None:
@@ -61,9 +65,8 @@ def add_changing(app: typer.Typer, tools: Tools) -> None:
         --json: {"state": "open", "changed": how many, "matched": how many there were}.
         """
         refuse_everything(filters, everything)
-        closed = (State.DISCARDED, State.SUPERSEDED, State.REPLAYED)
         with tools.store() as store:
-            _set(store, tools, filters.chosen(store, *closed[:2]), State.OPEN, closed, why, json)
+            _set(store, tools, filters.chosen(store, *RESTORABLE[:2]), State.OPEN, RESTORABLE, why, json)
 
     @app.command()
     def edit(
@@ -89,31 +92,21 @@ def add_changing(app: typer.Typer, tools: Tools) -> None:
             raise typer.BadParameter("say what was wrong", param_hint="--why")
         values = _pairs(columns or [])
         with tools.store() as store:
-            original = store.get(full_id(store, letter))
-            if original is None:
-                raise NothingFoundError(f"no letter has the id {letter}")
-            _refuse_closed(original)
-            try:
-                row = _row(original, values, file, tools)
-                change = edited(original.letter, row)
-                copy = store.add_edit(
-                    original.id, change.copy, diff=change.diff, why=why, who=tools.who, now=tools.clock.now()
-                )
-            except ValueError as error:
-                raise NotDoneError(f"letter {original.id} cannot be edited so: {error}") from None
+            original = letter_of(store, letter)
+            copy, change = keep_edit(
+                store,
+                original,
+                lambda: _row(original, values, file, tools),
+                why=why,
+                who=tools.who,
+                clock=tools.clock,
+            )
         if json:
             shown = {"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff}
             print_document(shown)
         else:
             say(change.diff)
             say(f"letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
-
-
-def _refuse_closed(original: StoredLetter) -> None:
-    if original.edited_as is not None:
-        raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
-    if original.state is not State.OPEN:
-        raise NotDoneError(f"letter {original.id} is {original.state.value}: restore it first")
 
 
 def _row(original: StoredLetter, values: Mapping[str, str], file: Path | None, tools: Tools) -> str:
@@ -148,14 +141,10 @@ def _set(
     matched = store.count(selection)
     if not matched:
         raise NothingFoundError("no letters")
-    changed, seen = 0, 0
+    decision = Decision(state=state, only_from=frozenset(only_from), who=tools.who, why=why)
     with progress(state.value, matched) as bar:
-        for ids in _pages(store, selection):
-            done = store.set_state(
-                ids, state, only_from=frozenset(only_from), who=tools.who, now=tools.clock.now(), why=why
-            )
-            changed, seen = changed + len(done), seen + len(ids)
-            bar.add(len(ids))
+        done = decide(store, selection, decision, tools.clock, bar.add)
+    changed, seen = done.changed, done.looked_at
     if json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:
@@ -163,14 +152,3 @@ def _set(
     if changed < seen:
         from_what = " or ".join(one.value for one in only_from)
         raise NotDoneError(f"{seen - changed} letters are as they were: not {from_what}, or held by a replay just now")
-
-
-def _pages(store: LetterStore, selection: Selection) -> Sequence[Sequence[LetterId]]:
-    """Return the ids of a selection a page each; all of them first, for what is changed leaves the selection."""
-    pages, after = [], None
-    while True:
-        page = store.find(selection, limit=_AT_ONCE, after=after)
-        pages.append([line.id for line in page.letters])
-        after = page.after
-        if after is None:
-            return [ids for ids in pages if ids]

@@ -1,7 +1,6 @@
 """Which letters a command is about: the options that all of them share, and what they mean."""
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -10,19 +9,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from services.dead_letter.core.letters import GroupId, LetterId, State
-from services.dead_letter.core.selection import Selection
+from services.dead_letter.core.selection import Selection, moment, sequence_bound
+from services.dead_letter.decisions import with_usual_states
 from services.dead_letter.ports import LetterStore
-from shared.contracts.change_sequence import four_sections, parse_sequence
-from shared.contracts.durations import parse_duration
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds
 
 _PANEL: Final = "Which letters (everything given has to hold; of several values of one option, any)"
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-
-
-class NothingFoundError(Exception):
-    """No letter is as it was asked for."""
 
 
 class Which(Enum):
@@ -52,21 +45,7 @@ class Filters:
 
         NothingFoundError naming an id that is none, or the beginning of several.
         """
-        states = self.selection.states
-        if not self.states_given and not self.selection.ids:
-            states = frozenset(usual)
-        return replace(self.selection, states=states, ids=frozenset(full_id(store, one) for one in self.selection.ids))
-
-
-def full_id(store: LetterStore, given: str) -> LetterId:
-    """Return the id of the letter that is meant; NothingFoundError where none is."""
-    found = store.get(LetterId(given))
-    if found is None:
-        raise NothingFoundError(
-            f"no letter has the id {given}; its first eight characters are enough, where no other begins so: "
-            "`list --state any` shows them"
-        )
-    return found.id
+        return with_usual_states(store, self.selection, *(() if self.states_given else usual))
 
 
 def _option(*names: str, **more: Any) -> Any:
@@ -128,31 +107,10 @@ def filters(raw: dict[str, Any], now: Nanoseconds) -> Filters:
         states=frozenset(State(one.value) for one in states),
         failed_from=_read("--since", raw["since"], lambda text: moment(text, now)),
         failed_until=_read("--until", raw["until"], lambda text: moment(text, now)),
-        sequence_from=_read("--sequence-from", raw["sequence_from"], _sequence),
-        sequence_until=_read("--sequence-until", raw["sequence_until"], _sequence),
+        sequence_from=_read("--sequence-from", raw["sequence_from"], sequence_bound),
+        sequence_until=_read("--sequence-until", raw["sequence_until"], sequence_bound),
     )
     return Filters(selection, bool(raw["states"]))
-
-
-def moment(text: str, now: Nanoseconds) -> Nanoseconds:
-    """Return the instant that a text means: an age such as ``2h``, a day (UTC), or an RFC 3339 time."""
-    if _DAY.fullmatch(text):
-        text += "T00:00:00Z"
-    try:
-        return parse_timestamp(text)
-    except ValueError:
-        pass
-    try:
-        return Nanoseconds(now - round(parse_duration(text).total_seconds() * 1e9))
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is no time: write an age (90s, 15m, 2h, 7d), a day (2026-11-22) or an RFC 3339 time with a zone "
-            "(2026-11-22T08:00:00Z)"
-        ) from None
-
-
-def _sequence(text: str) -> str:
-    return str(four_sections(*parse_sequence(text).sections))
 
 
 def _read(option: str, text: str | None, read: Callable[[str], Any]) -> Any:

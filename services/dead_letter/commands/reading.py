@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 import typer
 
-from services.dead_letter.commands.filters import Filters, NothingFoundError, full_id, with_filters
+from services.dead_letter.commands.filters import Filters, with_filters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.documents import (
@@ -20,6 +20,7 @@ from services.dead_letter.core.documents import (
     stats_document,
 )
 from services.dead_letter.core.letters import Action, LetterLine, State, StoredLetter
+from services.dead_letter.decisions import NothingFoundError, letter_of
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Values = Annotated[bool, typer.Option("--values", help="Show the values of rows. It is written into the trail.")]
@@ -69,7 +70,7 @@ def add_reading(app: typer.Typer, tools: Tools) -> None:
         --json prints one document a line: a letter as `list` has it, with attributes, payload and trail.
         """
         with tools.store() as store:
-            found = [stored for one in ids if (stored := store.get(full_id(store, one))) is not None]
+            found = [letter_of(store, one) for one in ids]
             if values:  # first written down, then shown
                 store.note([one.id for one in found], Action.VALUES_SHOWN, tools.who, tools.clock.now())
             trails = [store.trail(one.id) for one in found]

@@ -3,25 +3,21 @@
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import typer
 
-from services.dead_letter.commands.changing import All, NotDoneError, refuse_everything
-from services.dead_letter.commands.filters import Filters, NothingFoundError, with_filters
+from services.dead_letter.commands.changing import All, refuse_everything
+from services.dead_letter.commands.filters import Filters, with_filters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
 from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
-from services.dead_letter.core.documents import planned_document
 from services.dead_letter.core.letters import State
 from services.dead_letter.core.plan import Planned, Verdict
+from services.dead_letter.decisions import NotDoneError, NothingFoundError
 from services.dead_letter.replay import Outcome, Replay, ReplayOrder
-from shared.contracts.dead_letter import DeadLetter
+from services.dead_letter.replay_told import DEFAULT_RATE, Nobody, Told, replay_document
 
-DEFAULT_RATE: Final = 500.0
-"""Letters a second: what is mended in bulk is to leave room for what is new."""
-_LISTED: Final = 1_000
 _SHOWN: Final = 20
 _WOULD_BE: Final = {
     Verdict.SEND: "would be sent",
@@ -32,26 +28,6 @@ _WOULD_BE: Final = {
     Verdict.HELD: "held by another replay",
     Verdict.NOT_OPEN: "not open",
 }
-
-
-@dataclass(slots=True)
-class _Told:
-    """What is kept of a replay, to be shown: how it went and the first letters of it."""
-
-    letters: list[Planned] = field(default_factory=list)
-    left_out: int = 0
-
-    def add(self, judged: Sequence[Planned]) -> None:
-        room = _LISTED - len(self.letters)
-        self.letters += judged[:room]
-        self.left_out += max(0, len(judged) - room)
-
-
-class _Nobody:
-    """The publisher of a dry run, for which no topic needs to be known."""
-
-    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
-        raise AssertionError(f"a dry run publishes nothing: {len(letters)} letters, forced: {forced}")
 
 
 def add_replaying(app: typer.Typer, tools: Tools) -> None:
@@ -92,13 +68,13 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
         """
         if execute:
             refuse_everything(filters, everything)
-        told = _Told()
+        told = Told()
         began = time.monotonic()
         with (
             tools.stopping() as stop,
             tools.store() as store,
             tools.mirrors() as mirrors,
-            tools.publisher(stop) if execute else nullcontext(_Nobody()) as publisher,
+            tools.publisher(stop) if execute else nullcontext(Nobody()) as publisher,
         ):
             selection = filters.chosen(store, State.OPEN)
             total = store.count(selection)
@@ -114,21 +90,7 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
                 outcome = Replay(store, publisher, mirrors, tools.clock, stop, tools.max_replays).run(order, tell)
         seconds = time.monotonic() - began
         if json:
-            print_document(
-                {
-                    "replay": outcome.replay,
-                    "executed": execute,
-                    "verdicts": {verdict.value: outcome.verdicts[verdict] for verdict in Verdict},
-                    "sent": outcome.sent,
-                    "failed_again": outcome.failed_again,
-                    "left_open": outcome.left_open,
-                    "stopped": outcome.stopped,
-                    "seconds": round(seconds, 3),
-                    "mirrors_asked": mirrors is not None,
-                    "letters": [planned_document(one) for one in told.letters],
-                    "letters_left_out": told.left_out,
-                }
-            )
+            print_document(replay_document(outcome, told, execute, seconds, asked=mirrors is not None))
         if not outcome.verdicts.total():
             if outcome.stopped:
                 raise NotDoneError("stopped before the end: run it again")
@@ -141,7 +103,7 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
             raise NotDoneError(f"{outcome.left_open} of these letters stay open")
 
 
-def _print(outcome: Outcome, told: _Told, execute: bool, seconds: float, *, asked: bool) -> None:
+def _print(outcome: Outcome, told: Told, execute: bool, seconds: float, *, asked: bool) -> None:
     names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
     examples = {one.verdict: one.why for one in reversed(told.letters)}
     print_table(

@@ -1,0 +1,121 @@
+"""What people decide about letters, over HTTP as on the command line: which are meant, and what becomes of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.dead_letter.core.editing import Edit, edited
+from services.dead_letter.core.letters import LetterId, State, StoredLetter
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore
+from shared.runtime.clock import Clock
+
+RESTORABLE: Final = (State.DISCARDED, State.SUPERSEDED, State.REPLAYED)
+_AT_ONCE: Final = 500
+
+
+class NothingFoundError(Exception):
+    """No letter is as it was asked for."""
+
+
+class NotDoneError(Exception):
+    """Something that was asked for could not be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What letters are to become, out of which states, and who says so, and why."""
+
+    state: State
+    only_from: frozenset[State]
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What a decision has come to: letters that it was about, and those that it has changed."""
+
+    changed: int
+    looked_at: int
+
+
+def full_id(store: LetterStore, given: str) -> LetterId:
+    """Return the id of the letter that is meant; NothingFoundError where none is."""
+    return letter_of(store, given).id
+
+
+def letter_of(store: LetterStore, given: str) -> StoredLetter:
+    """Return the letter whose id begins so; NothingFoundError where it is none, or several."""
+    found = store.get(LetterId(given))
+    if found is None:
+        raise NothingFoundError(
+            f"no letter has the id {given}; its first eight characters are enough, where no other begins so: "
+            "the list of letters of any state shows them"
+        )
+    return found
+
+
+def with_usual_states(store: LetterStore, selection: Selection, *usual: State) -> Selection:
+    """Return a selection with the usual states where neither states nor ids are given, and its ids in full.
+
+    NothingFoundError naming an id that is none, or the beginning of several.
+    """
+    states = selection.states
+    if not states and not selection.ids:
+        states = frozenset(usual)
+    return replace(selection, states=states, ids=frozenset(full_id(store, one) for one in selection.ids))
+
+
+def decide(
+    store: LetterStore,
+    selection: Selection,
+    decision: Decision,
+    clock: Clock,
+    tell: Callable[[int], object],
+    limit: int | None = None,
+) -> Decided:
+    """Bring letters into a state, a few at a time; ``tell`` hears of each few how many they are."""
+    changed, looked_at = 0, 0
+    for ids in _pages(store, selection, limit):
+        done = store.set_state(
+            ids,
+            decision.state,
+            only_from=decision.only_from,
+            who=decision.who,
+            now=clock.now(),
+            why=decision.why,
+        )
+        changed, looked_at = changed + len(done), looked_at + len(ids)
+        tell(len(ids))
+    return Decided(changed=changed, looked_at=looked_at)
+
+
+def keep_edit(
+    store: LetterStore, original: StoredLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
+) -> tuple[StoredLetter, Edit]:
+    """Keep a copy of a letter with another row, a JSON object, which takes its place; NotDoneError with the cure."""
+    if original.edited_as is not None:
+        raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
+    if original.state is not State.OPEN:
+        raise NotDoneError(f"letter {original.id} is {original.state.value}: restore it first")
+    try:
+        change = edited(original.letter, row())
+        copy = store.add_edit(original.id, change.copy, diff=change.diff, why=why, who=who, now=clock.now())
+    except ValueError as error:
+        raise NotDoneError(f"letter {original.id} cannot be edited so: {error}") from None
+    return copy, change
+
+
+def _pages(store: LetterStore, selection: Selection, limit: int | None) -> Sequence[Sequence[LetterId]]:
+    """Return the ids of a selection a page each; all of them first, for what is changed leaves the selection."""
+    pages: list[Sequence[LetterId]] = []
+    after, left = None, limit
+    while left is None or left > 0:
+        page = store.find(selection, limit=_AT_ONCE if left is None else min(left, _AT_ONCE), after=after)
+        pages.append([line.id for line in page.letters])
+        left = None if left is None else left - len(page.letters)
+        after = page.after
+        if after is None:
+            break
+    return [ids for ids in pages if ids]
