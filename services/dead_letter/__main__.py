@@ -21,6 +21,7 @@ from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.collector import Collector
 from services.dead_letter.command_line import commands
 from services.dead_letter.metrics import CollectorMetrics
+from services.dead_letter.serving import serving_api
 from services.dead_letter.settings import Settings
 from shared.pubsub.channels import open_channel, stoppable_channel
 from shared.pubsub.names import subscription_path, topic_path
@@ -59,7 +60,7 @@ def service() -> int:
 
 
 def serve(settings: Settings) -> None:
-    """Collect, with the health and the metrics served beside it, until asked to stop."""
+    """Collect, with health, metrics and the HTTP API served beside it, until asked to stop."""
     health, registry, clock = Health(), CollectorRegistry(), SystemClock()
     metrics = CollectorMetrics(registry, clock)
     with (
@@ -69,9 +70,8 @@ def serve(settings: Settings) -> None:
         collector_lock(settings.database).held(),
         opened(settings, health, stop) as database,
     ):
-        check_start(settings, stop)
-        with inbox(settings, stop) as letters:
-            store = SqlLetterStore(database)
+        store = SqlLetterStore(database)
+        with serving_api(settings, store, stop), collected(settings, stop) as letters:
             Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
 
 
@@ -103,8 +103,9 @@ def check_start(settings: Settings, stop: Stop) -> None:
 
 
 @contextmanager
-def inbox(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
-    """Open the subscription for the block; in the end, what it holds is given back."""
+def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
+    """Open the subscription for the block, if it is fit; in the end, what it holds is given back."""
+    check_start(settings, stop)
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
     with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
         letters = PubsubInbox(channel, subscription, messages=settings.pull_messages, bytes_held=settings.pull_bytes)

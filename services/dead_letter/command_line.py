@@ -35,8 +35,8 @@ def commands(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     configure_logs(service="dead_letter", level=settings.log_level if environ.get("LOG_LEVEL") else "WARNING")
     tools = Tools(
         store=partial(_store, settings),
-        publisher=partial(_publisher, settings),
-        mirrors=partial(_mirrors, settings),
+        publisher=partial(replay_topic, settings),
+        mirrors=partial(known_mirrors, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
         max_replays=settings.max_replays,
@@ -62,7 +62,8 @@ def _store(settings: CommandSettings) -> Iterator[LetterStore]:
 
 
 @contextmanager
-def _publisher(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublisher]:
+def replay_topic(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublisher]:
+    """Open the topic that replays go to for the block; MisconfiguredError where it is none, or is not named."""
     missing = [
         name for name, value in (("TOPIC", settings.topic), ("GOOGLE_CLOUD_PROJECT", settings.project)) if value is None
     ]
@@ -75,7 +76,8 @@ def _publisher(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublishe
 
 
 @contextmanager
-def _mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
+def known_mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
+    """Open the mirrors for the block; None where it is not said where they are."""
     if settings.bigquery_dataset is None:
         yield None
         return

@@ -183,6 +183,16 @@ class Mirrors(Protocol):
         """
 
 
+class IdentityProxy(Protocol):
+    """A proxy that lets people in, and says of each request who makes it."""
+
+    def who(self, assertion: str) -> str:
+        """Return whom a signed assertion names; ValueError where it is not the proxy's, not for us, or too old.
+
+        TransientError while the proxy's public keys cannot be had.
+        """
+
+
 class CollectorLock(Protocol):
     """That there is one collector on a store that takes no more than one."""
 

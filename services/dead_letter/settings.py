@@ -1,5 +1,6 @@
 """The settings of this service and of the commands beside it, read once from the environment."""
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -69,8 +70,22 @@ class Settings(CommandSettings):
         default=32 << 20,
         least=11_000_000,
     )
+    api_host: str = setting(
+        "the address that the HTTP API listens on; on another than a loopback one, reads take a token too",
+        default="127.0.0.1",
+    )
+    api_port: int | None = setting(
+        "of the HTTP API, 0 for a free one; without it there is none", default=None, least=0, most=65_535
+    )
     api_token: str | None = setting("what a request has to bring that writes or shows values", default=None)
-    api_token_file: Path | None = setting("a file that holds it", default=None)
+    api_token_file: Path | None = setting("a file that holds it, or a line NAME TOKEN for each person", default=None)
+    iap_audience: str | None = setting(
+        "the audience of the identity-aware proxy before the HTTP API, whose signed header then says who writes",
+        default=None,
+    )
+    iap_keys_file: Path | None = setting(
+        "that proxy's public keys, as it publishes them; else they are fetched", default=None
+    )
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8082, least=0, most=65_535)
 
@@ -78,6 +93,22 @@ class Settings(CommandSettings):
         """Check what shows only when the fields are seen together."""
         if self.api_token is not None and self.api_token_file is not None:
             raise ValueError("set API_TOKEN or API_TOKEN_FILE, not both")
+        if self.iap_keys_file is not None and self.iap_audience is None:
+            raise ValueError("IAP_KEYS_FILE is for IAP_AUDIENCE: set that too")
+        known = (self.api_token, self.api_token_file, self.iap_audience)
+        if self.api_port is not None and not is_loopback(self.api_host) and known == (None, None, None):
+            raise ValueError(
+                f"API_HOST={self.api_host} lets others read keys and table names: set API_TOKEN, API_TOKEN_FILE or "
+                "IAP_AUDIENCE, or API_HOST=127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is one that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def redacted(database: str) -> str:

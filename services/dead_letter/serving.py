@@ -1,0 +1,55 @@
+"""The HTTP API joined to the service's store, and to the topic and the mirrors that the settings name."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
+from services.dead_letter.command_line import known_mirrors, replay_topic
+from services.dead_letter.ports import IdentityProxy, LetterStore
+from services.dead_letter.settings import Settings, is_loopback
+from services.dead_letter.web.app import application
+from services.dead_letter.web.callers import Callers, Token, read_tokens
+from services.dead_letter.web.server import serving
+from services.dead_letter.web.tools import Tools
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+
+
+@contextmanager
+def serving_api(settings: Settings, store: LetterStore, stop: Stop) -> Iterator[int | None]:
+    """Serve the API while the block runs, and yield its port; None where the settings name no port."""
+    if settings.api_port is None:
+        yield None
+        return
+    tools = Tools(
+        store=store,
+        publisher=partial(replay_topic, settings),
+        mirrors=partial(known_mirrors, settings),
+        callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
+        clock=SystemClock(),
+        stop=stop,
+        max_replays=settings.max_replays,
+    )
+    with serving(application(tools), settings.api_host, settings.api_port, stop) as port:
+        yield port
+
+
+def _tokens(settings: Settings) -> Sequence[Token]:
+    if settings.api_token is not None:
+        return read_tokens(settings.api_token, "API_TOKEN")
+    if settings.api_token_file is None:
+        return ()
+    try:
+        text = settings.api_token_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MisconfiguredError(f"API_TOKEN_FILE cannot be read: {error}") from error
+    return read_tokens(text, f"API_TOKEN_FILE={settings.api_token_file}")
+
+
+def _proxy(settings: Settings) -> IdentityProxy | None:
+    if settings.iap_audience is None:
+        return None
+    keys = PublishedKeys() if settings.iap_keys_file is None else KeysOfFile(settings.iap_keys_file)
+    return IdentityAwareProxy(settings.iap_audience, keys)

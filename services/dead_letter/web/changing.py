@@ -1,0 +1,111 @@
+"""Operations that decide: discard, restore, edit. Each is written into the trail, with who and why."""
+
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+
+from services.dead_letter.core.editing import with_columns
+from services.dead_letter.core.letters import State
+from services.dead_letter.decisions import (
+    RESTORABLE,
+    Decision,
+    decide,
+    keep_edit,
+    letter_of,
+    with_usual_states,
+)
+from services.dead_letter.web import answers
+from services.dead_letter.web.parameters import Discarding, Editing, Restoring
+from services.dead_letter.web.reading import Letter
+from services.dead_letter.web.refusals import Answer, RefusedError, documented
+from services.dead_letter.web.routes import Who
+from services.dead_letter.web.tools import Tools
+
+
+class _Exact(msgspec.Struct):
+    """The values of an edit, their texts as they came: no number goes through a float."""
+
+    set: dict[str, msgspec.Raw] | None = None
+    row: msgspec.Raw = msgspec.Raw()
+
+
+_exact: Final = msgspec.json.Decoder(_Exact)
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+def add_changing(router: APIRouter, tools: Tools) -> None:
+    """Add the operations that decide about letters."""
+    store = tools.store
+
+    @router.post("/discard", response_model=answers.Changed, responses=documented(404, 413), operation_id="discard")
+    def discard(body: Discarding, who: Who) -> Answer:
+        """Decide that letters are not to be applied: open ones. `restore` opens them again."""
+        return _decided(
+            tools,
+            body,
+            Decision(state=State.DISCARDED, only_from=frozenset({State.OPEN}), who=_named(who), why=body.why),
+            State.OPEN,
+        )
+
+    @router.post("/restore", response_model=answers.Changed, responses=documented(404, 413), operation_id="restore")
+    def restore(body: Restoring, who: Who) -> Answer:
+        """Open letters again: discarded and superseded ones, and by id or state also those that were replayed."""
+        return _decided(
+            tools,
+            body,
+            Decision(state=State.OPEN, only_from=frozenset(RESTORABLE), who=_named(who), why=body.why),
+            *RESTORABLE[:2],
+        )
+
+    @router.post(
+        "/letters/{letter}/edit",
+        response_model=answers.Edited,
+        responses=documented(404, 409, 413),
+        operation_id="edit",
+    )
+    def edit(
+        letter: Letter,
+        body: Editing,
+        raw: Annotated[bytes, Depends(_body)],
+        who: Who,
+    ) -> Answer:
+        """Give the row of a letter other values: a copy that takes its place, to be replayed in its stead."""
+        try:
+            exact = _exact.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RefusedError(422, f"the body is not JSON: {error}", at="body") from None
+        original = letter_of(store, letter.lower())
+
+        def row() -> str:
+            if body.row is not None:
+                return bytes(exact.row).decode()
+            return with_columns(
+                original.letter, {name: bytes(value).decode() for name, value in (exact.set or {}).items()}
+            )
+
+        copy, change = keep_edit(store, original, row, why=body.why, who=_named(who), clock=tools.clock)
+        return Answer({"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff})
+
+
+def _decided(tools: Tools, body: Discarding, decision: Decision, *usual: State) -> Answer:
+    asked = body.letters
+    selection = with_usual_states(tools.store, asked.selection(tools.clock.now()), *asked.usual(*usual))
+    matched = tools.store.count(selection)
+    done = decide(tools.store, selection, decision, tools.clock, lambda _letters: None, body.limit)
+    return Answer(
+        {
+            "state": decision.state.value,
+            "changed": done.changed,
+            "matched": matched,
+            "more": matched > done.looked_at,
+        }
+    )
+
+
+def _named(who: str | None) -> str:
+    assert who is not None, "nobody writes without a name"
+    return who

@@ -1,0 +1,71 @@
+"""Operations that look. Who asks for values is written into the trail, before they are shown."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from services.dead_letter.core.documents import (
+    group_document,
+    letter_document,
+    line_document,
+    stats_document,
+    trail_document,
+)
+from services.dead_letter.core.letters import Action, State
+from services.dead_letter.decisions import full_id, letter_of, with_usual_states
+from services.dead_letter.web import answers
+from services.dead_letter.web.parameters import GroupList, LetterList, LetterName, Showing
+from services.dead_letter.web.refusals import Answer, documented
+from services.dead_letter.web.routes import Who
+from services.dead_letter.web.tools import Tools
+
+Letter = Annotated[LetterName, Path(description="its id, or the first eight characters or more of it")]
+
+
+def add_reading(router: APIRouter, tools: Tools) -> None:
+    """Add the operations that change nothing."""
+    store = tools.store
+
+    @router.get("/letters", response_model=answers.LetterPage, responses=documented(404), operation_id="listLetters")
+    def letters(asked: Annotated[LetterList, Query()]) -> Answer:
+        """List letters, those that failed last first; open ones unless state or id says otherwise."""
+        selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
+        page = store.find(selection, limit=asked.limit, after=asked.after)
+        shown = [line_document(line) for line in page.letters]
+        return Answer({"letters": shown, "after": page.after, "matched": store.count(selection)})
+
+    @router.get(
+        "/letters/{letter}", response_model=answers.Letter, responses=documented(404), operation_id="showLetter"
+    )
+    def letter(letter: Letter, asked: Annotated[Showing, Query()], who: Who) -> Answer:
+        """Show a letter whole: why it failed, what it holds, and what was done about it.
+
+        With values=true it takes a token, or the identity-aware proxy, and is written into the trail.
+        """
+        if asked.values and who is None:
+            raise tools.callers.refused()
+        stored = letter_of(store, letter.lower())
+        if asked.values and who is not None:  # first written down, then shown
+            store.note([stored.id], Action.VALUES_SHOWN, who, tools.clock.now())
+        return Answer(letter_document(stored, store.trail(stored.id), values=asked.values))
+
+    @router.get(
+        "/letters/{letter}/trail", response_model=answers.Trail, responses=documented(404), operation_id="trail"
+    )
+    def trail(
+        letter: Letter,
+    ) -> Answer:
+        """Show what was done to a letter, first things first, without the values that an edit has changed."""
+        entries = store.trail(full_id(store, letter.lower()))
+        return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})
+
+    @router.get("/groups", response_model=answers.Groups, responses=documented(404), operation_id="listGroups")
+    def groups(asked: Annotated[GroupList, Query()]) -> Answer:
+        """Show letters by their cause, the largest group first; open ones unless state or id says otherwise."""
+        selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
+        return Answer({"groups": [group_document(one) for one in store.groups(selection, limit=asked.limit)]})
+
+    @router.get("/stats", response_model=answers.Stats, operation_id="stats")
+    def stats() -> Answer:
+        """Show what there is, in numbers."""
+        return Answer(stats_document(store.stats()))

@@ -1,0 +1,77 @@
+"""Replays over HTTP: bounded in number and in time, so that each answers at its end."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+
+from fastapi import APIRouter
+
+from services.dead_letter.core.letters import State
+from services.dead_letter.decisions import with_usual_states
+from services.dead_letter.replay import Replay, ReplayOrder
+from services.dead_letter.replay_told import Nobody, Told, replay_document
+from services.dead_letter.web import answers
+from services.dead_letter.web.parameters import Replaying
+from services.dead_letter.web.refusals import Answer, RefusedError, documented
+from services.dead_letter.web.routes import Who
+from services.dead_letter.web.tools import REPLAYS_AT_ONCE, Tools
+from shared.runtime.stop import Stop
+
+
+def add_replaying(router: APIRouter, tools: Tools) -> None:
+    """Add the operation that publishes letters again."""
+
+    @router.post(
+        "/replays", response_model=answers.Replayed, responses=documented(404, 413, 429), operation_id="replay"
+    )
+    def replay(body: Replaying, who: Who) -> Answer:
+        """Publish open letters again, by table, key, then sequence; without execute only say what would be sent.
+
+        It ends when `limit` letters are sent, or after a minute with `stopped`: ask again, and it goes on. What is not
+        sent stays open, and nothing is sent twice at once.
+        """
+        assert who is not None, "nobody writes without a name"
+        if not tools.replays.acquire(blocking=False):
+            told = f"{REPLAYS_AT_ONCE} replays are under way here already: try again in a moment"
+            raise RefusedError(429, told, headers={"Retry-After": "5"})
+        try:
+            return _replayed(tools, body, who)
+        finally:
+            tools.replays.release()
+
+
+def _replayed(tools: Tools, body: Replaying, who: str) -> Answer:
+    told, began = Told(), time.monotonic()
+    selection = with_usual_states(
+        tools.store, body.letters.selection(tools.clock.now()), *body.letters.usual(State.OPEN)
+    )
+    matched = tools.store.count(selection)
+    with (
+        _bounded(tools.stop, tools.longest) as stop,
+        tools.mirrors() as mirrors,
+        tools.publisher(stop) if body.execute else nullcontext(Nobody()) as publisher,
+    ):
+        order = ReplayOrder(
+            selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
+        )
+        run = Replay(tools.store, publisher, mirrors, tools.clock, stop, tools.max_replays)
+        outcome = run.run(order, lambda judged, _so_far: told.add(judged))
+    seconds = time.monotonic() - began
+    document = replay_document(outcome, told, body.execute, seconds, asked=mirrors is not None)
+    return Answer({**document, "matched": matched})
+
+
+@contextmanager
+def _bounded(stop: Stop, longest: timedelta) -> Iterator[Stop]:
+    """Yield a stop that is requested with another one, or when it has taken too long."""
+    own = Stop()
+    timer = threading.Timer(longest.total_seconds(), own.request)
+    timer.daemon = True
+    with stop.calling(own.request):
+        timer.start()
+        try:
+            yield own
+        finally:
+            timer.cancel()

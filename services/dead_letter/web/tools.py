@@ -1,0 +1,34 @@
+"""What the API acts through: the service's store, and for a replay what is opened when it is needed."""
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.replay import MAX_REPLAYS
+from services.dead_letter.web.callers import Callers
+from shared.runtime.clock import Clock
+from shared.runtime.stop import Stop
+
+REPLAYS_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """How requests reach the world; what is opened raises MisconfiguredError with the fix where it cannot be."""
+
+    store: LetterStore
+    publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]]
+    mirrors: Callable[[], AbstractContextManager[Mirrors | None]]
+    """None: it is not said where the mirrors are, so nothing is known to be superseded."""
+    callers: Callers
+    clock: Clock
+    stop: Stop
+    """That the service is to stop: what takes long ends then."""
+    max_replays: int = MAX_REPLAYS
+    longest: timedelta = timedelta(seconds=60)
+    """How long a replay may take before it ends where it is."""
+    replays: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(REPLAYS_AT_ONCE))

@@ -1,0 +1,119 @@
+"""A client that calls the application as a server does, without a socket."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from services.dead_letter.core.letters import LetterId
+from services.dead_letter.web.app import application
+from services.dead_letter.web.callers import Callers, Token, read_tokens
+from services.dead_letter.web.tools import Tools
+from shared.runtime.stop import Stop
+from tests.unit.dead_letter.test_replay import World
+
+TOKEN = "a-token-that-is-long-enough"  # noqa: S105  the test's own
+TOKENS: tuple[Token, ...] = tuple(read_tokens(f"ada {TOKEN}", "the test"))
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def message(self) -> str:
+        """Return what a refusal says, which is of the one shape."""
+        error = self.json["error"]
+        assert error.keys() == {"status", "message", "problems"}
+        assert error["status"] == self.status
+        return str(error["message"])
+
+
+class Api:
+    """The API over a world of letters, asked by somebody with a token."""
+
+    def __init__(self, callers: Callers | None = None, **more: Any) -> None:
+        self.world = World()
+        self.stop = Stop()
+        self.callers = callers or Callers(tokens=TOKENS, open_reads=True)
+        tools: dict[str, Any] = {
+            "store": self.world.store,
+            "publisher": lambda _stop: nullcontext(self.world.publisher),
+            "mirrors": lambda: nullcontext(self.world.mirrors),
+            "callers": self.callers,
+            "clock": self.world.clock,
+            "stop": self.stop,
+        }
+        self.tools = Tools(**(tools | more))
+        self.app = application(self.tools)
+
+    def get(self, path: str, **options: Any) -> Answered:
+        return self.ask("GET", path, **options)
+
+    def post(self, path: str, body: object, **options: Any) -> Answered:
+        return self.ask("POST", path, body=body, **options)
+
+    def actions(self, letter: str) -> list[tuple[str, str]]:
+        return [(entry.action.value, entry.who) for entry in self.world.store.trail(LetterId(letter))]
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = TOKEN,
+        host: str = "127.0.0.1:8083",
+        **query: Any,
+    ) -> Answered:
+        """Send a request under /v1; a body that is no bytes goes as JSON."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        given = {"host": host, "content-length": str(len(data))}
+        if body is not None:
+            given["content-type"] = "application/json"
+        if token is not None:
+            given["authorization"] = f"Bearer {token}"
+        given |= headers or {}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": f"/v1/{path}" if not path.startswith("/") else path,
+            "raw_path": path.encode(),
+            "query_string": urlencode(query, doseq=True).encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+            "server": ("127.0.0.1", 8083),
+            "client": ("127.0.0.1", 1),
+        }
+        return asyncio.run(_call(self.app, scope, data))
+
+
+async def _call(app: Any, scope: dict[str, Any], body: bytes) -> Answered:
+    sent: list[Any] = []
+    waiting = [{"type": "http.request", "body": body[at : at + 65_536], "more_body": True} for at in range(0, len(body), 65_536)]  # fmt: skip # noqa: E501
+    waiting.append({"type": "http.request", "body": b"", "more_body": False})
+
+    async def receive() -> Any:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answered(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
