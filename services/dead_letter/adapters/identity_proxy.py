@@ -49,7 +49,9 @@ class IdentityAwareProxy:
             key = self._key(name)
             if key is None:
                 raise ValueError("signed with a key that the proxy does not publish")
-            claims: Any = _jwt.decode(assertion, certs={name: key}, audience=self._audience, clock_skew_in_seconds=_SKEW)
+            claims: Any = _jwt.decode(
+                assertion, certs={name: key}, audience=self._audience, clock_skew_in_seconds=_SKEW
+            )
         except (exceptions.GoogleAuthError, AttributeError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"it cannot be verified ({_why(error)}): IAP_AUDIENCE is {self._audience}") from None
         if claims.get("iss") != _ISSUER:

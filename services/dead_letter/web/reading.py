@@ -15,7 +15,7 @@ from services.dead_letter.core.letters import Action, State
 from services.dead_letter.decisions import full_id, letter_of, with_usual_states
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import GroupList, LetterList, LetterName, Showing
-from services.dead_letter.web.refusals import Answer, documented
+from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
 from services.dead_letter.web.tools import Tools
 
@@ -30,7 +30,11 @@ def add_reading(router: APIRouter, tools: Tools) -> None:
     def letters(asked: Annotated[LetterList, Query()]) -> Answer:
         """List letters, those that failed last first; open ones unless state or id says otherwise."""
         selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
-        page = store.find(selection, limit=asked.limit, after=asked.after)
+        try:
+            page = store.find(selection, limit=asked.limit, after=asked.after)
+        except ValueError:  # numbers beyond 64 bits, which no page ends with
+            told = "no page has ended so: give `after` as the page before this one had it"
+            raise RefusedError(404, told, at="query.after") from None
         shown = [line_document(line) for line in page.letters]
         return Answer({"letters": shown, "after": page.after, "matched": store.count(selection)})
 

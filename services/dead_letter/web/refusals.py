@@ -98,7 +98,10 @@ def add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def _wrong(_request: Request, error: RequestValidationError) -> Response:
-        problems = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"].removeprefix("Value error, ")} for one in error.errors()]
+        problems = [
+            {"at": ".".join(map(str, one["loc"])), "message": one["msg"].removeprefix("Value error, ")}
+            for one in error.errors()
+        ]
         told = "; ".join(f"{one['at']}: {one['message']}" for one in problems[:5])
         return refusal(422, f"{told}; /v1/openapi.json says what is taken", problems)
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from services.dead_letter.settings import HIDDEN, CommandSettings, Settings, redacted
+from services.dead_letter.settings import HIDDEN, CommandSettings, Settings, is_loopback, redacted
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 
@@ -61,3 +61,30 @@ def test_what_is_logged_holds_no_secret() -> None:
     assert shown["api_token"] == HIDDEN
     assert shown["keep_letters_for"] == "90 days, 0:00:00"
     assert not [value for value in shown.values() if "s3cret" in str(value) or "t0ken" in str(value)]
+
+
+def test_there_is_no_api_unless_its_port_is_set_and_then_it_listens_to_this_machine() -> None:
+    assert read_settings(Settings, LEAST).api_port is None
+    served = read_settings(Settings, LEAST | {"API_PORT": "8083"})
+    assert (served.api_host, served.api_port) == ("127.0.0.1", 8083)
+
+
+@pytest.mark.parametrize("known", ["API_TOKEN", "API_TOKEN_FILE", "IAP_AUDIENCE"])
+def test_an_api_that_others_reach_knows_who_they_are(known: str) -> None:
+    others = LEAST | {"API_PORT": "8083", "API_HOST": "0.0.0.0"}  # noqa: S104  what is refused
+    with pytest.raises(MisconfiguredError, match="set API_TOKEN, API_TOKEN_FILE or IAP_AUDIENCE, or API_HOST=127"):
+        read_settings(Settings, others)
+    assert read_settings(Settings, others | {known: "/something"}).api_port == 8083
+
+
+def test_keys_of_a_proxy_that_is_not_named_are_a_mistake() -> None:
+    with pytest.raises(MisconfiguredError, match="IAP_KEYS_FILE is for IAP_AUDIENCE"):
+        read_settings(Settings, LEAST | {"IAP_KEYS_FILE": "/keys"})
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("api", False)],  # noqa: S104
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, ours: bool) -> None:
+    assert is_loopback(host) is ours
