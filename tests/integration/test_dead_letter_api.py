@@ -1,30 +1,37 @@
 """The HTTP API on a real socket, over a SQLite store: what its document says holds, whatever is sent."""
 
 import json
+import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
-from hypothesis import Phase, settings
 
 from services.dead_letter.adapters.database import open_database
 from services.dead_letter.adapters.store import SqlLetterStore
-from services.dead_letter.core.letters import Arrival, LetterId, State
+from services.dead_letter.core.letters import Arrival
+from services.dead_letter.serving import serving_api
+from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.tools import Tools
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
+from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
-from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Api
+from tests.unit.dead_letter.asgi import TOKEN, TOKENS
 from tests.unit.dead_letter.letters import NOW, a_letter, junk
 
 pytestmark = pytest.mark.integration
@@ -43,9 +50,8 @@ class Served:
     """The API as somebody with a token reaches it."""
 
     port: int
-    store: SqlLetterStore
-    publisher: FakeReplayPublisher
-    stop: Stop
+    publisher: FakeReplayPublisher = field(default_factory=FakeReplayPublisher)
+    stop: Stop = field(default_factory=Stop)
 
     @property
     def url(self) -> str:
@@ -86,21 +92,128 @@ def served(folder: Path) -> Iterator[Served]:
             stop=stop,
         )
         with serving(application(tools), "127.0.0.1", 0, stop) as port:
-            yield Served(port, store, publisher, stop)
+            yield Served(port, publisher, stop)
     finally:
         database.close()
 
 
-@pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("fuzzed")) as api:
-        yield api
+def test_what_is_asked_over_a_socket_is_done_in_the_file(tmp_path: Path) -> None:
+    one, two, *_ = [letter.identity for letter in LETTERS]
+    with served(tmp_path) as api:
+        assert api.answer("GET", "letters?reason=schema_conflict&state=any")["letters"][0]["id"] == two
+        first = api.answer("GET", "letters?limit=2")
+        rest = api.answer("GET", f"letters?limit=3&after={first['after']}")
+        found = [letter["id"] for letter in [*first["letters"], *rest["letters"]]]
+        assert (sorted(found), rest["after"]) == (sorted(letter.identity for letter in LETTERS), None)
+
+        copy = api.answer("POST", f"letters/{one}/edit", {"why": "typed wrong", "set": {"seats": 4}})["id"]
+        assert api.answer("POST", "discard", {"letters": {"id": [two]}, "why": "not ours"})["changed"] == 1
+        assert api.answer("POST", "restore", {"letters": {"table": ["pilots"]}})["changed"] == 1
+        replayed = api.answer("POST", "replays", {"letters": {"everything": True}, "execute": True})
+        assert (replayed["sent"], replayed["verdicts"]["no_payload"], replayed["left_open"]) == (4, 1, 1)
+        assert {letter.identity for letter in api.publisher.published} >= {two, copy}
+        trail = api.answer("GET", f"letters/{two[:8]}/trail")["trail"]
+        assert [entry["action"] for entry in trail] == ["arrived", "discarded", "restored", "replayed"]
+        assert {entry["who"] for entry in trail[1:]} == {"ada"}
+        status, headers, body = api.ask("HEAD", "stats")
+        assert (status, body, headers["content-type"]) == (200, b"", "application/json")
 
 
-DOCUMENT = schemathesis.openapi.from_dict(Api(Callers(tokens=TOKENS)).get("openapi.json").json)
+def environment(folder: Path, **more: str) -> Mapping[str, str]:
+    """Return the variables of a service with an API over a file."""
+    return {
+        "GOOGLE_CLOUD_PROJECT": "p",
+        "DEAD_LETTER_SUBSCRIPTION": "letters",
+        "DATABASE": f"sqlite:///{folder / 'letters.sqlite3'}",
+        "API_PORT": "0",
+    } | more
 
 
-@DOCUMENT.parametrize()
-@settings(max_examples=10, derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
-def test_every_operation_answers_as_its_document_says_whatever_is_sent(case: Any, fuzzed: Served) -> None:
-    case.call_and_validate(base_url=fuzzed.url, headers={"Authorization": f"Bearer {TOKEN}"})
+@contextmanager
+def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
+    """Serve as the settings say, over a file."""
+    told = read_settings(Settings, environment(folder, **more))
+    database = open_database(told.database)
+    try:
+        store = SqlLetterStore(database)
+        store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
+        with serving_api(told, store, stop) as port:
+            yield port
+    finally:
+        database.close()
+
+
+def test_the_service_serves_as_its_settings_say_and_tells_no_secret(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"ada {TOKEN}\n")
+    with as_set(tmp_path, Stop(), API_TOKEN_FILE=str(tokens)) as port:
+        assert port is not None
+        api = Served(port)
+        assert api.answer("POST", "discard", {"letters": {"table": ["pilots"]}, "why": "Ada"})["changed"] == 1
+        assert api.answer("GET", f"letters/{LETTERS[1].identity}/trail")["trail"][-1]["who"] == "ada"
+        assert api.ask("GET", f"letters?token={TOKEN}")[0] == 422
+        assert api.ask("GET", "letters?table=Ada%20Lovelace")[0] == 200
+        status, _headers, body = api.ask("POST", "replays", {"letters": {"everything": True}, "execute": True})
+        assert (status, b"set TOPIC" in body) == (503, True)
+        assert api.answer("POST", "replays", {"letters": {"everything": True}})["mirrors_asked"] is False
+    said = "".join(capfd.readouterr())
+    assert "api_served" in said
+    assert TOKEN not in said
+    assert "Ada" not in said
+
+
+def test_without_a_port_nothing_is_served(tmp_path: Path) -> None:
+    with as_set(tmp_path, Stop(), API_PORT="") as port:
+        assert port is None
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MisconfiguredError, match=f"API_PORT={port}"), as_set(tmp_path, Stop(), API_PORT=str(port)):
+            raise AssertionError("served on a port that is taken")
+
+
+def test_a_stop_ends_a_replay_under_way_with_an_answer_and_then_the_port(tmp_path: Path) -> None:
+    with served(tmp_path) as api, ThreadPoolExecutor() as another:
+        api.publisher.then = lambda _letters: api.stop.request()
+        slow = another.submit(
+            api.answer, "POST", "replays", {"letters": {"everything": True}, "execute": True, "rate": 0.1}
+        )
+        answered = slow.result(timeout=60)
+        assert (answered["stopped"], answered["sent"]) == (True, 1)
+        until_refused(api)
+
+
+def until_refused(api: Served) -> None:
+    """Return when nobody listens any more."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", api.port), timeout=5).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
+
+
+def test_every_operation_answers_as_its_document_says_whatever_is_sent(tmp_path: Path) -> None:
+    fuzz = ["--phases=examples,coverage,fuzzing,stateful", "--checks=all", "--max-examples=10", "--continue-on-failure"]
+    same = ["--seed=5", "--generation-deterministic", "--workers=1", "--no-color"]
+    with served(tmp_path) as api:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", "run"),
+                f"{api.url}/v1/openapi.json",
+                f"--header=Authorization: Bearer {TOKEN}",
+                *(*fuzz, *same),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=170,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Tested: 9" in done.stdout, done.stdout
+        assert api.publisher.published, "nothing that was sent was good enough to be done"

@@ -1,6 +1,6 @@
 """Operations that look. Who asks for values is written into the trail, before they are shown."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
@@ -19,6 +19,10 @@ from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
 from services.dead_letter.web.tools import Tools
 
+_LINKS: Final = {
+    name: {"operationId": name, "parameters": {"letter": "$response.body#/letters/0/id"}}
+    for name in ("showLetter", "trail", "edit")
+}
 Letter = Annotated[LetterName, Path(description="its id, or the first eight characters or more of it")]
 
 
@@ -26,7 +30,12 @@ def add_reading(router: APIRouter, tools: Tools) -> None:
     """Add the operations that change nothing."""
     store = tools.store
 
-    @router.get("/letters", response_model=answers.LetterPage, responses=documented(404), operation_id="listLetters")
+    @router.get(
+        "/letters",
+        response_model=answers.LetterPage,
+        responses={200: {"links": _LINKS}, **documented(404)},
+        operation_id="listLetters",
+    )
     def letters(asked: Annotated[LetterList, Query()]) -> Answer:
         """List letters, those that failed last first; open ones unless state or id says otherwise."""
         selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))

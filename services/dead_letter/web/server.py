@@ -31,6 +31,8 @@ def serving(app: FastAPI, host: str, port: int, stop: Stop) -> Iterator[int]:
         raise MisconfiguredError(
             f"cannot listen on API_HOST={host}, API_PORT={port} ({error}): choose others"
         ) from error
+    # asyncio does this for sockets that name their protocol, which these do not: each answer would wait for an ack.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = uvicorn.Server(
         uvicorn.Config(
             app,

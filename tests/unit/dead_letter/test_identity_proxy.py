@@ -32,7 +32,7 @@ class Key:
             .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
             .decode()
         )
-        self._signer: Any = crypt.ES256Signer(private, key_id=name)  # type: ignore[no-untyped-call]
+        self._signer: Any = crypt.ES256Signer(private, key_id=name)
 
     def signed(self, **claims: Any) -> str:
         """Return an assertion that is good but for what is given."""

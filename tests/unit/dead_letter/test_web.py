@@ -69,7 +69,8 @@ def test_letters_are_listed_by_every_filter_of_the_commands(
 
 
 def test_a_list_comes_in_pages_that_neither_repeat_nor_leave_out(api: Api) -> None:
-    seen, after = [], {}
+    seen: list[str] = []
+    after: dict[str, str] = {}
     for _page in range(3):
         page = api.get("letters", limit=1, **after).json
         assert page["matched"] == 3
