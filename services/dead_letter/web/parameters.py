@@ -176,8 +176,14 @@ class Showing(Strict):
     )
 
 
+def _example(**body: object) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [dict(body)]})
+
+
 class Discarding(Strict):
     """What a request to discard says."""
+
+    model_config = _example(letters={"everything": True, "state": ["any"]}, why="a rehearsal's, not ours")
 
     letters: Narrowed
     why: Why = Field(description="for the trail")
@@ -186,6 +192,8 @@ class Discarding(Strict):
 
 class Restoring(Discarding):
     """What a request to restore says."""
+
+    model_config = _example(letters={"everything": True})
 
     why: Text = Field("", description="for the trail")
 
@@ -199,10 +207,11 @@ class Editing(Strict):
 
     model_config = ConfigDict(
         json_schema_extra={
+            "examples": [{"why": "typed wrong", "set": {"seats": 12}}],
             "oneOf": [
                 {"required": ["set"], "properties": {"set": {"type": "object"}}},
                 {"required": ["row"], "properties": {"row": {"type": "object"}}},
-            ]
+            ],
         }
     )
 
@@ -215,6 +224,8 @@ class Editing(Strict):
 
 class Replaying(Strict):
     """What a replay is to do. Without ``execute`` nothing is sent, and it is told what would be."""
+
+    model_config = _example(letters={"everything": True}, execute=True, limit=1)
 
     letters: Narrowed
     execute: StrictBool = Field(default=False, description="do it")
