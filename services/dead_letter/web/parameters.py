@@ -176,8 +176,8 @@ class Showing(Strict):
     )
 
 
-def _example(**body: object) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [dict(body)]})
+def _example(**body: JsonValue) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class Discarding(Strict):
