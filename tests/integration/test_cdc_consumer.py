@@ -262,7 +262,8 @@ def test_without_its_dataset_it_does_not_start_and_names_the_command(world: Worl
 def test_when_spark_dies_it_ends_with_an_error_and_another_start_goes_on(world: World) -> None:
     consumer = world.start("first")
     consumer.process.expected_to_end = True
-    (java,) = [one for one in psutil.Process(consumer.process.pid).children(recursive=True) if one.name() == "java"]
+    children = psutil.Process(consumer.process.pid).children(recursive=True)
+    (java,) = [one for one in children if "pyspark-shell" in command_line(one)]
     java.kill()
 
     assert consumer.process.wait(PATIENCE) == 1, consumer.process.obituary()

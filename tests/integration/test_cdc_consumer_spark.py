@@ -1,12 +1,14 @@
 """The consumer on the shapes of Spark it may run on: one task or several, in one process or on executors."""
 
+import contextlib
+
 import psutil
 import pytest
 
 from deploy.local.processes import wait_until
 from deploy.local.services import Service, start_consumer, wait_until_ready
 from tests.builders import a_change, a_header, a_message
-from tests.integration.test_cdc_consumer import PATIENCE, World, acks, ends, events
+from tests.integration.test_cdc_consumer import PATIENCE, World, acks, command_line, ends, events
 from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -83,19 +85,17 @@ def test_an_executor_that_is_killed_in_mid_batch_loses_nothing(world: World) -> 
 def _reached_from_outside(consumer: Service) -> set[str]:
     """Return the addresses, other than loopback's, that the consumer's processes listen on."""
     family = [psutil.Process(consumer.process.pid), *psutil.Process(consumer.process.pid).children(recursive=True)]
-    listening = {
-        connection.laddr.ip
-        for process in family
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    listening = set()
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):  # Spark's workers come and go
+            connections = process.net_connections("inet")
+            listening |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
     assert listening, "at least its health is served"
     return {address for address in listening if not address.removeprefix("::ffff:").startswith("127.")}
 
 
 def _executors(consumer: Service) -> list[psutil.Process]:
     children = psutil.Process(consumer.process.pid).children(recursive=True)
-    alive = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
-    executors = [one for one in alive if any("CoarseGrainedExecutorBackend" in word for word in one.cmdline())]
-    assert executors, [one.cmdline() for one in alive]
+    executors = [one for one in children if any("CoarseGrainedExecutorBackend" in word for word in command_line(one))]
+    assert executors, [command_line(one) for one in children]
     return executors
