@@ -1,0 +1,87 @@
+"""A read-back on a table that answers when it is told to, and what came of it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from services.bigtable_reader.core.images import CellVersion, RowCells, Trigger
+from services.bigtable_reader.held import Held
+from services.bigtable_reader.ports import ReadRefusedError, ReadRows
+from services.bigtable_reader.read_back import ReadBack
+from services.bigtable_reader.set_aside import SettingAside
+from shared.contracts.change_sequence import four_sections
+from shared.runtime.stop import Stop
+from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_table import VirtualClock
+from tests.unit.bigtable_reader.readings import a_held, a_record, outputs
+
+ROW: RowCells = {"f": {b"q": [CellVersion(1_000, b"v")]}}
+
+
+class GatedRows:
+    """Rows whose readings go on by hand."""
+
+    def __init__(self, **rows: RowCells) -> None:
+        self.rows: Mapping[bytes, RowCells] = {key.encode(): cells for key, cells in rows.items()}
+        self.readings: list[Sequence[bytes]] = []
+        self.gate = asyncio.Event()
+        self.errors: list[Exception] = []
+        self.refuses: Callable[[Sequence[bytes]], bool] = lambda _row_keys: False
+        self.at_once = 1_000
+        """Rows that fit into memory."""
+
+    async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
+        """Return those of the rows that exist, when the gate is open."""
+        self.readings.append(list(row_keys))
+        await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.refuses(row_keys):
+            raise ReadRefusedError("FAILED_PRECONDITION")
+        asked = row_keys[: self.at_once]
+        return ReadRows({key: self.rows[key] for key in asked if key in self.rows}, row_keys[self.at_once :])
+
+
+class Reading:
+    """A read-back of one held partition."""
+
+    def __init__(self, rows: GatedRows, *, rows_at_once: int = 100, readings: int = 8, waiting: int = 1_000) -> None:
+        images = outputs().images
+        assert images is not None
+        self.rows = rows
+        self.topic = Topic()
+        self.publisher = FakePublisher(self.topic)
+        self.letters = FakeLetters()
+        self.metrics = FakeMetrics()
+        self.failures: list[BaseException | None] = []
+        self.held = a_held()
+        self.stop = Stop()
+        self.read_back = ReadBack(
+            rows=rows,
+            images=images,
+            publisher=self.publisher,
+            set_aside=SettingAside(self.letters, VirtualClock()),
+            metrics=self.metrics,
+            fail=self.failures.append,
+            rows_at_once=rows_at_once,
+            readings=readings,
+            waiting=waiting,
+        )
+
+    async def ask(self, row_key: bytes, stamp: int, held: Held | None = None) -> None:
+        """Ask for a row."""
+        held = held or self.held
+        record = a_record(row_key, stamp)
+        place = held.prefix.add(record.token, record.low_watermark, 1)
+        await self.read_back.ask(held, row_key, Trigger.of(record), stamp, place, self.stop)
+
+    def published(self) -> list[tuple[str, str, str]]:
+        """Return operation, key and sequence of what was published."""
+        return [(change.op, change.key, change.sequence) for change in self.topic.changes]
+
+
+def sequence(stamp: int) -> str:
+    return str(four_sections(stamp))
+
+
+async def some_turns() -> None:
+    await asyncio.sleep(0.01)
