@@ -11,14 +11,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
-import msgspec
 import structlog
 
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from shared.contracts.row_id import canonical_key, ordering_key
+from shared.contracts.row_id import key_text, ordering_key
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.letters import AsyncDeadLetterPublisher
@@ -196,7 +195,7 @@ class BatchPublisher:
             failed_at=self._clock.now(),
             failed_in=self._failed_in,
             table=header.table,
-            key=_key_text(header, change),
+            key=key_text(header.table, header.key_types(), change.key.encode()),
             sequence=change.sequence,
             commit_timestamp=change.commit_timestamp,
             payload_bytes=too_large.size,
@@ -261,12 +260,3 @@ def _attributes(message: Message) -> dict[str, str]:
 def _instant(text: str) -> str:
     """Order RFC 3339 texts by time: in UTC, without the Z, they sort as the instants do (and need no parsing)."""
     return (text if text.endswith("Z") else format_timestamp(parse_timestamp(text)))[:-1]
-
-
-def _key_text(header: Header, change: Change) -> str:
-    """Return the canonical key's JSON array; the key as it came where it has none."""
-    try:
-        canonical = canonical_key(header.table, header.key_types(), msgspec.json.decode(change.key))
-    except (PoisonRecordError, msgspec.MsgspecError, KeyError, TypeError):
-        return change.key
-    return canonical.partition(b"\0")[2].decode()
