@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -37,22 +38,24 @@ def main() -> int:
 
 def kill_session(session: int, but: int = 0) -> None:
     """Kill every process of a session, whatever process group it moved to, until none is left."""
-    while members := [pid for pid in session_members(session) if pid != but]:
-        for pid in members:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        psutil.wait_procs([psutil.Process(pid) for pid in members if psutil.pid_exists(pid)], timeout=1)
+    while members := [process for process in session_members(session) if process.pid != but]:
+        for process in members:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(members, timeout=1)
 
 
-def session_members(session: int) -> list[int]:
-    """Return the processes of a session that still run; those that are dead and not yet waited for do not count."""
+def session_members(session: int) -> list[psutil.Process]:
+    """Return the processes of a session that still run; those that are dead and not yet waited for do not count.
+
+    Each may have ended by the time the caller looks at it: it raises psutil.NoSuchProcess then, and never touches
+    another process that was given the same number since.
+    """
     members = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                members.append(process.pid)
+                members.append(process)
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return members

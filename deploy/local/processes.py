@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+import psutil
+
 from deploy.local import guard
 from shared.runtime.stop import Stop
 
@@ -116,10 +118,10 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all of the command's session, such as SIGSTOP and SIGCONT: away, and back."""
-        for pid in guard.session_members(self.session):
-            if pid != self.session:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+        for process in guard.session_members(self.session):
+            if process.pid != self.session:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
 
     def output(self) -> str:
         """Return what this start of the command has written so far."""

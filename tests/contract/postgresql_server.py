@@ -3,7 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -37,11 +37,10 @@ def postgresql_server() -> Iterator[str]:
 
 def has_ended(pid: int) -> bool:
     """Tell whether a process is over, waiting for it a little; one that its parent has not asked after is."""
-    try:
+    with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        process.wait(10)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return process.status() == psutil.STATUS_ZOMBIE
+        try:
+            process.wait(10)
+        except psutil.TimeoutExpired:
+            return process.status() == psutil.STATUS_ZOMBIE
     return True
