@@ -6,6 +6,9 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+WORKERS ?= 2
+# Each worker of a test run has emulators of its own; the tests of one file stay together.
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 export PYTHONPATH := $(CURDIR)
 export PYTHONDONTWRITEBYTECODE := 1
 
@@ -46,13 +49,13 @@ imports: install ## who may import whom (import-linter)
 	@$(BIN)/lint-imports
 
 unit: install ## memory only, seconds
-	@$(BIN)/pytest tests/unit
+	@$(PYTEST) tests/unit
 
 contract: install ## each port's promises, on the fake and on the real adapter
-	@$(BIN)/pytest tests/contract
+	@$(PYTEST) tests/contract
 
 integration: install ## one adapter against one emulator
-	@$(BIN)/pytest tests/integration
+	@$(PYTEST) tests/integration
 
 e2e: install ## the whole pipeline, with kills in between
 	@$(BIN)/pytest tests/e2e
