@@ -51,8 +51,8 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
-from shared.runtime.service import run_as, settings_shown, started, stopped
-from shared.runtime.settings import read_settings
+from shared.runtime.service import run_as, started, stopped
+from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
 

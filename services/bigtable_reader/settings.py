@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import LogLevel, setting
+from shared.runtime.settings import LogLevel, check_together, file_there, setting, together
 
 _TABLE: Final = re.compile(r"[_a-zA-Z0-9][-_.a-zA-Z0-9]{0,49}", re.ASCII)
 _STREAM: Final = re.compile(r"[-_.a-zA-Z0-9]{1,100}", re.ASCII)
@@ -75,13 +75,20 @@ class Settings:
         default=timedelta(minutes=20),
         least=timedelta(seconds=1),
     )
-    buckets: int = setting("ordering keys per table", default=16, least=1)
-    batch_changes: int = setting("changes in a message, at most", default=500, least=1)
-    batch_bytes: int = setting("bytes in a message, about", default=1_000_000, least=1_000, most=9_000_000)
-    most_change_bytes: int = setting(
-        "bytes that are held of one change of a row while it comes in pieces", default=256 << 20, least=1_000_000
+    buckets: int = setting("ordering keys per table", unit="ordering keys", default=16, least=1)
+    batch_changes: int = setting("changes in a message, at most", unit="changes", default=500, least=1)
+    batch_bytes: int = setting(
+        "bytes in a message, about", unit="bytes", default=1_000_000, least=1_000, most=9_000_000
     )
-    outstanding_bytes: int = setting("bytes that wait for Pub/Sub, at most", default=64 << 20, least=1_000_000)
+    most_change_bytes: int = setting(
+        "bytes that are held of one change of a row while it comes in pieces",
+        unit="bytes",
+        default=256 << 20,
+        least=1_000_000,
+    )
+    outstanding_bytes: int = setting(
+        "bytes that wait for Pub/Sub, at most", unit="bytes", default=64 << 20, least=1_000_000
+    )
     keep_messages_for: timedelta = setting(
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
@@ -95,7 +102,9 @@ class Settings:
         default=timedelta(minutes=1),
         least=timedelta(seconds=1),
     )
-    tables_file: Path | None = setting("what is made of the table, and its ordering keys (TOML)", default=None)
+    tables_file: Path | None = setting(
+        "what is made of the table, and its ordering keys (TOML)", default=None, check=file_there
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
@@ -104,14 +113,21 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check what shows only when the fields are seen together."""
+        check_together(self)
+
+    @together
+    def _times(self) -> str | None:
         start, end = self.start_timestamp, self.end_timestamp
-        mistakes = []
-        if start is not None and end is not None and end < start:
-            mistakes.append("END_TIMESTAMP is before START_TIMESTAMP")
-        if self.partition_instance in (None, self.bigtable_instance) and self.partition_table == self.bigtable_table:
-            mistakes.append("PARTITION_TABLE is the watched table: reading it would change it; name another")
-        if mistakes:
-            raise ValueError(*mistakes)
+        wrong = start is not None and end is not None and end < start
+        return "END_TIMESTAMP is before START_TIMESTAMP" if wrong else None
+
+    @together
+    def _tables(self) -> str | None:
+        if self.partition_table != self.bigtable_table:
+            return None
+        if self.partition_instance is not None and self.partition_instance != self.bigtable_instance:
+            return None
+        return "PARTITION_TABLE is the watched table: reading it would change it; name another"
 
     @property
     def instance_path(self) -> str:

@@ -45,7 +45,6 @@ from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import (
     QueryFailedError,
     check_java,
-    check_master,
     ending_with,
     error_of,
     open_session,
@@ -61,8 +60,8 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
-from shared.runtime.service import MISCONFIGURED, misconfigured, settings_shown, started, stopped
-from shared.runtime.settings import read_settings
+from shared.runtime.service import MISCONFIGURED, misconfigured, started, stopped
+from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals
 from shared.runtime.tables_file import load_tables_file
 
@@ -154,7 +153,6 @@ def serve(settings: Settings, stop: Stop) -> int:
         serving_health(health, registry, settings.host, settings.port, ask),
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
     ):
-        check_master(settings.spark_master)
         check_java(os.environ)
         ack_deadline = check_start(settings, datasets, stop)
         exchange = Path(directory)

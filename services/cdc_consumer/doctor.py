@@ -12,7 +12,7 @@ from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset, i
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import open_client
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.spark_session import check_java, check_master
+from services.cdc_consumer.spark_session import check_java
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
@@ -47,9 +47,6 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
         )
         return
     yield Finding(Level.OK, "settings", f"project {settings.project}, dataset {settings.bigquery_dataset}")
-    yield from _check(
-        "spark", lambda: check_master(settings.spark_master), settings.spark_master, "SPARK_MASTER=local[2], for one"
-    )
     file = TablesFile()
     try:
         file = load_tables_file(settings.tables_file)[1]

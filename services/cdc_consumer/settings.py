@@ -6,9 +6,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.runtime.settings import LogLevel, setting
+from shared.runtime.settings import LogLevel, check_together, file_there, setting, together
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+)(?:,\d+)?\])?", re.ASCII)
+_MASTER: Final = re.compile(
+    r"local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn", re.ASCII
+)
+
+
+def _master(address: str) -> None:
+    """Refuse what is no address of a Spark: Spark itself says so with a page of Java."""
+    if _MASTER.fullmatch(address) is None:
+        raise ValueError(
+            "names no Spark: write local[N], local[*], local-cluster[N,C,M], spark://host:port, "
+            "k8s://https://host:port or yarn"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +32,10 @@ class Settings:
     dead_letter_topic: str = setting("the topic for what can never be applied")
     bigquery_dataset: str = setting("the dataset of the mirrored tables")
     bigquery_project: str | None = setting("the dataset's project; the project", default=None)
-    tables_file: Path | None = setting("which tables, under what names and how (TOML); all, as they are", default=None)
-    spark_master: str = setting("where Spark runs", default="local[2]")
+    tables_file: Path | None = setting(
+        "which tables, under what names and how (TOML); all, as they are", default=None, check=file_there
+    )
+    spark_master: str = setting("where Spark runs", default="local[2]", check=_master)
     driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
     checkpoint_location: Path | None = setting(
         "a directory for Spark's count of micro-batches, and for that of the processes that a message has ended, which "
@@ -31,11 +45,14 @@ class Settings:
     trigger: Literal["always", "available-now"] = setting(
         "whether to run until asked to stop, or to end once nothing is left that could be leased", default="always"
     )
-    tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", default=2, least=1)
-    micro_batch_messages: int = setting("messages in a micro-batch, at most", default=10_000, least=1)
-    micro_batch_bytes: int = setting("bytes of messages in a micro-batch, about", default=128 << 20, least=1)
+    tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", unit="tasks", default=2, least=1)
+    micro_batch_messages: int = setting("messages in a micro-batch, at most", unit="messages", default=10_000, least=1)
+    micro_batch_bytes: int = setting(
+        "bytes of messages in a micro-batch, about", unit="bytes", default=128 << 20, least=1
+    )
     poison_limit: int = setting(
         "how many messages that cannot be read may become dead letters though most are such; ten times for changes",
+        unit="messages",
         default=100,
         least=0,
     )
@@ -57,17 +74,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check what shows only when the fields are seen together."""
-        mistakes = []
+        check_together(self)
+
+    @together
+    def _slots(self) -> str | None:
         local = _LOCAL.fullmatch(self.spark_master)
         slots = int(local[1] or 1) if local else self.tasks
-        if self.tasks > slots:  # the messages of a task that waits for a slot have leases that nobody keeps
-            mistakes.append(
-                f"TASKS={self.tasks} is more than the {slots} that SPARK_MASTER={self.spark_master} can run"
-            )
-        if bool(self.bigquery_emulator_host) != bool(self.bigquery_storage_emulator_host):
-            mistakes.append("set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none")
-        if mistakes:
-            raise ValueError(*mistakes)
+        if self.tasks <= slots:
+            return None
+        # the messages of a task that waits for a slot have leases that nobody keeps
+        return f"TASKS={self.tasks} is more than the {slots} that SPARK_MASTER={self.spark_master} can run"
+
+    @together
+    def _stand_ins(self) -> str | None:
+        if bool(self.bigquery_emulator_host) == bool(self.bigquery_storage_emulator_host):
+            return None
+        return "set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none"
 
     @property
     def dataset_project(self) -> str:

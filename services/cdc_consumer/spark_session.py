@@ -24,9 +24,6 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _MISCONFIGURED: Final = re.compile(
     r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=\n\s*(?:\n|at |SQLSTATE|===)|\Z)", re.MULTILINE | re.DOTALL
 )
-_MASTER: Final = re.compile(
-    r"local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn", re.ASCII
-)
 _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
 
@@ -40,15 +37,6 @@ def error_of(words: str) -> Exception:
     if misconfigured is not None:
         return MisconfiguredError(misconfigured[1].strip())
     return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
-
-
-def check_master(master: str) -> None:
-    """Raise MisconfiguredError for what is no address of a Spark: Spark itself says so with a page of Java."""
-    if _MASTER.fullmatch(master) is None:
-        raise MisconfiguredError(
-            f"SPARK_MASTER={master} names no Spark: write local[N], local[*], local-cluster[N,C,M], spark://host:port, "
-            "k8s://https://host:port or yarn"
-        )
 
 
 def start_error(master: str, error: Exception) -> Exception:

@@ -30,7 +30,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retrying
 from shared.runtime.service import run_as, started, stopped
-from shared.runtime.settings import read_settings
+from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped
 
 _NAME: Final = "dead_letter"
@@ -53,7 +53,7 @@ def command(arguments: Sequence[str]) -> int:
 def service() -> int:
     """Run the service as the environment says; return the exit code."""
     settings = read_settings(Settings, os.environ)
-    started(_NAME, settings.log_level, settings.shown())
+    started(_NAME, settings.log_level, settings_shown(settings))
     serve(settings)
     stopped()
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import LogLevel, setting
+from shared.runtime.settings import LogLevel, check_together, file_there, setting, together
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}", re.ASCII)
 
@@ -52,10 +52,14 @@ class Settings:
     keep_finished_partitions_for: timedelta = setting(
         "how long the partition table remembers finished partitions", default=timedelta(days=1)
     )
-    buckets: int = setting("ordering keys per table", default=16, least=1)
-    batch_changes: int = setting("changes in a message, at most", default=500, least=1)
-    batch_bytes: int = setting("bytes in a message, about", default=1_000_000, least=1_000, most=9_000_000)
-    outstanding_bytes: int = setting("bytes that wait for Pub/Sub, at most", default=64 << 20, least=1_000_000)
+    buckets: int = setting("ordering keys per table", unit="ordering keys", default=16, least=1)
+    batch_changes: int = setting("changes in a message, at most", unit="changes", default=500, least=1)
+    batch_bytes: int = setting(
+        "bytes in a message, about", unit="bytes", default=1_000_000, least=1_000, most=9_000_000
+    )
+    outstanding_bytes: int = setting(
+        "bytes that wait for Pub/Sub, at most", unit="bytes", default=64 << 20, least=1_000_000
+    )
     keep_messages_for: timedelta = setting(
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
@@ -69,7 +73,9 @@ class Settings:
         default=timedelta(minutes=1),
         least=timedelta(seconds=1),
     )
-    tables_file: Path | None = setting("which tables are read, and their ordering keys (TOML); all", default=None)
+    tables_file: Path | None = setting(
+        "which tables are read, and their ordering keys (TOML); all", default=None, check=file_there
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
@@ -78,9 +84,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check what shows only when the fields are seen together."""
+        check_together(self)
+
+    @together
+    def _times(self) -> str | None:
         start, end = self.start_timestamp, self.end_timestamp
-        if start is not None and end is not None and end < start:
-            raise ValueError("END_TIMESTAMP is before START_TIMESTAMP")
+        wrong = start is not None and end is not None and end < start
+        return "END_TIMESTAMP is before START_TIMESTAMP" if wrong else None
 
     @property
     def database_path(self) -> str:

@@ -1,9 +1,9 @@
 """How a service begins and ends: what its logs say first and last, and the exit code."""
 
 import importlib.metadata
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import Field, asdict
-from typing import Any, ClassVar, Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -14,12 +14,6 @@ MISCONFIGURED: Final = 2
 """The exit code where nothing will work until someone acts."""
 
 _PROJECT: Final = "millrace"
-
-
-class AnySettings(Protocol):
-    """The settings of some service: a dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 def run_as(service: str, run: Callable[[], int]) -> int:
@@ -43,7 +37,7 @@ def misconfigured(error: MisconfiguredError) -> None:
 def started(service: str, level: str, settings: Mapping[str, object]) -> None:
     """Log from this level on, and first of all that a service was started, and how it was set."""
     configure_logs(service=service, level=level)
-    structlog.get_logger().info("service_started", version=_version(), **settings)
+    structlog.get_logger().info("service_started", version=version(), **settings)
 
 
 def stopped() -> None:
@@ -51,12 +45,10 @@ def stopped() -> None:
     structlog.get_logger().info("service_stopped")
 
 
-def settings_shown(settings: AnySettings) -> Mapping[str, object]:
-    """Return settings as they are logged. Those that hold secrets have to do that by themselves."""
-    return {name: value if isinstance(value, int | None) else str(value) for name, value in asdict(settings).items()}
-
-
-def _version() -> str:
+def version() -> str:
+    """Return which version runs: as its image says (MILLRACE_VERSION), or the installed package."""
+    if told := os.environ.get("MILLRACE_VERSION", "").strip():
+        return told
     try:
         return importlib.metadata.version(_PROJECT)
     except importlib.metadata.PackageNotFoundError:  # run from the source tree

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
@@ -16,33 +16,90 @@ T = TypeVar("T")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
+HIDDEN: Final = "***"
+"""What is shown of a secret."""
+
+_TOGETHER: Final = "_checks_settings_together"
+
+Check = Callable[[Any], str | None]
+CheckT = TypeVar("CheckT", bound=Check)
+
 
 def setting(
     description: str,
     *,
     default: Any = dataclasses.MISSING,
     env: str | None = None,
+    unit: str = "",
     least: Any = None,
     most: Any = None,
     check: Callable[[Any], None] | None = None,
+    shown: Callable[[Any], object] | None = None,
 ) -> Any:
-    """Declare a field of a Settings class: what it means, its variable's name if not its own, its bounds.
+    """Declare a field of a Settings class: what it means, its variable's name if not its own, what a number counts.
 
-    ``check`` raises ValueError for values that no bounds describe.
+    ``check`` raises ValueError for values that no bounds describe. ``shown`` returns what of a value may be seen in
+    logs and messages, where that is not all of it; `hidden` for a secret.
     """
-    metadata = {"description": description, "env": env, "least": least, "most": most, "check": check}
+    metadata = {
+        "description": description,
+        "env": env,
+        "unit": unit,
+        "least": least,
+        "most": most,
+        "check": check,
+        "shown": shown,
+    }
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def hidden(_value: object) -> object:
+    """Return what is shown of a secret."""
+    return HIDDEN
+
+
+def file_there(path: Path) -> None:
+    """Refuse a file that cannot be read; for ``check``."""
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or type(error).__name__}") from None
+
+
+def together(check: CheckT) -> CheckT:
+    """Mark a method of a Settings class that says what is wrong with several fields together, or None.
+
+    It is asked of fields that are right one by one, and not at all where one that it looks at is not.
+    """
+    setattr(check, _TOGETHER, True)
+    return check
+
+
+def check_together(settings: object) -> None:
+    """Raise ValueError, its arguments one mistake each, where fields contradict each other; for ``__post_init__``."""
+    if mistakes := _mistakes_together(type(settings), settings):
+        raise ValueError(*mistakes)
+
+
+def settings_shown(settings: object) -> Mapping[str, object]:
+    """Return settings as they may be logged: secrets are hidden."""
+    shown: dict[str, object] = {}
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        value = _as_shown(field, getattr(settings, field.name))
+        shown[field.name] = value if isinstance(value, int | None) else str(value)
+    return shown
 
 
 def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
     """Return the settings that the environment gives; MisconfiguredError naming every missing or malformed variable.
 
     A variable set to nothing counts as not set. Durations are written ``500ms``, ``10s``, ``5m``, ``2h`` or ``7d``.
-    What only shows when the fields are seen together, the class's ``__post_init__`` raises as ValueError, its
-    arguments one mistake each.
+    What shows only when fields are seen together (`together`) is in the same error, as far as those are right.
     """
     hints = typing.get_type_hints(settings)
     values: dict[str, Any] = {}
+    right: dict[str, Any] = {}  # those, and defaults
     mistakes: list[str] = []
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
         variable = variable_name(field)
@@ -50,15 +107,18 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
         if not text:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 mistakes.append(f"{variable} is not set ({field.metadata.get('description', 'required')})")
+            else:
+                right[field.name] = field.default
             continue
         try:
-            values[field.name] = _checked(_parser(hints[field.name])(text), field.metadata)
+            values[field.name] = right[field.name] = _checked(_parser(hints[field.name])(text), field.metadata)
         except ValueError as error:
-            mistakes.append(f"{variable}={text!r}: {error}")
+            mistakes.append(f"{variable}={_as_shown(field, text)!r}: {error}")
+    mistakes += _mistakes_together(settings, cast("T", types.SimpleNamespace(**right)))
     if not mistakes:
         try:
             return settings(**values)
-        except ValueError as error:
+        except ValueError as error:  # a `__post_init__` of its own
             mistakes += map(str, error.args)
     raise MisconfiguredError("the settings need mending:\n  " + "\n  ".join(mistakes))
 
@@ -66,6 +126,25 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
 def variable_name(field: dataclasses.Field[Any]) -> str:
     """Return the environment variable that a field is read from."""
     return str(field.metadata.get("env") or field.name.upper())
+
+
+def _mistakes_together(settings: type, given: object) -> list[str]:
+    """Return what is wrong with fields together; ``given`` lacks those that are wrong by themselves."""
+    found: list[str] = []
+    for name in dir(settings):
+        check = getattr(settings, name)
+        if getattr(check, _TOGETHER, False):
+            try:
+                mistake = check(given)
+            except AttributeError:
+                continue
+            found += [] if mistake is None else [mistake]
+    return found
+
+
+def _as_shown(field: dataclasses.Field[Any], value: object) -> object:
+    show = field.metadata.get("shown")
+    return value if show is None or value is None else show(value)
 
 
 def _parser(hint: Any) -> Callable[[str], Any]:

@@ -93,7 +93,7 @@ def test_where_all_is_well_nothing_is_wrong_and_nothing_is_left_behind(world: Wo
 
     assert {one.check: one.detail for one in findings if one.level is not Level.OK} == {}
     seen = {one.check: one.detail for one in findings}
-    assert {"java", "settings", "spark", "tables file", "write API", "table planes"} <= set(seen)
+    assert {"java", "settings", "tables file", "write API", "table planes"} <= set(seen)
     assert "a mirror, primary key (id), fresh at every query" in seen["table planes"]
     assert [one.table_id for one in world.stand_in.client.list_tables(world.stand_in.dataset)] == ["planes"]
 
@@ -107,11 +107,12 @@ def test_it_leases_no_message(world: World) -> None:
 
 
 def test_missing_settings_are_all_named_and_java_is_still_looked_at(world: World, tmp_path: Path) -> None:
-    found = world.wrong(SUBSCRIPTION="", DEAD_LETTER_TOPIC="", JAVA_HOME=str(tmp_path))
+    found = world.wrong(SUBSCRIPTION="", DEAD_LETTER_TOPIC="", SPARK_MASTER="locl", JAVA_HOME=str(tmp_path))
 
     assert set(found) == {"java", "settings"}
     assert "SUBSCRIPTION is not set" in found["settings"].detail
     assert "DEAD_LETTER_TOPIC is not set" in found["settings"].detail
+    assert "SPARK_MASTER='locl': names no Spark" in found["settings"].detail
     assert "openjdk-17-jre-headless" in found["java"].cure
 
 
@@ -119,7 +120,6 @@ def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> 
     broken = tmp_path / "tables.toml"
     broken.write_text("[defaults]\nmoode = 'mirror'\n")
     found = world.wrong(
-        SPARK_MASTER="locl",
         SUBSCRIPTION="gone",
         DEAD_LETTER_TOPIC="gone",
         BIGQUERY_DATASET="nowhere",
@@ -130,7 +130,6 @@ def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> 
 
     assert set(found) == {
         "java",
-        "spark",
         "tables file",
         "subscription gone",
         "topic gone",

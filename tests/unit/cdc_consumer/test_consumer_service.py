@@ -14,7 +14,7 @@ from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCd
 from services.cdc_consumer.core.counts import Appends, Applied, Counts, Report, TableNote
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.spark_session import QueryFailedError, check_java, check_master, error_of, start_error
+from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, start_error
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from tests.unit.cdc_consumer.world import NOW, SetClock
@@ -181,13 +181,13 @@ def test_a_poison_limit_that_is_no_number_is_refused() -> None:
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[*,3]", "spark://h:7077", "k8s://h", "yarn"])
 def test_what_spark_takes_as_a_master_is_taken(master: str) -> None:
-    check_master(master)
+    assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "1"}).spark_master == master
 
 
-@pytest.mark.parametrize("master", ["locl", "", "local[two]", "h:7077"])
+@pytest.mark.parametrize("master", ["locl", "local[two]", "h:7077"])
 def test_what_is_no_master_is_refused_with_what_is(master: str) -> None:
-    with pytest.raises(MisconfiguredError, match="names no Spark: write local"):
-        check_master(master)
+    with pytest.raises(MisconfiguredError, match=r"SPARK_MASTER='.*': names no Spark: write local"):
+        read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "1"})
 
 
 def test_a_missing_java_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """What the service and its commands are told, and what of it may be logged."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from services.dead_letter.settings import HIDDEN, CommandSettings, Settings, is_loopback, redacted
+from services.dead_letter.settings import CommandSettings, Settings, is_loopback, redacted
 from shared.contracts.errors import MisconfiguredError
-from shared.runtime.settings import read_settings
+from shared.runtime.settings import HIDDEN, read_settings, settings_shown
 
 LEAST = {"GOOGLE_CLOUD_PROJECT": "p", "DEAD_LETTER_SUBSCRIPTION": "letters"}
 
@@ -29,9 +30,21 @@ def test_the_commands_need_nothing() -> None:
     assert read_settings(CommandSettings, {}).project is None
 
 
-def test_a_token_is_given_once() -> None:
+def test_a_token_is_given_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("t")
     with pytest.raises(MisconfiguredError, match="API_TOKEN or API_TOKEN_FILE"):
-        read_settings(Settings, LEAST | {"API_TOKEN": "t", "API_TOKEN_FILE": "/t"})
+        read_settings(Settings, LEAST | {"API_TOKEN": "t", "API_TOKEN_FILE": str(file)})
+
+
+def test_a_store_of_another_kind_is_a_mistake_among_the_others_and_its_password_is_not_repeated() -> None:
+    told = {"DATABASE": "oracle://me:s3cret@host/letters", "PORT": "high", "IAP_KEYS_FILE": "/nowhere"}
+    with pytest.raises(MisconfiguredError) as caught:
+        read_settings(Settings, told)
+
+    for variable in (*LEAST, *told):
+        assert variable in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +69,7 @@ def test_a_password_is_never_shown(database: str, shown: str) -> None:
 def test_what_is_logged_holds_no_secret() -> None:
     told = LEAST | {"API_TOKEN": "t0ken", "DATABASE": "postgresql+psycopg://me:s3cret@host/letters"}
 
-    shown = read_settings(Settings, told).shown()
+    shown = settings_shown(read_settings(Settings, told))
 
     assert shown["api_token"] == HIDDEN
     assert shown["keep_letters_for"] == "90 days, 0:00:00"
@@ -70,16 +83,20 @@ def test_there_is_no_api_unless_its_port_is_set_and_then_it_listens_to_this_mach
 
 
 @pytest.mark.parametrize("known", ["API_TOKEN", "API_TOKEN_FILE", "IAP_AUDIENCE"])
-def test_an_api_that_others_reach_knows_who_they_are(known: str) -> None:
+def test_an_api_that_others_reach_knows_who_they_are(known: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("t")
     others = LEAST | {"API_PORT": "8083", "API_HOST": "0.0.0.0"}  # noqa: S104  what is refused
     with pytest.raises(MisconfiguredError, match="set API_TOKEN, API_TOKEN_FILE or IAP_AUDIENCE, or API_HOST=127"):
         read_settings(Settings, others)
-    assert read_settings(Settings, others | {known: "/something"}).api_port == 8083
+    assert read_settings(Settings, others | {known: str(file)}).api_port == 8083
 
 
-def test_keys_of_a_proxy_that_is_not_named_are_a_mistake() -> None:
+def test_keys_of_a_proxy_that_is_not_named_are_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("{}")
     with pytest.raises(MisconfiguredError, match="IAP_KEYS_FILE is for IAP_AUDIENCE"):
-        read_settings(Settings, LEAST | {"IAP_KEYS_FILE": "/keys"})
+        read_settings(Settings, LEAST | {"IAP_KEYS_FILE": str(file)})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.service import MISCONFIGURED, run_as, settings_shown, started, stopped
+from shared.runtime.service import MISCONFIGURED, run_as, started, stopped
+from shared.runtime.settings import settings_shown
 from shared.runtime.stop import Stop, unless_stopped
 
 

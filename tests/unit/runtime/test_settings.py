@@ -10,7 +10,17 @@ import pytest
 from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import LogLevel, read_settings, setting
+from shared.runtime.settings import (
+    HIDDEN,
+    LogLevel,
+    check_together,
+    file_there,
+    hidden,
+    read_settings,
+    setting,
+    settings_shown,
+    together,
+)
 
 
 def lower(text: str) -> None:
@@ -30,16 +40,20 @@ class Settings:
     eager: bool = setting("whether", default=False)
     mode: Literal["fast", "slow"] = setting("how", default="fast")
     name: str = setting("its name", default="n", check=lower)
+    token: str | None = setting("who asks", default=None, check=lower, shown=hidden)
+    rules: Path | None = setting("a file", default=None, check=file_there)
     log_level: LogLevel = setting("the least severity", default="INFO")
 
     def __post_init__(self) -> None:
-        mistakes = []
-        if self.eager and self.mode == "slow":
-            mistakes.append("EAGER and MODE=slow contradict each other")
-        if self.eager and self.buckets > 16:
-            mistakes.append("EAGER and BUCKETS > 16 contradict each other")
-        if mistakes:
-            raise ValueError(*mistakes)
+        check_together(self)
+
+    @together
+    def _pace(self) -> str | None:
+        return "EAGER and MODE=slow contradict each other" if self.eager and self.mode == "slow" else None
+
+    @together
+    def _crowd(self) -> str | None:
+        return "EAGER and BUCKETS > 16 contradict each other" if self.eager and self.buckets > 16 else None
 
 
 def test_what_is_not_set_has_its_default() -> None:
@@ -78,6 +92,8 @@ def test_one_error_names_every_bad_variable() -> None:
         "EAGER": "perhaps",
         "MODE": "quick",
         "NAME": "N",
+        "TOKEN": "SECRET",
+        "RULES": "/nowhere/rules.toml",
         "LOG_LEVEL": "loud",
     }
 
@@ -87,6 +103,7 @@ def test_one_error_names_every_bad_variable() -> None:
     for variable in ("GOOGLE_CLOUD_PROJECT", *bad):
         assert variable in str(caught.value)
     assert "the project" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
 
 
 def test_what_shows_only_when_the_fields_are_seen_together_is_named_too() -> None:
@@ -94,6 +111,30 @@ def test_what_shows_only_when_the_fields_are_seen_together_is_named_too() -> Non
         read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "EAGER": "yes", "MODE": "slow", "BUCKETS": "17"})
 
     assert str(caught.value).count("contradict each other") == 2
+
+
+def test_fields_that_contradict_each_other_are_named_beside_those_that_are_wrong_by_themselves() -> None:
+    with pytest.raises(MisconfiguredError) as caught:
+        read_settings(Settings, {"EAGER": "yes", "MODE": "slow", "BUCKETS": "many"})
+
+    told = str(caught.value)
+    assert "GOOGLE_CLOUD_PROJECT is not set" in told
+    assert "EAGER and MODE=slow" in told
+    assert "BUCKETS='many'" in told
+    assert "BUCKETS > 16" not in told, "of what is no number nothing more is said"
+
+
+def test_what_is_made_without_an_environment_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="MODE=slow"):
+        Settings(project="p", eager=True, mode="slow")
+
+
+def test_what_is_shown_holds_no_secret() -> None:
+    shown = settings_shown(read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "TOKEN": "secret", "EAGER": "yes"}))
+
+    assert (shown["token"], shown["eager"], shown["directory"]) == (HIDDEN, True, None)
+    assert "secret" not in str(shown)
+    assert settings_shown(Settings(project="p"))["token"] is None, "none is set: that may be known"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("10s", 10), ("5m", 300), ("2h", 7200), ("7d", 604800)])
