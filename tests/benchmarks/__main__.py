@@ -24,6 +24,7 @@ from tests.benchmarks.letters import measure_letters
 from tests.benchmarks.pipelines import Platform, Say, running_platform
 from tests.benchmarks.profile import show_profiles
 from tests.benchmarks.reader import measure_reader
+from tests.benchmarks.replay import measure_replays
 from tests.benchmarks.results import Measured, as_table, write_json
 from tests.benchmarks.sizes import Sizes
 
@@ -74,6 +75,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_reader(platform, sizes)
             case "bigtable":
                 measured += measure_bigtable(platform, sizes)
+            case "replay":
+                measured += measure_replays(platform, sizes)
             case "letters":
                 pass  # when the platform has ended
             case "freshness" | "idle":

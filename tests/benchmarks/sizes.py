@@ -5,7 +5,7 @@ from typing import Final
 
 from shared.runtime.settings import setting
 
-PARTS: Final = ("drain", "reader", "bigtable", "freshness", "idle", "letters", "profile")
+PARTS: Final = ("drain", "reader", "bigtable", "freshness", "idle", "letters", "replay", "profile")
 
 
 def _known_parts(text: str) -> None:
@@ -33,6 +33,7 @@ class Sizes:
     )
     records: int = setting("records in a reader's backlog", env="BENCH_RECORDS", default=10_000, least=10)
     letters: int = setting("dead letters in the store", env="BENCH_LETTERS", default=100_000, least=100)
+    replayed: int = setting("dead letters in a replay", env="BENCH_REPLAYED", default=10_000, least=10)
     seconds: int = setting("how long freshness and idling are watched", env="BENCH_SECONDS", default=30, least=1)
 
     @property

@@ -98,13 +98,14 @@ _COLUMN_TYPES: Final = tuple(
 class Workload:
     """An endless row of change records, and what they leave behind."""
 
-    def __init__(self, keys: int, seed: int) -> None:
+    def __init__(self, keys: int, seed: int, began: int = 1_700_000_000_000_000) -> None:
+        """Begin after an instant, in microseconds."""
         self._random = np.random.default_rng(seed)
         self._keys = keys
         weights = 1 / np.arange(1, keys + 1, dtype=float) ** ZIPF
         self._cumulated = np.cumsum(weights / weights.sum())
         self._number = 0
-        self._instant = 1_700_000_000_000_000  # of the latest transaction, in microseconds
+        self._instant = began  # of the latest transaction
         self.rows: dict[str, dict[int, int]] = {table: {} for table in TABLES}
         """By table and key, the number of the change that wrote the row last."""
 

@@ -29,6 +29,8 @@ PROMISED = {
     "letters.groups",
     "letters.filters",
     "letters.stats",
+    "replay.letters",
+    "replay.letters_asking_for_mirrors",
 }
 
 
@@ -42,6 +44,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "BENCH_RECORDS": "100",
         "BENCH_SECONDS": "2",
         "BENCH_LETTERS": "200",
+        "BENCH_REPLAYED": "200",
         "BENCH_OUTPUT": str(tmp_path / "bench.json"),
     }
     ended = subprocess.run(
@@ -62,7 +65,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         assert len(one["runs"]) == 1
         assert one["value"] == one["runs"][0]
         assert one["value"] >= 0
-    for name in ("drain.accepted", "drain.applied", "reader.records_per_cpu_second"):
+    for name in ("drain.accepted", "drain.applied", "reader.records_per_cpu_second", "replay.letters"):
         assert figures[name]["ratio"] == pytest.approx(figures[name]["value"] / figures[name]["baseline"])
     assert figures["drain.accepted"]["target"] == ACCEPTED_TARGET
     assert figures["drain.applied"]["target"] == APPLIED_TARGET
