@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,6 +19,7 @@ from deploy.local.bigquery.rest import rest_app
 from deploy.local.bigquery.throughput import Throughput
 from deploy.local.bigquery.warehouse import Warehouse
 from deploy.local.bigquery.write_api import write_server
+from shared.runtime.listening import listening_socket
 from shared.runtime.stop import Stop
 
 HOST: Final = "127.0.0.1"
@@ -48,7 +48,7 @@ async def serving(rest_port: int, grpc_port: int, directory: Path | None = None)
     rest = _RestServer(
         uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     )
-    with socket.create_server((HOST, rest_port)) as listening, _applying(warehouse):
+    with listening_socket(HOST, rest_port) as listening, _applying(warehouse):
         await write.start()
         running = asyncio.create_task(rest.serve(sockets=[listening]))
         try:

@@ -1,6 +1,5 @@
 """The API's port: an HTTP server on a thread beside the collector, which ends when the service is asked to stop."""
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.listening import listening_socket
 from shared.runtime.stop import Stop
 
 _GRACE: Final = 5  # seconds in which requests under way may end, when asked to stop
@@ -24,15 +24,12 @@ def serving(app: FastAPI, host: str, port: int, stop: Stop) -> Iterator[int]:
 
     MisconfiguredError where the address is taken, or not ours.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=128)
+        listening = listening_socket(host, port)
     except OSError as error:
         raise MisconfiguredError(
             f"cannot listen on API_HOST={host}, API_PORT={port} ({error}): choose others"
         ) from error
-    # asyncio does this for sockets that name their protocol, which these do not: each answer would wait for an ack.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
