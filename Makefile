@@ -63,7 +63,10 @@ e2e: install ## the whole pipeline, with kills in between
 bench: install ## the numbers, on screen and in build/bench.json (BENCH_ONLY, BENCH_CHANGES, BENCH_RUNS, ...)
 	@$(BIN)/python -m tests.benchmarks
 
+docs: install ## write docs/*.md anew that are made from code (configuration, metrics)
+	@$(BIN)/python -m tests.documents
+
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install run up down test lint format types imports unit contract integration e2e bench lock
+.PHONY: help install run up down test lint format types imports unit contract integration e2e bench docs lock

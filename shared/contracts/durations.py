@@ -6,6 +6,13 @@ from typing import Final
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LENGTHS: Final = (
+    ("d", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("m", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+    ("ms", timedelta(milliseconds=1)),
+)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -17,3 +24,11 @@ def parse_duration(text: str) -> timedelta:
         return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
     except OverflowError:
         raise ValueError("longer than any duration can be") from None
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return a duration as it is written, in the largest unit that it is a whole number of."""
+    for unit, length in _LENGTHS:
+        if duration % length == timedelta():
+            return f"{duration // length}{unit}"
+    return f"{duration / timedelta(milliseconds=1):.3f}ms"

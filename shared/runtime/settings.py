@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
-from shared.contracts.durations import parse_duration
+from shared.contracts.durations import format_duration, parse_duration
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 T = TypeVar("T")
 
@@ -83,12 +83,31 @@ def check_together(settings: object) -> None:
 
 
 def settings_shown(settings: object) -> Mapping[str, object]:
-    """Return settings as they may be logged: secrets are hidden."""
-    shown: dict[str, object] = {}
-    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
-        value = _as_shown(field, getattr(settings, field.name))
-        shown[field.name] = value if isinstance(value, int | None) else str(value)
-    return shown
+    """Return settings as they may be logged, written as they are set: secrets are hidden."""
+    hints = typing.get_type_hints(type(settings))
+    return {
+        field.name: value_shown(hints[field.name], _as_shown(field, getattr(settings, field.name)))
+        for field in dataclasses.fields(settings)  # type: ignore[arg-type]
+    }
+
+
+def value_shown(hint: Any, value: object) -> object:
+    """Return a setting's value as it is written in the environment; numbers, truth values and None as they are."""
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case int() if essential(hint) is Nanoseconds:
+            return format_timestamp(Nanoseconds(value))
+        case int() | float() | None:
+            return value
+    return str(value)
+
+
+def essential(hint: Any) -> Any:
+    """Return what a type hint says of values that are there: ``X`` of ``X | None``."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(part for part in typing.get_args(hint) if part is not type(None))
+    return hint
 
 
 def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
@@ -148,8 +167,7 @@ def _as_shown(field: dataclasses.Field[Any], value: object) -> object:
 
 
 def _parser(hint: Any) -> Callable[[str], Any]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    hint = essential(hint)
     if typing.get_origin(hint) is typing.Literal:
         return _one_of(typing.get_args(hint))
     parsers: dict[Any, Callable[[str], Any]] = {
@@ -191,9 +209,9 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 def _checked(value: Any, bounds: Mapping[str, Any]) -> Any:
     least, most = bounds.get("least"), bounds.get("most")
     if least is not None and value < least:
-        raise ValueError(f"at least {least}")
+        raise ValueError(f"at least {value_shown(type(least), least)}")
     if most is not None and value > most:
-        raise ValueError(f"at most {most}")
+        raise ValueError(f"at most {value_shown(type(most), most)}")
     check = bounds.get("check")
     if check is not None:
         check(value)

@@ -72,7 +72,7 @@ def test_what_is_logged_holds_no_secret() -> None:
     shown = settings_shown(read_settings(Settings, told))
 
     assert shown["api_token"] == HIDDEN
-    assert shown["keep_letters_for"] == "90 days, 0:00:00"
+    assert shown["keep_letters_for"] == "90d"
     assert not [value for value in shown.values() if "s3cret" in str(value) or "t0ken" in str(value)]
 
 

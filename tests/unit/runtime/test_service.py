@@ -62,7 +62,7 @@ def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys
             "topic": "changes",
             "port": 8080,
             "end": None,
-            "lease": "0:01:30",
+            "lease": "90s",
         }.items()
     )
     assert "version" in first

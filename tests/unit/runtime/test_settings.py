@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shared.contracts.durations import parse_duration
+from shared.contracts.durations import format_duration, parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.settings import (
@@ -129,10 +131,11 @@ def test_what_is_made_without_an_environment_is_checked_too() -> None:
         Settings(project="p", eager=True, mode="slow")
 
 
-def test_what_is_shown_holds_no_secret() -> None:
+def test_what_is_shown_is_written_as_it_is_set_and_holds_no_secret() -> None:
     shown = settings_shown(read_settings(Settings, {"GOOGLE_CLOUD_PROJECT": "p", "TOKEN": "secret", "EAGER": "yes"}))
 
     assert (shown["token"], shown["eager"], shown["directory"]) == (HIDDEN, True, None)
+    assert (shown["heartbeat_interval"], shown["buckets"]) == ("10s", 16)
     assert "secret" not in str(shown)
     assert settings_shown(Settings(project="p"))["token"] is None, "none is set: that may be known"
 
@@ -146,6 +149,16 @@ def test_durations_have_units(text: str, seconds: float) -> None:
 def test_a_duration_without_one_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a number and a unit"):
         parse_duration(text)
+
+
+@given(st.timedeltas(min_value=timedelta(), max_value=timedelta(days=10_000)))
+def test_a_duration_is_shown_as_it_would_be_set(duration: timedelta) -> None:
+    assert parse_duration(format_duration(duration)) == duration
+
+
+@pytest.mark.parametrize("text", ["0d", "7d", "2h", "90s", "5m", "500ms", "0.250ms"])
+def test_a_duration_has_the_largest_unit_that_it_is_a_whole_number_of(text: str) -> None:
+    assert format_duration(parse_duration(text)) == text
 
 
 def test_a_duration_beyond_all_measure_is_refused() -> None:

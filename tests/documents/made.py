@@ -1,0 +1,13 @@
+"""The documents that are made from code, each a file of `docs/` and what its text is."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.documents import configuration
+
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+
+DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
+    configuration.FILE: configuration.text,
+}
