@@ -123,8 +123,8 @@ class Settings(CommandSettings):
         if self.api_port is None or is_loopback(self.api_host) or known != (None, None, None):
             return None
         return (
-            f"API_PORT at API_HOST={self.api_host} lets others read keys and table names: set API_TOKEN, API_TOKEN_FILE or "
-            "IAP_AUDIENCE, or API_HOST=127.0.0.1"
+            f"API_PORT at API_HOST={self.api_host} lets others read keys and table names: set API_TOKEN, "
+            "API_TOKEN_FILE or IAP_AUDIENCE, or API_HOST=127.0.0.1"
         )
 
 
