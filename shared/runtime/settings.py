@@ -100,7 +100,8 @@ def value_shown(hint: Any, value: object) -> object:
             return format_timestamp(Nanoseconds(value))
         case int() | float() | None:
             return value
-    return str(value)
+        case _:
+            return str(value)
 
 
 def essential(hint: Any) -> Any:
