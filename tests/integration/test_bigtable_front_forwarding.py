@@ -30,7 +30,7 @@ class Behind(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in th
         self.started, self.cancelled, self.go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method == METHOD:
+        if handler_call_details.method in (METHOD, f"{DATA}ReadRows"):
             return grpc.stream_stream_rpc_method_handler(self._answer)
         return grpc.unary_unary_rpc_method_handler(self._api)
 
@@ -156,5 +156,31 @@ def test_a_write_is_recorded_though_its_client_left_while_it_was_applied() -> No
             if message.HasField("data_change"):
                 assert message.data_change.row_key == b"wait"
                 return
+
+    run(scene)
+
+
+def test_rows_come_many_in_a_message_as_bigtable_sends_them() -> None:
+    """The emulator sends one row in each."""
+
+    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
+        read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
+        call = read_rows(sent(b"1", b"2", b"3"))
+        assert [answer async for answer in call] == [b"1!2!3!"]
+        assert dict(await call.trailing_metadata())["trailing"] == "2"
+        large = b"x" * 300_000
+        assert [len(answer) async for answer in read_rows(sent(large, large, b"3"))] == [600_002, 2]
+
+    run(scene)
+
+
+def test_rows_that_came_before_a_reading_broke_off_come_too() -> None:
+    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
+        read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
+        answers = aiter(read_rows(sent(b"1", b"2", b"fail")))
+        assert await anext(answers) == b"1!2!"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await anext(answers)
+        assert refused.value.code() is grpc.StatusCode.DATA_LOSS
 
     run(scene)
