@@ -136,7 +136,7 @@ async def read(
                 stream=BigtableChangeStream(
                     channels,
                     table,
-                    keep_values=outputs.entries is not None and not options.strip_values,
+                    keep=outputs.kept,
                     most_bytes=settings.most_change_bytes,
                 ),
                 store=store,

@@ -69,8 +69,8 @@ async def _first_start(
 
 async def _probe(stream: ChangeStream, query: StreamQuery) -> None:
     """Read until something comes: a record, a heartbeat, or an end."""
-    async with aclosing(stream.read(query)) as records:
-        async for _record in records:
+    async with aclosing(stream.read(query)) as portions:
+        async for _records in portions:
             return
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from services.bigtable_reader.core.partitions import Partition, Progress
-from services.bigtable_reader.core.progress import ConfirmedPrefix
+from services.bigtable_reader.core.progress import ConfirmedPrefix, Place
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.stamps import Stamps
 
@@ -87,9 +88,9 @@ class Held:
             self.moved.clear()
             await self.moved.wait()
 
-    def confirm(self, place: int) -> None:
-        """Say that one more part of a record is confirmed."""
-        self.prefix.confirm(place)
+    def confirm(self, places: Iterable[Place]) -> None:
+        """Say that one more part of each of these records is confirmed."""
+        self.prefix.confirm(places)
         self.moved.set()
 
     def raise_ceiling(self, ceiling: int) -> None:

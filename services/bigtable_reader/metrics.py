@@ -1,7 +1,7 @@
 """The reader's metrics, for Prometheus."""
 
 from collections import Counter as Counting
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, assert_never, get_args
 
@@ -76,19 +76,23 @@ class ReaderMetrics:
         self._newest = 0
         self._surveyed: Mapping[str, object] = {}
 
-    def read(self, record: StreamRecord) -> None:
-        """Count a record that was read, a user's or garbage collection's."""
-        match record:
-            case DataChange():
-                self._changes[record.kind].inc()
-                if record.commit > self._newest:
-                    self._newest = record.commit
-            case Heartbeat():
-                self._heartbeats.inc()
-            case CloseStream():
-                self._closings.inc()
-            case _:
-                assert_never(record)
+    def read(self, records: Sequence[StreamRecord]) -> None:
+        """Count records that were read, users' and garbage collection's."""
+        changes: Counting[ChangeKind] = Counting()
+        for record in records:
+            match record:
+                case DataChange():
+                    changes[record.kind] += 1
+                    if record.commit > self._newest:
+                        self._newest = record.commit
+                case Heartbeat():
+                    self._heartbeats.inc()
+                case CloseStream():
+                    self._closings.inc()
+                case _:
+                    assert_never(record)
+        for kind, number in changes.items():
+            self._changes[kind].inc(number)
 
     def read_back(self, rows: int, records: int) -> None:
         """Count rows that were read back, and the records that asked for it."""

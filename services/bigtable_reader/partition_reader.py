@@ -5,7 +5,7 @@ A partition is over when its children are recorded, or when the end asked for is
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -15,8 +15,9 @@ import structlog
 
 from services.bigtable_reader.core.images import Trigger
 from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.progress import ConfirmedPrefix
+from services.bigtable_reader.core.progress import ConfirmedPrefix, Place
 from services.bigtable_reader.core.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamQuery
+from services.bigtable_reader.core.refused import Refused
 from services.bigtable_reader.core.topology import partition_around
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.ports import (
@@ -30,6 +31,7 @@ from services.bigtable_reader.ports import (
 from services.bigtable_reader.read_back import ReadBack
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.stall_watch import shown
+from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
@@ -92,19 +94,25 @@ class PartitionReader:
             int(self._options.heartbeat / timedelta(milliseconds=1)),
         )
         try:
-            async with aclosing(self._stream.read(query)) as records:
-                async for record in records:
-                    self._metrics.read(record)
-                    match record:
-                        case DataChange():
-                            await self._take(held, record, stop)
-                        case Heartbeat(token=token, low_watermark=low_watermark):
-                            held.prefix.add(token, low_watermark)
-                        case CloseStream():
-                            await self._closed(held, record, stop)
-                            return
-                        case _:
-                            assert_never(record)
+            async with aclosing(self._stream.read(query)) as portions:
+                async for records in portions:
+                    self._metrics.read(records)
+                    changes: list[DataChange] = []
+                    for record in records:
+                        match record:
+                            case DataChange():
+                                changes.append(record)
+                            case Heartbeat(token=token, low_watermark=low_watermark):
+                                await self._take(held, changes, stop)
+                                held.prefix.add(token, low_watermark)
+                                changes = []
+                            case CloseStream():
+                                await self._take(held, changes, stop)
+                                await self._closed(held, record, stop)
+                                return
+                            case _:
+                                assert_never(record)
+                    await self._take(held, changes, stop)
                     await held.confirmed(all_but=_UNCONFIRMED)
             raise TransientError("the stream ended without saying why")
         except PositionLostError as error:
@@ -123,42 +131,66 @@ class PartitionReader:
 
     # Records
 
-    async def _take(self, held: Held, record: DataChange, stop: Stop) -> None:
-        is_image = self._read_back is not None and self._outputs.watched.calls_for_image(record)
-        lines, refused = self._outputs.entries.changes(record) if self._outputs.entries is not None else ([], [])
-        # The stamp first: it waits for a ceiling, and a place in the line for something that will not come is for ever.
-        stamp = await self._stamp(held) if is_image else 0
-        place = held.prefix.add(record.token, record.low_watermark, is_image + bool(lines) + bool(refused))
-        if is_image and self._read_back is not None:
-            await self._read_back.ask(held, record.row_key, Trigger.of(record), stamp, place, stop)
-        if lines and self._outputs.entries is not None:
-            future = await self._publisher.publish(self._outputs.entries.header, lines)
-            future.add_done_callback(partial(self._on_published, held, place, len(lines)))
+    async def _take(self, held: Held, records: Sequence[DataChange], stop: Stop) -> None:
+        """Publish what is made of records, all of it together."""
+        if not records:
+            return
+        entries, read_back = self._outputs.entries, self._read_back
+        calls_for_image = self._outputs.watched.calls_for_image
+        asking = [read_back is not None and calls_for_image(record) for record in records]
+        # The stamps first: they wait for a ceiling, and a place in the line for what will not come is for ever.
+        stamps = iter(await self._stamps(held, sum(asking)))
+        add = held.prefix.add
+        lines: list[tuple[str, Change]] = []
+        of_lines: list[Place] = []
+        refused: list[Refused] = []
+        of_refused: list[Place] = []
+        for record, asks in zip(records, asking, strict=True):
+            made, failed = entries.changes(record) if entries is not None else ((), ())
+            place = add(record.token, record.low_watermark, asks + bool(made) + bool(failed))
+            if asks and read_back is not None:
+                read_back.ask(held, record.row_key, Trigger.of(record), next(stamps), place, stop)
+            if made:
+                lines += made
+                of_lines.append(place)
+            if failed:
+                refused += failed
+                of_refused.append(place)
+        if lines and entries is not None:
+            future = await self._publisher.publish(entries.header, lines)
+            future.add_done_callback(partial(self._on_published, held, of_lines, len(lines)))
         if refused:
             kept = await self._set_aside.begin(refused)
-            kept.add_done_callback(partial(self._on_published, held, place, 0))
+            kept.add_done_callback(partial(self._on_published, held, of_refused, 0))
+        if read_back is not None:
+            await read_back.room()
 
-    async def _stamp(self, held: Held) -> int:
-        while True:
+    async def _stamps(self, held: Held, count: int) -> Sequence[int]:
+        """Return so many stamps, which rise."""
+        stamps: list[int] = []
+        while len(stamps) < count:
             if not held.ours:
                 if not held.over:  # after a pause of the process: before any timer could tell
                     self._log.warning("lease_lost", **_named(held), why="not renewed in time")
                 held.over = True
                 raise TransientError("the lease is over")
-            if (stamp := held.stamps.next(self._clock.now())) is not None:
-                return stamp
-            held.raised.clear()
-            self._renew()
-            await held.raised.wait()
+            now = self._clock.now()
+            while len(stamps) < count and (stamp := held.stamps.next(now)) is not None:
+                stamps.append(stamp)
+            if len(stamps) < count:
+                held.raised.clear()
+                self._renew()
+                await held.raised.wait()
+        return stamps
 
-    def _on_published(self, held: Held, place: int, changes: int, done: "asyncio.Future[None]") -> None:
+    def _on_published(self, held: Held, places: Sequence[Place], changes: int, done: "asyncio.Future[None]") -> None:
         if done.cancelled():
             return
         if done.exception() is not None:
             self._fail(done.exception())
             return
         self._metrics.published(changes)
-        held.confirm(place)
+        held.confirm(places)
 
     # Ends
 

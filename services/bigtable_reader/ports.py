@@ -35,12 +35,15 @@ class ChangeStream(Protocol):
     async def initial_partitions(self) -> Sequence[KeyRange]:
         """Return the partitions as they are now: together all keys, none twice. TransientError, MisconfiguredError."""
 
-    def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a range in the order of the stream, values and changes put together again.
 
-        Ends without an error only after a CloseStream, which is the last. TransientError for whatever may work again
-        from the last token that was yielded: broken connections, and a stream that has been silent for three
-        heartbeats. PositionLostError if nothing can be read from the position. Closing the generator ends the call.
+        Those that have come at the same time come together; never none.
+
+        Ends without an error only after a CloseStream, which comes alone and last. TransientError for whatever may
+        work again from the last token that was yielded: broken connections, and a stream that has been silent for
+        three heartbeats. PositionLostError if nothing can be read from the position. Closing the generator ends the
+        call.
         """
 
 
@@ -188,8 +191,8 @@ class Clock(Protocol):
 class Metrics(Protocol):
     """What is counted and shown of a reader."""
 
-    def read(self, record: StreamRecord) -> None:
-        """Count a record that was read, a user's or garbage collection's."""
+    def read(self, records: Sequence[StreamRecord]) -> None:
+        """Count records that were read, users' and garbage collection's."""
 
     def read_back(self, rows: int, records: int) -> None:
         """Count rows that were read back, and the records that asked for it."""

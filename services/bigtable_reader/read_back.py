@@ -9,10 +9,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Final
 
+import msgspec
+
 from services.bigtable_reader.core.images import ImageMaker, RowCells, Trigger
+from services.bigtable_reader.core.progress import Place
 from services.bigtable_reader.core.refused import Made, Refused
 from services.bigtable_reader.held import Held
 from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, Rows
@@ -35,17 +39,14 @@ _WAITING: Final = 20_000
 """Records whose rows wait to be read, at most."""
 
 
-class _Waiting:
+class _Waiting(msgspec.Struct, eq=False):
     """A row to be read back: the newest of the records that ask for it, and the places of all of them."""
 
-    __slots__ = ("held", "places", "row_key", "stamp", "trigger")
-
-    def __init__(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: int) -> None:
-        self.held = held
-        self.row_key = row_key
-        self.trigger = trigger
-        self.stamp = stamp
-        self.places = [place]
+    held: Held
+    row_key: bytes
+    trigger: Trigger
+    stamp: int
+    places: list[Place]
 
 
 _Row = tuple[int, bytes]
@@ -91,12 +92,12 @@ class ReadBack:
         self._row_bytes = 0.0
         """Of a row's image, on average, the latest counting most."""
 
-    async def ask(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: int, stop: Stop) -> None:
-        """Have a record's row read and its image published; confirms the place. Waits while too many wait already."""
+    def ask(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop) -> None:
+        """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""
         row = (id(held), row_key)
         waiting = self._waiting.get(row)
         if waiting is None:
-            self._waiting[row] = _Waiting(held, row_key, trigger, stamp, place)
+            self._waiting[row] = _Waiting(held, row_key, trigger, stamp, [place])
         else:
             waiting.trigger, waiting.stamp = trigger, stamp
             waiting.places.append(place)
@@ -105,6 +106,9 @@ class ReadBack:
         if is_enough and not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._begin_readings, stop)
+
+    async def room(self) -> None:
+        """Wait while too many wait already."""
         while self._records >= self._most_waiting:
             self._room.clear()
             await self._room.wait()
@@ -251,6 +255,5 @@ class ReadBack:
         self._confirm(of)
 
     def _confirm(self, of: Sequence[_Waiting]) -> None:
-        for waiting in of:
-            for place in waiting.places:
-                waiting.held.confirm(place)
+        for held, some in groupby(of, key=attrgetter("held")):
+            held.confirm([place for waiting in some for place in waiting.places])

@@ -76,7 +76,7 @@ def change_log(stream: Sequence[bytes]) -> int:
 
 def images(stream: Sequence[bytes]) -> int:
     """Make images of rows that are there already: what reading them back costs is not in it."""
-    merging = Merging(keep_values=False)
+    merging = Merging(keep="number")
     maker = ImageMaker(source="s", table="t", options=_OPTIONS, families=["w"], buckets=16, watched=_WATCHED)
     cells: RowCells = {"w": {qualifier: [CellVersion(0, _VALUE)] for qualifier in _QUALIFIERS}}
 

@@ -26,6 +26,8 @@ from tests.fakes.bigtable_table import Bigtable, Vector, VirtualClock, resolve
 from tests.fakes.life import CrashError, Way
 
 _OUT_OF_RANGE = 11
+_TOGETHER = 3
+"""Records that may come at the same time."""
 _PUBLISHING = 4
 """How many times as long as another call the two halves of publishing may take."""
 
@@ -44,8 +46,8 @@ class FakeChangeStream:
         await self.way.step()
         return self.table.partitions
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
-        """Yield the records of a range; the last is a CloseStream, as soon as the range is not a partition."""
+    async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        """Yield the records of a range, some at a time; a CloseStream as soon as the range is not a partition."""
         await self.way.step()
         self.queries.append(query)
         seen = self._begin(query.range, query.position)
@@ -56,17 +58,18 @@ class FakeChangeStream:
             if query.range not in self.table.partitions:
                 token = Vector.of(list(seen.items()))
                 children = self.table.children(query.range, token)
-                yield CloseStream(_OUT_OF_RANGE, "split or merged", children)
+                yield [CloseStream(_OUT_OF_RANGE, "split or merged", children)]
                 return
-            record = self._next(query.range, seen, start)
-            if record is not None:
+            some = [self._next(query.range, seen, start) for _ in range(self.way.chance.randint(1, _TOGETHER))]
+            records = [record for record in some if record is not None]
+            if records:
                 quiet_since = self._clock.now()
-                yield record
+                yield records
             elif self._clock.now() - quiet_since >= query.heartbeat_milliseconds * 1_000:
                 quiet_since = self._clock.now()
-                yield Heartbeat(Vector.of(list(seen.items())).text(), self.table.low_watermark())
+                yield [Heartbeat(Vector.of(list(seen.items())).text(), self.table.low_watermark())]
             elif query.end is not None and query.end < self._clock.now():
-                yield CloseStream(0, "")
+                yield [CloseStream(0, "")]
                 return
             else:
                 await self.table.change(at_most=2.5)
@@ -233,9 +236,9 @@ class FakeMetrics:
     low_watermark: Microseconds | None = None
     stalled_for: timedelta = timedelta(0)
 
-    def read(self, record: StreamRecord) -> None:
-        """Count a record that was read."""
-        self.records += isinstance(record, DataChange)
+    def read(self, records: Sequence[StreamRecord]) -> None:
+        """Count records that were read."""
+        self.records += sum(isinstance(record, DataChange) for record in records)
 
     def read_back(self, rows: int, records: int) -> None:
         """Count rows that were read back, and the records that asked for it."""

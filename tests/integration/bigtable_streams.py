@@ -9,6 +9,7 @@ import pytest
 
 from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
 from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.core.merging import Kept
 from services.bigtable_reader.core.records import (
     ALL_KEYS,
     CloseStream,
@@ -50,15 +51,11 @@ def whole_again(front: Front) -> Iterator[Front]:
 
 
 @asynccontextmanager
-async def opened(
-    table: FrontTable, profile: str = "", *, keep_values: bool = True
-) -> AsyncIterator[BigtableChangeStream]:
+async def opened(table: FrontTable, profile: str = "", *, keep: Kept = "all") -> AsyncIterator[BigtableChangeStream]:
     """Open the change stream of a table, through a profile."""
     channels = Channels(table.front.address)
     try:
-        yield BigtableChangeStream(
-            channels, Table(INSTANCE, table.name.rpartition("/")[2], profile), keep_values=keep_values
-        )
+        yield BigtableChangeStream(channels, Table(INSTANCE, table.name.rpartition("/")[2], profile), keep=keep)
     finally:
         await channels.close()
 
@@ -83,19 +80,19 @@ async def read_until(
 ) -> list[StreamRecord]:
     """Return what is read until that is enough, or until the stream ends."""
     found: list[StreamRecord] = []
-    async with asyncio.timeout(PATIENCE), aclosing(stream.read(asked)) as records:
-        async for record in records:
-            found.append(record)
+    async with asyncio.timeout(PATIENCE), aclosing(stream.read(asked)) as portions:
+        async for records in portions:
+            found += records
             if enough(found):
                 break
     return found
 
 
-def to_the_end(table: FrontTable, *, keep_values: bool = True) -> list[DataChange]:
+def to_the_end(table: FrontTable, *, keep: Kept = "all") -> list[DataChange]:
     """Return every change that there is by now, of a table of one partition."""
 
     async def read() -> list[StreamRecord]:
-        async with opened(table, keep_values=keep_values) as stream:
+        async with opened(table, keep=keep) as stream:
             end = table.front.control.describe(table.name).now
             return await read_until(stream, query(at(table.since), end=end), lambda _found: False)
 

@@ -103,7 +103,7 @@ def test_changes_are_the_same_however_finely_they_are_cut(
     )
 
     assert [change.entries for change in to_the_end(table)] == [change.entries for change in whole]
-    bare = to_the_end(table, keep_values=False)
+    bare = to_the_end(table, keep="names")
     assert [len(change.entries) for change in bare] == [3] * 4
     assert {entry.value for change in bare for entry in change.entries if isinstance(entry, SetCell)} == {b""}
 
@@ -217,17 +217,18 @@ def test_a_stream_that_breaks_off_within_a_change_is_read_on_without_loss_or_rep
         async with asyncio.timeout(PATIENCE), opened(table) as stream:
             while len(found) < len(whole):
                 try:
-                    async with aclosing(stream.read(query(position))) as records:
-                        async for record in records:
-                            assert not isinstance(record, CloseStream)
-                            position = after(record.token)
-                            if isinstance(record, DataChange):
-                                found.append(record)
-                                if len(found) % 5 == 1 and breaks < 3:
-                                    status = ("UNAVAILABLE", "INTERNAL", "OUT_OF_RANGE")[breaks]
-                                    breaks += await asyncio.to_thread(
-                                        whole_again.control.cut_streams, table.name, 3, status
-                                    )
+                    async with aclosing(stream.read(query(position))) as portions:
+                        async for records in portions:
+                            for record in records:
+                                assert not isinstance(record, CloseStream)
+                                position = after(record.token)
+                                if isinstance(record, DataChange):
+                                    found.append(record)
+                                    if len(found) % 5 == 1 and breaks < 3:
+                                        status = ("UNAVAILABLE", "INTERNAL", "OUT_OF_RANGE")[breaks]
+                                        breaks += await asyncio.to_thread(
+                                            whole_again.control.cut_streams, table.name, 3, status
+                                        )
                             if len(found) == len(whole):
                                 break
                 except TransientError:

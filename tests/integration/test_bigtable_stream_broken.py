@@ -79,11 +79,11 @@ def run(server: Server, scenario: Callable[[Channels], Awaitable[None]]) -> None
 
 async def read(channels: Channels) -> list[StreamRecord]:
     """Read until the stream ends, or has given a heartbeat."""
-    found = []
-    async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as records:
-        async for record in records:
-            found.append(record)
-            if isinstance(record, Heartbeat):
+    found: list[StreamRecord] = []
+    async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as portions:
+        async for records in portions:
+            found += records
+            if any(isinstance(record, Heartbeat) for record in records):
                 break
     return found
 
@@ -106,6 +106,21 @@ def test_partitions_that_cannot_be_are_asked_for_again(partitions: Sequence[Any]
             await BigtableChangeStream(channels, TABLE).initial_partitions()
 
     run(Server(partitions=partitions), scenario)
+
+
+def test_what_came_before_a_broken_record_is_read_though_it_came_with_it() -> None:
+    beat = RECORD(heartbeat={"continuation_token": {"token": "t"}, "estimated_low_watermark": {"seconds": 7}})
+    found: list[StreamRecord] = []
+
+    async def scenario(channels: Channels) -> None:
+        with pytest.raises(TransientError, match="continuation of nothing"):
+            async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as portions:
+                async for records in portions:
+                    assert records
+                    found.extend(records)
+
+    run(Server(records=[beat, beat, RECORD(data_change={"type_": 3}), beat]), scenario)
+    assert found == [Heartbeat("t", Microseconds(7_000_000))] * 2
 
 
 def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning() -> None:

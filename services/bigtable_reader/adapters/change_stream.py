@@ -23,7 +23,7 @@ from google.cloud.bigtable_v2.types import (
 from services.bigtable_reader.adapters.connection import Channels, Method, Table
 from services.bigtable_reader.adapters.errors import status_of
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
-from services.bigtable_reader.core.merging import MOST_BYTES, BrokenStreamError, Merging, key_range
+from services.bigtable_reader.core.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
 from services.bigtable_reader.core.records import CloseStream, KeyRange, Microseconds, StreamQuery, StreamRecord
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -37,6 +37,8 @@ _READ: Final = Method("ReadChangeStream", ReadChangeStreamRequest.pb(), ReadChan
 _response: Final = _READ.response.FromString
 
 _PARTITIONS_TIMEOUT: Final = 60.0
+_AT_ONCE: Final = 256
+"""Messages that are made records of at a time."""
 _STUCK_AFTER_HEARTBEATS: Final = 3
 _OPENING_SECONDS: Final = 10.0
 """What a call may take longer than a heartbeat until it says something for the first time; twice that the next time."""
@@ -55,14 +57,13 @@ _OF_THE_STREAM: Final = ("not enabled", "disabled", "no change stream", "does no
 
 
 class BigtableChangeStream:
-    """The change stream of one table, read through one app profile. ``keep_values``: see `Merging`."""
+    """The change stream of one table, read through one app profile."""
 
-    def __init__(
-        self, channels: Channels, table: Table, *, keep_values: bool = True, most_bytes: int = MOST_BYTES
-    ) -> None:
+    def __init__(self, channels: Channels, table: Table, *, keep: Kept = "all", most_bytes: int = MOST_BYTES) -> None:
+        """Take what is kept of the entries of changes, and how many bytes of one change are held at most."""
         self._channels = channels
         self._table = table
-        self._keep_values = keep_values
+        self._keep: Kept = keep
         self._most_bytes = most_bytes
 
     async def initial_partitions(self) -> Sequence[KeyRange]:
@@ -80,15 +81,15 @@ class BigtableChangeStream:
             raise TransientError(f"the partitions of {self._table.id} as they are now: none was named")
         return found
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
-        """Yield the records of a range in the order of the stream; see the port for what ends it."""
+    async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        """Yield the records of a range in the order of the stream, many at a time; see the port for what ends it."""
         log = structlog.get_logger()
         # A healthy stream says something at every heartbeat; one that does not has lost its connection unnoticed.
         patience = _STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000
         silences = self._channels.silences
         asked = (self._table, query.range)
         opening = patience + opening_seconds(silences[asked])
-        merging = Merging(keep_values=self._keep_values, most_bytes=self._most_bytes)
+        merging = Merging(keep=self._keep, most_bytes=self._most_bytes)
         opened = False
         try:
             portions = self._channels.portions(_READ, self._table, _request(self._table, query), timeout=None)
@@ -101,17 +102,19 @@ class BigtableChangeStream:
                     if not opened:
                         opened = True
                         del silences[asked]  # of a Counter: also where there were none
-                    for message in portion:
-                        record = merging.take(_response(message))
-                        if record is None:
-                            continue
-                        if isinstance(record, CloseStream):
-                            if record.amiss:
-                                log.warning("stream_closed_strangely", range=str(query.range), amiss=record.amiss)
-                            _require_an_end(record)
-                            yield record
+                    for first in range(0, len(portion), _AT_ONCE):
+                        records, broken = _merged(merging, portion[first : first + _AT_ONCE])
+                        closed = records.pop() if records and isinstance(records[-1], CloseStream) else None
+                        if records:
+                            yield records
+                        if broken is not None:
+                            raise broken
+                        if isinstance(closed, CloseStream):
+                            if closed.amiss:
+                                log.warning("stream_closed_strangely", range=str(query.range), amiss=closed.amiss)
+                            _require_an_end(closed)
+                            yield [closed]
                             return
-                        yield record
         except TimeoutError as error:
             silences[asked] += not opened
             log.warning("change_stream_was_silent", range=str(query.range), seconds=patience if opened else opening)
@@ -134,6 +137,23 @@ class BigtableChangeStream:
         if _says(error, *_OF_A_PROFILE, *_OF_THE_STREAM):  # whatever the code is
             return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
         return PositionLostError(f"{error}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}")
+
+
+def _merged(
+    merging: Merging, messages: Sequence[bytes]
+) -> tuple[list[StreamRecord], BrokenStreamError | MisconfiguredError | None]:
+    """Return the records that are whole with these messages, up to a CloseStream or to what ends them."""
+    records: list[StreamRecord] = []
+    try:
+        for message in messages:
+            record = merging.take(_response(message))
+            if record is not None:
+                records.append(record)
+                if isinstance(record, CloseStream):
+                    break
+    except (BrokenStreamError, MisconfiguredError) as error:
+        return records, error
+    return records, None
 
 
 def opening_seconds(silences: int) -> float:

@@ -89,6 +89,11 @@ class EntryMaker:
             content="entries",
         )
 
+    @property
+    def has_values(self) -> bool:
+        """Tell whether values are part of the lines."""
+        return not self._options.strip_values
+
     def changes(self, record: DataChange) -> tuple[list[tuple[str, Change]], list[Refused]]:
         """Return a record's lines, each with its ordering key, and what cannot be one of them."""
         wanted = self._watched.entries(record)

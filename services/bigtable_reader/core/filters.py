@@ -26,6 +26,11 @@ class Watched:
         self._families: dict[str, bool] = {}
         self._everything = options.families == ("*",) and not options.excluded_families and not self._excluded
 
+    @property
+    def chooses_entries(self) -> bool:
+        """Tell whether it matters which entries a record has."""
+        return not self._everything
+
     def row(self, row_key: bytes) -> bool:
         """Tell whether a row is watched."""
         return not self._prefixes or row_key.startswith(self._prefixes)

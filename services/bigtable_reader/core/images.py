@@ -70,7 +70,7 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
             record.source_cluster,
             record.commit,
             record.tiebreaker,
-            len(record.entries),
+            record.entry_count,
             record.low_watermark,
         )
 

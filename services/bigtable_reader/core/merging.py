@@ -8,7 +8,7 @@ Messages are `google.bigtable.v2.ReadChangeStreamResponse` in the raw class, who
 """
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from services.bigtable_reader.core.records import (
     Aggregated,
@@ -29,6 +29,9 @@ from services.bigtable_reader.core.records import (
 )
 from shared.contracts.errors import MisconfiguredError
 
+Kept = Literal["all", "names", "number"]
+"""Of entries: all of them, all but their values, or how many there are."""
+
 MOST_BYTES: Final = 256 * 1024 * 1024
 """As much as one request may write; a change of more is none that Bigtable takes."""
 
@@ -47,13 +50,15 @@ class BrokenStreamError(ValueError):
 class Merging:
     """What has come of a change so far. One for each call, whose messages it takes in their order."""
 
-    def __init__(self, *, keep_values: bool = True, most_bytes: int = MOST_BYTES) -> None:
-        """Without ``keep_values`` every value is empty: rows that are read back need none."""
-        self._keep_values = keep_values
+    def __init__(self, *, keep: Kept = "all", most_bytes: int = MOST_BYTES) -> None:
+        """Take what is kept of entries; ``most_bytes`` of one change while it comes in pieces."""
+        self._keep_entries = keep != "number"
+        self._keep_values = keep == "all"
         self._most_bytes = most_bytes
         self._head: _Head | None = None
         """What the first message said of the change that is not yet done."""
         self._entries: list[Entry] = []
+        self._left_out = 0
         self._bytes = 0
         self._cell: Any = None
         """The SetCell whose value is not yet whole."""
@@ -89,10 +94,13 @@ class Merging:
             head = _head(change)
         elif change.type_ != _CONTINUATION:
             raise BrokenStreamError("a change begins before another is done")
-        entries = self._entries
+        entries, keep_entries = self._entries, self._keep_entries
         for chunk in change.chunks:
             if self._cell is not None or chunk.HasField("chunk_info"):
                 self._piece(chunk)
+                continue
+            if not keep_entries:
+                self._left_out += 1
                 continue
             mutation = chunk.mutation
             which = mutation.WhichOneof("mutation")
@@ -154,10 +162,11 @@ class Merging:
             raise BrokenStreamError("a change is done before all chunks of a value have come")
         if not last.token or not last.HasField("estimated_low_watermark"):
             raise BrokenStreamError("a change is done without a token or a low watermark")
-        entries, self._entries, self._head, self._bytes = tuple(self._entries), [], None, 0
+        entries, left_out = tuple(self._entries), self._left_out
+        self._entries, self._left_out, self._head, self._bytes = [], 0, None, 0
         row_key, kind, cluster, commit, tiebreaker = head
         low = _microseconds(last.estimated_low_watermark, "a low watermark")
-        return DataChange(row_key, kind, cluster, commit, tiebreaker, entries, last.token, low)
+        return DataChange(row_key, kind, cluster, commit, tiebreaker, entries, last.token, low, left_out)
 
 
 def key_range(row_range: Any) -> KeyRange:

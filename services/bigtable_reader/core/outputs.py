@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
+from services.bigtable_reader.core.merging import Kept
 from shared.contracts.change_batch import Header
 
 
@@ -20,6 +21,13 @@ class Outputs:
     def __post_init__(self) -> None:
         if self.images is None and self.entries is None:
             raise ValueError("nothing would be published")
+
+    @property
+    def kept(self) -> Kept:
+        """Return what these need of a record's entries."""
+        if self.entries is not None:
+            return "all" if self.entries.has_values else "names"
+        return "names" if self.watched.chooses_entries else "number"
 
     @property
     def headers(self) -> Sequence[Header]:

@@ -1,13 +1,16 @@
 """How far a partition has been read, and how far *confirmed*: the longest prefix of records that are all confirmed."""
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+
+import msgspec
 
 from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
 
 
-@dataclass(slots=True)
-class _Place:
+class Place(msgspec.Struct, gc=False, eq=False):
+    """A place in the line. What stands there is confirmed in so many parts as are still waited for."""
+
     token: str
     low_watermark: Microseconds
     waiting: int
@@ -27,8 +30,7 @@ class ConfirmedPrefix:
         """Of the last record that is part of the prefix; none yet: the position stands."""
         self._read_token: str | None = None
         self._low_watermark = low_watermark
-        self._line: deque[_Place] = deque()
-        self._first = 0
+        self._line: deque[Place] = deque()
 
     @property
     def position(self) -> Position:
@@ -50,17 +52,19 @@ class ConfirmedPrefix:
         """Return how many places in the line are not part of the prefix yet."""
         return len(self._line)
 
-    def add(self, token: str, low_watermark: Microseconds, confirmations: int = 0) -> int:
+    def add(self, token: str, low_watermark: Microseconds, confirmations: int = 0) -> Place:
         """Take the next place in the line, for what is confirmed in so many parts (a heartbeat in none); return it."""
         self._read_token = token
-        self._line.append(_Place(token, low_watermark, confirmations))
-        place = self._first + len(self._line) - 1
-        self._advance()
+        place = Place(token, low_watermark, confirmations)
+        self._line.append(place)
+        if not confirmations:
+            self._advance()
         return place
 
-    def confirm(self, place: int) -> None:
-        """Say that one more part of what stands at a place is confirmed."""
-        self._line[place - self._first].waiting -= 1
+    def confirm(self, places: Iterable[Place]) -> None:
+        """Say of each of these that one more part of what stands there is confirmed."""
+        for place in places:
+            place.waiting -= 1
         self._advance()
 
     def reach(self, low_watermark: Microseconds) -> None:
@@ -70,12 +74,13 @@ class ConfirmedPrefix:
         self._low_watermark = max(self._low_watermark, low_watermark)
 
     def _advance(self) -> None:
-        passed = None
-        while self._line and self._line[0].waiting <= 0:
-            passed = self._line.popleft()
-            self._first += 1
-            self._low_watermark = max(self._low_watermark, passed.low_watermark)
+        line, low, passed = self._line, self._low_watermark, None
+        while line and line[0].waiting <= 0:
+            passed = line.popleft()
+            if passed.low_watermark > low:
+                low = passed.low_watermark
         if passed is not None:
+            self._low_watermark = low
             self._passed_token = passed.token
 
     def _at(self, token: str | None) -> Position:

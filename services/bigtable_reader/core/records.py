@@ -114,6 +114,13 @@ class DataChange(msgspec.Struct, frozen=True, gc=False):
     """Goes on behind this record; for the whole range that is being read."""
     low_watermark: Microseconds
     """An estimate: what is older may still come, and is never refused."""
+    left_out: int = 0
+    """How many more entries there are, of which nothing is kept."""
+
+    @property
+    def entry_count(self) -> int:
+        """Return how many entries the change has."""
+        return len(self.entries) + self.left_out
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):

@@ -72,7 +72,8 @@ class Reading:
         held = held or self.held
         record = a_record(row_key, stamp)
         place = held.prefix.add(record.token, record.low_watermark, 1)
-        await self.read_back.ask(held, row_key, Trigger.of(record), stamp, place, self.stop)
+        self.read_back.ask(held, row_key, Trigger.of(record), stamp, place, self.stop)
+        await self.read_back.room()
 
     def published(self) -> list[tuple[str, str, str]]:
         """Return operation, key and sequence of what was published."""

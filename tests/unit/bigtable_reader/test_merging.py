@@ -72,7 +72,7 @@ def test_without_values_all_else_is_the_same(change: DataChange, cutting: tuple[
         for entry in change.entries
     )
 
-    assert merged(messages(change, *cutting), keep_values=False) == [msgspec.structs.replace(change, entries=bare)]
+    assert merged(messages(change, *cutting), keep="names") == [msgspec.structs.replace(change, entries=bare)]
 
 
 def test_a_change_of_100000_entries_in_as_many_messages_comes_together() -> None:
@@ -165,7 +165,7 @@ def test_a_change_that_memory_may_not_hold_stops_with_what_to_raise() -> None:
     assert merged(stream, most_bytes=100_000) == [change]
     with pytest.raises(MisconfiguredError, match=r"of row b'wide' has more than the 5000 bytes .*MOST_CHANGE_BYTES"):
         merged(stream, most_bytes=5_000)
-    assert len(merged(stream, most_bytes=20_000, keep_values=False)) == 1
+    assert len(merged(stream, most_bytes=20_000, keep="names")) == 1
 
 
 def test_what_was_held_is_given_back_with_the_record() -> None:

@@ -35,6 +35,7 @@ from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import a_record, outputs
 
+Answer = StreamRecord | list[StreamRecord] | Exception
 SPLIT = CloseStream(
     11,
     "split",
@@ -48,7 +49,7 @@ SPLIT = CloseStream(
 class ScriptedStream:
     """What each query of a partition is told, one after the other; then nothing more."""
 
-    def __init__(self, *answers: Sequence[StreamRecord | Exception]) -> None:
+    def __init__(self, *answers: Sequence[Answer]) -> None:
         self.answers = list(answers)
         self.queries: list[StreamQuery] = []
 
@@ -56,13 +57,13 @@ class ScriptedStream:
         """Return the one partition."""
         return [ALL_KEYS]
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
-        """Yield the next answer."""
+    async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        """Yield the next answer, each record alone but for those of a list."""
         self.queries.append(query)
-        for record in self.answers.pop(0) if self.answers else ():
-            if isinstance(record, Exception):
-                raise record
-            yield record
+        for answer in self.answers.pop(0) if self.answers else ():
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer if isinstance(answer, list) else [answer]
         await asyncio.sleep(1_000)
 
 
@@ -98,7 +99,7 @@ class Reading:
     """A partition that is read, as a change log: every record is published at once."""
 
     def __init__(
-        self, *answers: Sequence[StreamRecord | Exception], end: Microseconds | None = None, mirror: bool = False
+        self, *answers: Sequence[Answer], end: Microseconds | None = None, mirror: bool = False
     ) -> None:
         self.stream = ScriptedStream(*answers)
         self.publisher = PublisherByHand()
@@ -169,6 +170,23 @@ def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confi
         assert reading.held.prefix.low_watermark == EPOCH + 9
         await reading.confirm(2)
         assert reading.saved() == "t3"
+        task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_its_place_in_between() -> None:
+    async def scenario() -> None:
+        heartbeat = Heartbeat("h", Microseconds(EPOCH + 9))
+        reading = Reading([[a_record(b"a", 1), a_record(b"b", 2), heartbeat, a_record(b"c", 3), a_record(b"d", 4)]])
+        task = await reading.begin()
+        assert len(reading.publisher.waiting) == 2
+        await reading.confirm(1)
+        assert reading.saved() is None
+        await reading.confirm(0)
+        assert reading.saved() == "t4"
+        assert reading.held.prefix.low_watermark == EPOCH + 9
+        assert reading.held.prefix.outstanding == 0
         task.cancel()
 
     run_in_virtual_time(scenario())
