@@ -112,12 +112,15 @@ def test_what_came_before_a_broken_record_is_read_though_it_came_with_it() -> No
     beat = RECORD(heartbeat={"continuation_token": {"token": "t"}, "estimated_low_watermark": {"seconds": 7}})
     found: list[StreamRecord] = []
 
+    async def read_all(channels: Channels) -> None:
+        async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as portions:
+            async for records in portions:
+                assert records
+                found.extend(records)
+
     async def scenario(channels: Channels) -> None:
         with pytest.raises(TransientError, match="continuation of nothing"):
-            async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as portions:
-                async for records in portions:
-                    assert records
-                    found.extend(records)
+            await read_all(channels)
 
     run(Server(records=[beat, beat, RECORD(data_change={"type_": 3}), beat]), scenario)
     assert found == [Heartbeat("t", Microseconds(7_000_000))] * 2
