@@ -98,9 +98,7 @@ def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]
 class Reading:
     """A partition that is read, as a change log: every record is published at once."""
 
-    def __init__(
-        self, *answers: Sequence[Answer], end: Microseconds | None = None, mirror: bool = False
-    ) -> None:
+    def __init__(self, *answers: Sequence[Answer], end: Microseconds | None = None, mirror: bool = False) -> None:
         self.stream = ScriptedStream(*answers)
         self.publisher = PublisherByHand()
         self.table = PartitionTable(VirtualClock().now)
