@@ -5,6 +5,8 @@ A machine without the Cloud SDK or Java fails these tests with the message that 
 
 import logging
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,8 +29,10 @@ settings.load_profile("untimed")
 def _logs_as_they_were() -> Iterator[None]:
     """Undo what a test's call of a service's `main` does to the logs: the stream they go to ends with the test."""
     before, root, level = structlog.get_config(), logging.getLogger(), logging.getLogger().level
-    handlers = list(root.handlers)
+    handlers, hooks = list(root.handlers), (sys.excepthook, threading.excepthook, sys.unraisablehook)
     yield
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+    logging.captureWarnings(capture=False)
     structlog.configure(**before)
     structlog.contextvars.clear_contextvars()
     root.handlers[:] = [one for one in root.handlers if one in handlers or type(one) is not logging.StreamHandler]

@@ -59,7 +59,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.names import subscription_path, topic_path
 from shared.runtime.clock import SystemClock
-from shared.runtime.logs import configure_logs
+from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -238,6 +238,7 @@ class _Composed:
 @functools.cache
 def _composed(_process: int, options: SinkOptions) -> _Composed:
     configure_logs("cdc_consumer", options.log_level)
+    log_whatever_happens()
     stop, clock = Stop(), SystemClock()
     pubsub = open_channel(options.pubsub_emulator_host)
     storage = open_storage_channel(options.bigquery_storage_emulator_host)

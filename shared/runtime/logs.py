@@ -1,20 +1,32 @@
 """Logs: one JSON object a line, in Cloud Logging's fields, an event's name and values beside it, never a row's values.
 
-Source of the field names: Cloud Logging, "Structured logging" (severity, message, time).
+Whatever a process says comes out like that: our events, warnings and errors of libraries, Python's own warnings, and
+the exceptions that nobody has caught, in any thread. Libraries are heard from WARNING on whatever our level is: what
+they say below that may hold requests, and so rows.
+
+Sources: Cloud Logging, "Structured logging" (severity, message, time, logging.googleapis.com/sourceLocation); Error
+Reporting, "Format errors in logs" (the traceback as text, in the field ``exception``).
 """
 
+import json
 import logging
+import os
 import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
 from typing import Final, TextIO
 
 import msgspec
 import structlog
-from structlog.tracebacks import ExceptionDictTransformer
+from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 from structlog.typing import EventDict, WrappedLogger
 
-# Without local variables: they hold rows.
-_tracebacks: Final = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 _SEVERITY: Final = {"warn": "WARNING", "exception": "ERROR"}
+_SOURCE: Final = "logging.googleapis.com/sourceLocation"
+_ROOT: Final = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
 
 def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = None) -> None:
@@ -23,8 +35,10 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        CallsiteParameterAdder({CallsiteParameter.PATHNAME, CallsiteParameter.LINENO, CallsiteParameter.FUNC_NAME}),
+        _with_service(service),
         _cloud_logging_fields,
-        _tracebacks,
+        structlog.processors.format_exc_info,  # a traceback as Python prints it: no local variables, for they hold rows
     ]
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_render)],
@@ -32,7 +46,6 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
         logger_factory=structlog.WriteLoggerFactory(target),
         cache_logger_on_first_use=False,
     )
-    structlog.contextvars.bind_contextvars(service=service)
     handler = logging.StreamHandler(target)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -49,11 +62,66 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
     logging.getLogger("google").propagate = True  # google.api_core turns it off, and its warnings would be bare text
 
 
+def log_whatever_happens() -> None:
+    """Log what Python would print by itself: warnings, and exceptions that nobody has caught, in any thread.
+
+    For processes of our own; what gRPC's core prints, which is bare text, is switched off.
+    """
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_a_thread
+    sys.unraisablehook = _unraisable
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when its first channel is made, also by processes of ours
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    structlog.get_logger().critical("process_failed", exc_info=(kind, error, trace), **_raised_at(trace))
+
+
+def _uncaught_in_a_thread(about: threading.ExceptHookArgs) -> None:
+    if about.exc_type is SystemExit:
+        return
+    name = about.thread.name if about.thread is not None else ""
+    exc_info = (about.exc_type, about.exc_value, about.exc_traceback)
+    structlog.get_logger().error("thread_failed", thread=name, exc_info=exc_info, **_raised_at(about.exc_traceback))
+
+
+def _unraisable(about: "sys.UnraisableHookArgs") -> None:
+    exc_info = (about.exc_type, about.exc_value, about.exc_traceback)
+    where = getattr(about.object, "__qualname__", type(about.object).__name__)  # its text may hold anything
+    structlog.get_logger().error("exception_ignored", where=where, exc_info=exc_info, **_raised_at(about.exc_traceback))
+
+
+def _raised_at(trace: TracebackType | None) -> dict[str, object]:
+    frames = traceback.extract_tb(trace)
+    return {} if not frames else _location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
+
+
+def _location(path: str, line: int, function: str) -> dict[str, object]:
+    return {_SOURCE: {"file": path.removeprefix(_ROOT), "line": str(line), "function": function}}
+
+
 def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     event["severity"] = _SEVERITY.get(method, method.upper())
     event["message"] = event.pop("event", "")
+    called_at = _location(event.pop("pathname", ""), event.pop("lineno", 0), event.pop("func_name", ""))
+    event.setdefault(_SOURCE, called_at[_SOURCE])
     return event
 
 
-def _render(event: EventDict, **_ignored: object) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()
+def _with_service(service: str) -> structlog.typing.Processor:
+    def add(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event.setdefault("service", service)
+        return event
+
+    return add
+
+
+def _render(event: Mapping[str, object], **_ignored: object) -> str:
+    try:
+        return msgspec.json.encode(event, enc_hook=str).decode()
+    except (TypeError, ValueError):  # a lone surrogate, say: what is to be logged is no reason to fail
+        return json.dumps({str(name): value if isinstance(value, int) else str(value) for name, value in event.items()})

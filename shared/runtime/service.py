@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from shared.contracts.errors import MisconfiguredError
-from shared.runtime.logs import configure_logs
+from shared.runtime.logs import configure_logs, log_whatever_happens
 
 MISCONFIGURED: Final = 2
 """The exit code where nothing will work until someone acts."""
@@ -22,6 +22,7 @@ def run_as(service: str, run: Callable[[], int]) -> int:
     MISCONFIGURED where MisconfiguredError is raised: the log says what to do.
     """
     configure_logs(service=service)
+    log_whatever_happens()
     try:
         return run()
     except MisconfiguredError as error:

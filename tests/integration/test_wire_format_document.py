@@ -22,10 +22,10 @@ from shared.pubsub.stubs import PublishRequest, Subscription, publish_stub
 from shared.pubsub.topology import Topology
 from tests.integration.pubsub_topics import a_topology, pull
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PATIENCE: Final = timedelta(seconds=60)
+PATIENCE: Final = timedelta(seconds=150)
 PLACEHOLDER: Final = "projects/my-project/subscriptions/my-subscription"
 DDL: Final = (
     "CREATE TABLE Orders (Id INT64 NOT NULL, Item STRING(MAX)) PRIMARY KEY (Id)",

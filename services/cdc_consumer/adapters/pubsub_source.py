@@ -51,7 +51,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path
 from shared.pubsub.stubs import PullResponse
-from shared.runtime.logs import configure_logs
+from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -339,6 +339,7 @@ class _Clients:
 @functools.cache
 def _channel(_process: int, emulator_host: str | None, log_level: str) -> Any:
     configure_logs("cdc_consumer", log_level)  # Spark's processes start with none
+    log_whatever_happens()
     return open_channel(emulator_host)
 
 

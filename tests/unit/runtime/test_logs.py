@@ -3,10 +3,15 @@
 import io
 import json
 import logging
+import sys
+import threading
+import uuid
 from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared.runtime.logs import configure_logs
 
@@ -28,6 +33,9 @@ def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> N
     (line,) = lines.getvalue().splitlines()
     event = json.loads(line)
     assert event.pop("time").endswith("Z")
+    where = event.pop("logging.googleapis.com/sourceLocation")
+    assert where["file"] == "tests/unit/runtime/test_logs.py"
+    assert (int(where["line"]) > 0, where["function"]) == (True, _this())
     assert event == {
         "message": "record_set_aside",
         "severity": "WARNING",
@@ -61,16 +69,54 @@ def test_an_exception_is_told_on_its_line(lines: io.StringIO) -> None:
     (line,) = lines.getvalue().splitlines()
     event = json.loads(line)
     assert event["severity"] == "ERROR"
-    assert event["exception"][0]["exc_type"] == "ValueError"
+    told = event["exception"].splitlines()
+    assert (told[0], told[-1]) == ("Traceback (most recent call last):", "ValueError: boom")
 
 
 def test_a_traceback_quotes_no_local_values(lines: io.StringIO) -> None:
+    row = uuid.uuid4().hex
+
     def handle(row: str) -> None:
         raise ValueError("a value does not fit")
 
     try:
-        handle("secret-of-a-row")
+        handle(row)
     except ValueError:
         structlog.get_logger().exception("reader_failed")
 
-    assert "secret-of-a-row" not in lines.getvalue()
+    assert "a value does not fit" in lines.getvalue()
+    assert row not in lines.getvalue()
+
+
+def test_the_service_is_named_on_every_line_of_any_thread(lines: io.StringIO) -> None:
+    def work() -> None:
+        structlog.get_logger().info("taken")
+        logging.getLogger("library").warning("slow")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert [json.loads(line)["service"] for line in lines.getvalue().splitlines()] == ["spanner_reader"] * 2
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.text() | st.floats() | st.binary() | st.just("\ud800")))
+def test_whatever_is_logged_is_one_line_of_json(values: dict[str, object]) -> None:
+    stream = io.StringIO()
+    configure_logs("spanner_reader", "INFO", stream)
+    structlog.get_logger().info("tried", **values)
+
+    (line,) = stream.getvalue().split("\n")[:-1]
+    assert json.loads(line, parse_constant=pytest.fail)["message"] == "tried"
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO", "WARNING", "ERROR"])
+def test_a_library_is_heard_from_warning_on_whatever_our_level_is(lines: io.StringIO, level: str) -> None:
+    configure_logs("spanner_reader", level, lines)
+    logging.getLogger("library").info("a request with a row in it")
+
+    assert lines.getvalue() == ""
+
+
+def _this() -> str:
+    return sys._getframe(1).f_code.co_name
