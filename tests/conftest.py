@@ -5,6 +5,7 @@ A machine without the Cloud SDK or Java fails these tests with the message that 
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,11 +27,14 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    """Undo what a test's call of a service's `main` does to the logs: the stream they go to ends with the test."""
+def _process_as_it_was() -> Iterator[None]:
+    """Undo what a test's call of a service's `main` does to this process: to its logs, its hooks, its signals."""
     before, root, level = structlog.get_config(), logging.getLogger(), logging.getLogger().level
+    signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     handlers, hooks = list(root.handlers), (sys.excepthook, threading.excepthook, sys.unraisablehook)
     yield
+    for number, handler in signals.items():
+        signal.signal(number, handler)
     sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
     logging.captureWarnings(capture=False)
     structlog.configure(**before)

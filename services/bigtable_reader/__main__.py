@@ -75,9 +75,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def service() -> int:
     """Run the service as the environment says; return the exit code."""
-    settings = read_settings(Settings, os.environ)
-    started("bigtable_reader", settings.log_level, settings_shown(settings))
-    serve(settings)
+    with stop_on_signals() as stop:
+        settings = read_settings(Settings, os.environ)
+        started("bigtable_reader", settings.log_level, settings_shown(settings))
+        serve(settings, stop)
     stopped()
     return 0
 
@@ -99,14 +100,13 @@ def command(arguments: Sequence[str]) -> int:
         ) from error
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
-    health = Health()
+    health = Health(settings.liveness)
     registry = CollectorRegistry()
     metrics = ReaderMetrics(registry, MicrosecondClock())
     with (
-        stop_on_signals() as stop,
-        serving_health(health, registry, settings.host, settings.port, metrics.document),
+        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
     ):
         subscriptions = TopicSubscriptions(
@@ -127,7 +127,7 @@ async def read(
     table = watched_table(settings)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
-        prepared = retried(stop, lambda: prepare(settings, file, channels, owner, stop))
+        prepared = retried(stop, health.attempting(lambda: prepare(settings, file, channels, owner, stop)))
         outputs, store = await until_stopped(stop, prepared)
         options = file.options(settings.bigtable_table).bigtable
         async with open_async_channel(settings.pubsub_emulator_host) as channel:

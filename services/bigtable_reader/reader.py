@@ -171,11 +171,11 @@ class Reader:
     async def _supervise(self) -> None:
         for header in self._outputs.headers:
             await self._announce(header)
-        await retried(self._stop, self._table.look)
+        await retried(self._stop, self._health.attempting(self._table.look))
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()
-            survey = await retried(self._stop, self._store.survey)
+            survey = await retried(self._stop, self._health.attempting(self._store.survey))
             if not survey.pieces:
                 raise MisconfiguredError(
                     "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
@@ -196,7 +196,7 @@ class Reader:
         self._fail_if_failed()
 
     async def _tend(self) -> None:
-        tended = await retried(self._stop, self._store.tend)
+        tended = await retried(self._stop, self._health.attempting(self._store.tend))
         if tended.split or tended.merged or tended.reconciled:
             self._metrics.reshaped(tended.split, tended.merged, tended.reconciled)
             self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)
@@ -222,7 +222,7 @@ class Reader:
         if not due:
             return
         asked_at = asyncio.get_running_loop().time()
-        for partition in await retried(self._stop, lambda: self._store.claim(due)):
+        for partition in await retried(self._stop, self._health.attempting(lambda: self._store.claim(due))):
             held = self._held[partition.piece.id] = Held(partition)
             self._extend(held, asked_at)
             held.task = asyncio.create_task(

@@ -60,7 +60,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
-from shared.runtime.service import MISCONFIGURED, misconfigured, started, stopped
+from shared.runtime.service import run_as, started, stopped
 from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals
 from shared.runtime.tables_file import load_tables_file
@@ -75,8 +75,12 @@ _LOOK: Final = timedelta(milliseconds=200)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the service or its set-up; return the exit code."""
-    configure_logs(service="cdc_consumer")
+    """Run the service, or a command beside it; return the exit code."""
+    return run_as("cdc_consumer", lambda: command(arguments))
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run what the command line names; return its exit code."""
     log = structlog.get_logger()
     with stop_on_signals() as stop:
         try:
@@ -92,9 +96,6 @@ def main(arguments: Sequence[str]) -> int:
                     return doctor(rest, os.environ, sys.stdout)
                 case _:
                     raise MisconfiguredError("usage: python -m services.cdc_consumer [setup | doctor | status]")
-        except MisconfiguredError as error:
-            misconfigured(error)
-            return MISCONFIGURED
         except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
@@ -150,7 +151,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         return told.document(ready=health.ready, alive=health.alive)
 
     with (
-        serving_health(health, registry, settings.host, settings.port, ask),
+        serving_health(health, registry, stop, settings.host, settings.port, ask),
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
     ):
         check_java(os.environ)

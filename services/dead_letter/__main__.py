@@ -52,20 +52,20 @@ def command(arguments: Sequence[str]) -> int:
 
 def service() -> int:
     """Run the service as the environment says; return the exit code."""
-    settings = read_settings(Settings, os.environ)
-    started(_NAME, settings.log_level, settings_shown(settings))
-    serve(settings)
+    with stop_on_signals() as stop:
+        settings = read_settings(Settings, os.environ)
+        started(_NAME, settings.log_level, settings_shown(settings))
+        serve(settings, stop)
     stopped()
     return 0
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, stop: Stop) -> None:
     """Collect, with health, metrics and the HTTP API served beside it, until asked to stop."""
-    health, registry, clock = Health(), CollectorRegistry(), SystemClock()
+    health, registry, clock = Health(settings.liveness), CollectorRegistry(), SystemClock()
     metrics = CollectorMetrics(registry, clock)
     with (
-        stop_on_signals() as stop,
-        serving_health(health, registry, settings.host, settings.port, metrics.document),
+        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
         collector_lock(settings.database).held(),
         opened(settings, health, stop) as database,

@@ -100,6 +100,12 @@ class Settings(CommandSettings):
     iap_keys_file: Path | None = setting(
         "that proxy's public keys, as it publishes them; else they are fetched", default=None, check=file_there
     )
+    liveness: timedelta = setting(
+        "how long the loop may take to come round, until /healthz says that it hangs; one that waits for a service "
+        "comes round at each retry",
+        default=timedelta(minutes=2),
+        least=timedelta(seconds=15),
+    )
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8082, least=0, most=65_535)
 

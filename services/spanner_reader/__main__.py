@@ -64,9 +64,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def service() -> int:
     """Run the service as the environment says; return the exit code."""
-    settings = read_settings(Settings, os.environ)
-    started("spanner_reader", settings.log_level, settings_shown(settings))
-    serve(settings)
+    with stop_on_signals() as stop:
+        settings = read_settings(Settings, os.environ)
+        started("spanner_reader", settings.log_level, settings_shown(settings))
+        serve(settings, stop)
     stopped()
     return 0
 
@@ -90,14 +91,13 @@ def command(arguments: Sequence[str]) -> int:
         ) from error
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
-    health = Health()
+    health = Health(settings.liveness)
     registry = CollectorRegistry()
     metrics = ReaderMetrics(registry)
     with (
-        stop_on_signals() as stop,
-        serving_health(health, registry, settings.host, settings.port, metrics.document),
+        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
     ):
         subscriptions = TopicSubscriptions(
@@ -127,7 +127,7 @@ async def read(
             await learn_dialects(database, partitions)
             return await prepare(settings, file, stream, catalog, store, shapes)
 
-        changes = await until_stopped(stop, retried(stop, prepared))
+        changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
             reader = Reader(

@@ -149,13 +149,13 @@ class Reader:
             await self._wind_down()
 
     async def _supervise(self) -> None:
-        await retried(self._stop, self._schema.look)
+        await retried(self._stop, self._health.attempting(self._schema.look))
         self._looked.set()
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()
             await self._attend()
-            survey = await retried(self._stop, self._store.survey)
+            survey = await retried(self._stop, self._health.attempting(self._store.survey))
             self._partitions.now = survey.now
             self._show(survey)
             if not survey.unfinished:
@@ -201,7 +201,8 @@ class Reader:
             return
         tokens = [partition.token for partition in due]
         asked_at = asyncio.get_running_loop().time()
-        for partition in await retried(self._stop, lambda: self._store.claim(tokens, self._options.end)):
+        claim = self._health.attempting(lambda: self._store.claim(tokens, self._options.end))
+        for partition in await retried(self._stop, claim):
             held = self._held[partition.token] = Held(partition)
             self._extend(held, asked_at)
             held.task = asyncio.create_task(
@@ -281,7 +282,7 @@ class Reader:
         """Tell the other readers, before it is forgotten, that this one takes its share."""
         now = asyncio.get_running_loop().time()
         if now >= self._attend_at:
-            await retried(self._stop, self._store.attend)
+            await retried(self._stop, self._health.attempting(self._store.attend))
             self._attend_at = now + self._options.tick.total_seconds()
 
     def _extend(self, held: Held, asked_at: float) -> None:

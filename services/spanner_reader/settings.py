@@ -76,6 +76,12 @@ class Settings:
     tables_file: Path | None = setting(
         "which tables are read, and their ordering keys (TOML); all", default=None, check=file_there
     )
+    liveness: timedelta = setting(
+        "how long the loop may take to come round, until /healthz says that it hangs; one that waits for a service "
+        "comes round at each retry",
+        default=timedelta(minutes=2),
+        least=timedelta(seconds=15),
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)

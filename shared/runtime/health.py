@@ -5,52 +5,105 @@ And `/status`, of a service that has more to say of itself: one JSON object.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+
+T = TypeVar("T")
+
+PATIENCE: Final = timedelta(minutes=2)
+_LOOK: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
+_CLIENTS_PATIENCE: Final = 10.0  # seconds
 
 
 class Health:
-    """What a service says of itself: it is ready, and when its loop last made progress."""
+    """What a service says of itself: it is ready, and when its loop last made progress.
 
-    def __init__(self, patience: timedelta = timedelta(minutes=2)) -> None:
+    Alive is what a restart would not mend: a loop that comes round, or that asks again and again for a service that is
+    away. Ready is what works: not before it has begun, not while what it stands on is away, not after a stop.
+    """
+
+    def __init__(self, patience: timedelta = PATIENCE, now: Callable[[], float] = time.monotonic) -> None:
+        """Take how long the loop may take to come round; ``now`` counts seconds."""
         self._patience = patience.total_seconds()
-        self._progress = time.monotonic()
-        self.ready = False
+        self._now = now
+        self._progress = now()
+        self._ready = False
+        self._stopping = False
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether it works, and has not been asked to stop."""
+        return self._ready and not self._stopping
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        self._ready = ready
+
+    def stopping(self) -> None:
+        """Say that it has been asked to stop: from now on it is not ready."""
+        self._stopping = True
 
     def progressed(self) -> None:
         """Say that the loop has just come round, whether or not there was anything to do."""
-        self._progress = time.monotonic()
+        self._progress = self._now()
 
     @property
     def alive(self) -> bool:
         """Tell whether the loop came round within the service's patience."""
-        return time.monotonic() - self._progress <= self._patience
+        return self._now() - self._progress <= self._patience
+
+    def attempting(self, call: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+        """Return a call of the loop, to be made until it succeeds: each attempt is progress, and ready it is not then.
+
+        Who made the call says that it is ready again.
+        """
+
+        async def attempt() -> T:
+            self.progressed()
+            try:
+                return await call()
+            except TransientError:
+                self.ready = False
+                raise
+
+        return attempt
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, _request: Any, _client_address: Any) -> None:
+        """Say nothing: a client that has gone before its answer is no event, and Python would print a traceback."""
 
 
 @contextmanager
 def serving_health(
     health: Health,
     registry: CollectorRegistry,
+    stop: Stop,
     host: str,
     port: int,
     status: Callable[[], Mapping[str, object]] | None = None,
 ) -> Iterator[int]:
     """Serve health and metrics while the block runs; yield the port (a free one if asked for 0).
 
+    It is answered to the end of the block, and from a stop on with *not ready*.
     ``status`` is asked at each GET of `/status`, on a thread of its own; what it raises is that answer's fault alone.
     MisconfiguredError where the address is taken, or not ours.
     """
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _CLIENTS_PATIENCE
+
         def do_GET(self) -> None:
             match self.path.partition("?")[0]:
                 case "/healthz":
@@ -82,17 +135,18 @@ def serving_health(
             """Say nothing: a probe every few seconds is no event."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = _Server((host, port), Handler)
     except OSError as error:
         raise MisconfiguredError(
             f"cannot listen on HOST={host}, PORT={port} for health and metrics ({error}): choose others, or PORT=0"
         ) from error
-    thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(_LOOK,), name="health", daemon=True)
     thread.start()
     taken = int(server.server_address[1])
     structlog.get_logger().info("health_served", port=taken)
     try:
-        yield taken
+        with stop.calling(health.stopping):
+            yield taken
     finally:
         server.shutdown()
         server.server_close()

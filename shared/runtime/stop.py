@@ -68,7 +68,11 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Hand out a Stop that SIGTERM and SIGINT request; the handlers that were there are put back at the end."""
+    """Hand out a Stop that SIGTERM and SIGINT request; the handlers that were there are put back at the end.
+
+    After a stop they are not: the process is on its way out, and a second signal is to change neither that nor its
+    exit code.
+    """
     stop = Stop()
 
     def request(_signal: int, _frame: FrameType | None) -> None:
@@ -80,7 +84,7 @@ def stop_on_signals() -> Iterator[Stop]:
         yield stop
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if stop.requested else handler)
 
 
 async def until_stopped(stop: Stop, call: Coroutine[Any, Any, T]) -> T:

@@ -16,6 +16,7 @@ from services.cdc_consumer.status_command import exit_code, lines, status
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.runtime.health import Health, serving_health
+from shared.runtime.stop import Stop
 from tests.unit.cdc_consumer.world import NOW, SetClock
 
 MICROS = NOW // 1000
@@ -236,7 +237,7 @@ def test_it_asks_the_running_service(world: World) -> None:
     def ask() -> Mapping[str, object]:
         return world.status.document(ready=True, alive=True)
 
-    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, ask) as port:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, ask) as port:
         out = io.StringIO()
         assert status(["--json", "--address", f"127.0.0.1:{port}"], {}, out) == 1
         assert json.loads(out.getvalue()) == world.document()
@@ -246,14 +247,14 @@ def test_it_asks_the_running_service(world: World) -> None:
 
 
 def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
-    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0) as port:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):
             status(["--address", address], {}, io.StringIO())
     with pytest.raises(MisconfiguredError, match="--address HOST:PORT"):
         status(["--address", address], {}, io.StringIO())
     with (
-        serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,
+        serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,
         pytest.raises(MisconfiguredError, match="no cdc_consumer"),
     ):
         status(["--address", f"127.0.0.1:{port}"], {}, io.StringIO())

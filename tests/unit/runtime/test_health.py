@@ -1,5 +1,9 @@
 """The health port says alive, ready, and what was counted; over a real socket."""
 
+import asyncio
+import socket
+import struct
+import threading
 import urllib.error
 import urllib.request
 from datetime import timedelta
@@ -7,8 +11,9 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health, serving_health
+from shared.runtime.stop import Stop
 
 
 def fetched(port: int, path: str) -> tuple[int, str]:
@@ -22,7 +27,7 @@ def fetched(port: int, path: str) -> tuple[int, str]:
 
 def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() -> None:
     health = Health(patience=timedelta(hours=1))
-    with serving_health(health, CollectorRegistry(), "127.0.0.1", 0) as port:
+    with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         assert fetched(port, "/readyz")[0] == 503
         health.ready = True
         assert fetched(port, "/readyz")[0] == 200
@@ -31,25 +36,83 @@ def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() 
 
 
 def test_a_loop_that_does_not_come_round_is_not_alive() -> None:
-    health = Health(patience=timedelta(seconds=-1))
-    with serving_health(health, CollectorRegistry(), "127.0.0.1", 0) as port:
+    seconds = [1000.0]
+    health = Health(patience=timedelta(seconds=60), now=lambda: seconds[0])
+    with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
+        seconds[0] += 60
+        assert fetched(port, "/healthz") == (200, "alive\n")
+        seconds[0] += 1
         assert fetched(port, "/healthz") == (503, "no progress\n")
+        health.progressed()
+        assert fetched(port, "/healthz") == (200, "alive\n")
+
+
+def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end() -> None:
+    health, stop = Health(), Stop()
+    with serving_health(health, CollectorRegistry(), stop, "127.0.0.1", 0) as port:
+        health.ready = True
+        assert fetched(port, "/readyz") == (200, "ready\n")
+        stop.request()
+        health.ready = True
+        assert fetched(port, "/readyz") == (503, "not ready\n")
+        assert fetched(port, "/healthz") == (200, "alive\n")
+
+
+def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready() -> None:
+    seconds = [0.0]
+    health = Health(patience=timedelta(seconds=60), now=lambda: seconds[0])
+    health.ready = True
+    answers = iter([TransientError("away"), TransientError("away"), None])
+
+    async def call() -> str:
+        seconds[0] += 50  # a patience's worth of it for each attempt
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+        return "back"
+
+    async def asked() -> None:
+        for _ in range(2):
+            with pytest.raises(TransientError):
+                await health.attempting(call)()
+            assert (health.alive, health.ready) == (True, False)
+        assert await health.attempting(call)() == "back"
+        assert (health.alive, health.ready) == (True, False), "ready says who made the call"
+
+    asyncio.run(asked())
+
+
+def test_a_client_that_goes_before_its_answer_is_no_event(capfd: pytest.CaptureFixture[str]) -> None:
+    asked = threading.Event()
+
+    def status() -> dict[str, object]:
+        asked.set()
+        return {"much": "x" * 10_000_000}
+
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, status) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            client.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            assert asked.wait(5)
+        assert fetched(port, "/healthz")[0] == 200
+
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_address_that_is_taken_is_named_with_the_way_out() -> None:
     with (
-        serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0) as taken,
+        serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as taken,
         pytest.raises(MisconfiguredError, match=f"PORT={taken}"),
-        serving_health(Health(), CollectorRegistry(), "127.0.0.1", taken),
+        serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", taken),
     ):
         pass
 
 
 def test_a_service_may_say_more_of_itself() -> None:
-    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, lambda: {"state": "running"}) as port:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, lambda: {"state": "running"}) as port:
         assert fetched(port, "/status") == (200, '{"state":"running"}')
         assert "/status" in fetched(port, "/elsewhere")[1]
-    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0) as port:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         status, text = fetched(port, "/status")
         assert (status, "/status" in text) == (404, False)
 
@@ -58,7 +121,7 @@ def test_a_status_that_cannot_be_told_is_that_answers_fault_alone() -> None:
     def broken() -> dict[str, object]:
         raise LookupError("broken")
 
-    with serving_health(Health(), CollectorRegistry(), "127.0.0.1", 0, broken) as port:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, broken) as port:
         assert fetched(port, "/status")[0] == 500
         assert fetched(port, "/healthz")[0] == 200
 
@@ -66,7 +129,7 @@ def test_a_status_that_cannot_be_told_is_that_answers_fault_alone() -> None:
 def test_metrics_are_prometheus_text() -> None:
     registry = CollectorRegistry()
     Counter("millrace_changes", "changes", registry=registry).inc(3)
-    with serving_health(Health(), registry, "127.0.0.1", 0) as port:
+    with serving_health(Health(), registry, Stop(), "127.0.0.1", 0) as port:
         status, text = fetched(port, "/metrics")
 
     assert status == 200

@@ -47,10 +47,17 @@ def test_a_callback_hears_it_once_and_is_forgotten_after_its_block() -> None:
     assert heard == ["here", "late"]
 
 
-def test_a_signal_is_a_request_and_the_handlers_are_put_back() -> None:
+def test_a_signal_is_a_request_and_so_is_another_even_when_all_is_over() -> None:
+    with stop_on_signals() as stop:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            assert stop.wait(timedelta(seconds=5))
+    os.kill(os.getpid(), signal.SIGTERM)  # would end this process
+
+
+def test_without_a_request_the_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_on_signals() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.wait(timedelta(seconds=5))
-
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert not stop.requested
     assert signal.getsignal(signal.SIGTERM) is before
