@@ -124,6 +124,15 @@ class LetterStore(Protocol):
     def release(self, replay: ReplayId) -> None:
         """Let go of everything that a replay holds."""
 
+    def living(self, replay: ReplayId) -> AbstractContextManager[None]:
+        """Let everyone see that a replay lives while the block runs, however it ends."""
+
+    def release_dead(self) -> Sequence[ReplayId]:
+        """Let go of what replays hold that have died; return which these are.
+
+        Only of those that have died for certain: where that cannot be told, their claims end with their lease.
+        """
+
     def add_edit(
         self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
     ) -> StoredLetter:

@@ -198,6 +198,14 @@ class LetterClaimsContract:
         assert store.claim([ONE, TWO, THREE], THEIRS, later(1), LEASE) == [ONE, TWO, THREE]
         assert store.sent([ONE], OURS, "ann", later(2)) == []
 
+    def test_what_a_living_replay_holds_is_not_taken_for_a_dead_ones(self, store: LetterStore) -> None:
+        with store.living(OURS):
+            store.claim([ONE], OURS, NOW, LEASE)
+            store.claim([TWO], THEIRS, NOW, LEASE)  # of which nobody can tell
+            assert store.release_dead() == []
+        assert [the(one, store).claimed_by for one in (ONE, TWO)] == [OURS, THEIRS]
+        assert store.release_dead() == []  # it has ended as it should, and could have let go
+
     def test_letting_go_of_one_that_failed_again_ends_its_counting(self, store: LetterStore) -> None:
         store.claim([ONE], OURS, NOW, LEASE)
         fail_again(store, 1, "m9", seconds=3)

@@ -61,6 +61,21 @@ HOLDING = """
 """
 
 
+REPLAYING = """
+    import sys
+    from pathlib import Path
+    from services.dead_letter.core.letters import ReplayId
+    from tests.contract.letter_stores import LEASE, NOW, sqlite_store, identity
+    from tests.contract.test_letter_store_processes import LETTERS
+
+    path, name = sys.argv[1:]
+    with sqlite_store(Path(path)) as store, store.living(ReplayId(name)):
+        store.claim([identity(LETTERS[0])], ReplayId(name), NOW, LEASE)
+        print("claimed", flush=True)
+        sys.stdin.readline()
+"""
+
+
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     """Start a program of Python in a process of its own."""
     root = Path(__file__).parents[2]
@@ -116,6 +131,25 @@ def test_two_processes_that_claim_the_same_letters_never_both_get_one(tmp_path: 
             assert store.claim([identity(letter) for letter in LETTERS], ReplayId(name), later(1), LEASE) == [
                 identity(letter) for letter in LETTERS if identity(letter) in set(some)
             ]
+
+
+def test_what_a_killed_replay_held_is_let_go_and_what_a_living_one_holds_is_not(tmp_path: Path) -> None:
+    path, letter = tmp_path / "letters.sqlite3", identity(LETTERS[0])
+    with sqlite_store(path) as store:
+        store.keep([an_arrival(LETTERS[0])], NOW)
+        process = start(REPLAYING, str(path), "first")
+        try:
+            assert line_of(process) == "claimed"
+            assert store.release_dead() == []
+            assert store.claim([letter], ReplayId("second"), NOW, LEASE) == []
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        finally:
+            end([process])
+        assert store.release_dead() == [ReplayId("first")]
+        assert store.claim([letter], ReplayId("second"), NOW, LEASE) == [letter]
+        assert store.release_dead() == []
+    assert [one.name for one in tmp_path.iterdir() if "replay" in one.name] == []
 
 
 def test_a_process_killed_as_it_keeps_leaves_all_or_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy as shallow
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -73,6 +74,8 @@ class FakeLetterStore:
         self._letters: dict[LetterId, _Held] = {}
         self._numbers = count(1)
         self._lock = RLock()
+        self.dead: set[ReplayId] = set()
+        """Replays whose process has ended, as a test says."""
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember letters."""
@@ -278,6 +281,20 @@ class FakeLetterStore:
             for held in self._letters.values():
                 if replay in (held.stored.claimed_by, held.lost_by):
                     held.let_go()
+
+    def living(self, replay: ReplayId) -> AbstractContextManager[None]:
+        """Let everyone see that a replay lives: it dies when a test says so."""
+        del replay
+        return nullcontext()
+
+    def release_dead(self) -> Sequence[ReplayId]:
+        """Let go of what dead replays hold."""
+        with self._lock:
+            claiming = {one.stored.claimed_by for one in self._letters.values()}
+        dead = sorted(self.dead & claiming)
+        for one in dead:
+            self.release(one)
+        return dead
 
     def add_edit(
         self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds

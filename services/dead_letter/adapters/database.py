@@ -55,6 +55,12 @@ class Database:
         """Return ``sqlite`` or ``postgresql``."""
         return self._engine.dialect.name
 
+    @property
+    def file(self) -> Path | None:
+        """Return the file that it is in; None where a server holds it."""
+        name = self._engine.url.database
+        return Path(name) if self.dialect == "sqlite" and name else None
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Give a transaction that only reads."""

@@ -1,10 +1,12 @@
 """The letter store in a database: each method one transaction. The statements are in the modules beside it."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 from services.dead_letter.adapters import store_arrivals, store_changes, store_queries
 from services.dead_letter.adapters.database import Database
+from services.dead_letter.adapters.replay_locks import ReplayLocks
 from services.dead_letter.core.letters import (
     Action,
     Arrival,
@@ -27,6 +29,7 @@ class SqlLetterStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._locks = ReplayLocks(database.file)
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember letters; return when they are durable."""
@@ -104,6 +107,20 @@ class SqlLetterStore:
         """Let go of everything that a replay holds."""
         with self._database.writing() as connection:
             store_changes.release(connection, replay)
+
+    def living(self, replay: ReplayId) -> AbstractContextManager[None]:
+        """Let everyone see that a replay lives while a block runs."""
+        return self._locks.held(replay)
+
+    def release_dead(self) -> Sequence[ReplayId]:
+        """Let go of what dead replays hold."""
+        with self._database.reading() as connection:
+            claiming = store_changes.claiming(connection)
+        dead = self._locks.dead(claiming)
+        for one in dead:
+            self.release(one)
+            self._locks.bury(one)
+        return dead
 
     def add_edit(
         self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds

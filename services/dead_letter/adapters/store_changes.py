@@ -102,6 +102,12 @@ def release(connection: Connection, replay: ReplayId) -> None:
     connection.execute(update(letters).where(_c.lost_by == replay).values(lost_by=None))
 
 
+def claiming(connection: Connection) -> Sequence[ReplayId]:
+    """Return the replays that hold letters, or have held them when they were killed."""
+    holders = select(_c.claimed_by).where(_c.claimed_by.is_not(None)).distinct()
+    return [ReplayId(one) for one in connection.execute(holders).scalars()]
+
+
 def add_edit(
     connection: Connection, original: LetterId, copy: DeadLetter, diff: str, why: str, who: str, now: Nanoseconds
 ) -> LetterId:
