@@ -22,6 +22,10 @@ class NotDoneError(Exception):
     """Something that was asked for could not be done."""
 
 
+class FailingError(Exception):
+    """What was replayed comes back failing, so that more of it would come back too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What letters are to become, out of which states, and who says so, and why."""

@@ -1,8 +1,10 @@
 """A replay: letters of a selection are judged, and those that may go are published again, in the order of their keys.
 
 The order of effects is the promise: a letter is claimed, published, confirmed, and only then said to be replayed. What
-is killed in between leaves letters open whose claims run out, and the next run sends them again; that is harmless, for
-a change carries its own sequence. No two replays hold one letter.
+is killed in between leaves letters open, and the next run sends them again, at once where it can tell that their holder
+is dead, else when their claims have run out; that is harmless, for a change carries its own sequence. No two replays
+hold one letter. A replay whose letters come back failing ends: their cause is not mended, and more of them would be a
+flood to the consumer.
 """
 
 import math
@@ -14,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from services.dead_letter.core.letters import LetterId, ReplayId, State, StoredLetter
+from services.dead_letter.comebacks import LOOK_EVERY, Comebacks
+from services.dead_letter.core.letters import GroupId, LetterId, ReplayId, State, StoredLetter
 from services.dead_letter.core.plan import Planned, Terms, Verdict, judge
 from services.dead_letter.core.rows import RowOf, content_of
 from services.dead_letter.core.selection import Selection
@@ -63,7 +66,9 @@ class Outcome:
     sent: int = 0
     """Confirmed by Pub/Sub."""
     failed_again: int = 0
-    """Of those, how many had come back before they could be said to be replayed: their cause is not mended."""
+    """Of those, how many had come back by the end: their cause is not mended."""
+    failing: Mapping[GroupId, int] = field(default_factory=dict)
+    """The causes because of which it has ended before its end: so many of their letters, half or more, came back."""
     stopped: bool = False
     """Asked to stop before the end: run it again, and it goes on."""
 
@@ -106,23 +111,31 @@ class Replay:
         """
         tell = tell or _tell_nobody
         outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]))
-        pace = _Pace(order.rate)
-        try:
-            for chunk in _chunks(self._store.in_replay_order(order.selection)):
-                if self._stop.requested:
-                    outcome.stopped = True
-                    break
-                judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
-                tell(judged, outcome)
-                if order.execute:
-                    self._execute(judged, order, outcome, pace, tell)
-                if complete or outcome.stopped:
-                    break
-        finally:
-            if order.execute:
+        if not order.execute:
+            self._go_through(order, outcome, tell)
+            return outcome
+        with self._store.living(outcome.replay):
+            try:
+                self._patiently(self._store.release_dead)
+                self._go_through(order, outcome, tell)
+            finally:
                 with suppress(TransientError):  # the claims run out by themselves
                     self._store.release(outcome.replay)
         return outcome
+
+    def _go_through(self, order: ReplayOrder, outcome: Outcome, tell: Tell) -> None:
+        pace, comebacks = _Pace(order.rate), Comebacks(self._store)
+        for chunk in _chunks(self._store.in_replay_order(order.selection)):
+            if self._stop.requested:
+                outcome.stopped = True
+                break
+            judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
+            tell(judged, outcome)
+            if order.execute:
+                self._execute(judged, order, outcome, pace, comebacks, tell)
+            if complete or outcome.stopped or outcome.failing:
+                break
+        self._look(comebacks, outcome, at_once=True)
 
     def _judged(self, chunk: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome) -> Sequence[Planned]:
         contents = [content_of(one.letter) for one in chunk]
@@ -148,7 +161,13 @@ class Replay:
         return self._patiently(lambda: mirrors.sequences(rows))
 
     def _execute(
-        self, judged: Sequence[Planned], order: ReplayOrder, outcome: Outcome, pace: "_Pace", tell: Tell
+        self,
+        judged: Sequence[Planned],
+        order: ReplayOrder,
+        outcome: Outcome,
+        pace: "_Pace",
+        comebacks: Comebacks,
+        tell: Tell,
     ) -> None:
         superseded = [one.letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
         if superseded:
@@ -156,14 +175,18 @@ class Replay:
         letters = [one.letter for one in judged if one.verdict is Verdict.SEND]
         ours, claimed_at = self._claimed(letters, outcome)
         while ours:
-            piece, ours = ours[: pace.piece], ours[pace.piece :]
-            if self._stop.wait(pace.wait(len(piece), self._clock.now())):
+            self._look(comebacks, outcome)
+            if outcome.failing:
+                return
+            some = comebacks.that_may_go(ours[: pace.piece], self._clock.now())
+            piece, ours = ours[:some], ours[some:]
+            if self._stop.wait(pace.wait(some, self._clock.now()) if some else LOOK_EVERY):
                 outcome.stopped = True
                 return
             if self._clock.now() - claimed_at > _RENEWED_AFTER // timedelta(microseconds=1) * 1_000:
                 again, claimed_at = self._claimed([*piece, *ours], outcome)
                 piece, ours = again[: len(piece)], again[len(piece) :]
-            self._send(piece, order, outcome)
+            self._send(piece, order, outcome, comebacks)
             tell((), outcome)
 
     def _claimed(self, letters: Sequence[StoredLetter], outcome: Outcome) -> tuple[Sequence[StoredLetter], Nanoseconds]:
@@ -177,7 +200,7 @@ class Replay:
             outcome.verdicts[Verdict.HELD] += lost
         return [one for one in letters if one.id in got], now
 
-    def _send(self, piece: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome) -> None:
+    def _send(self, piece: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome, comebacks: Comebacks) -> None:
         if not piece:
             return
         self._publisher.publish([one.letter for one in piece], order.force)
@@ -185,7 +208,12 @@ class Replay:
             lambda: self._store.sent(_ids(piece), outcome.replay, order.who, self._clock.now()),
         )
         outcome.sent += len(piece)
-        outcome.failed_again += len(piece) - len(done)
+        comebacks.were_sent(piece, set(_ids(piece)) - set(done), self._clock.now())
+        outcome.failed_again = comebacks.count
+
+    def _look(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
+        outcome.failing = self._patiently(lambda: comebacks.look(self._clock.now(), at_once=at_once))
+        outcome.failed_again = comebacks.count
 
     def _supersede(self, letters: Sequence[LetterId], who: str) -> None:
         why = "the mirror holds something newer"

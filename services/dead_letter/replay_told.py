@@ -44,6 +44,7 @@ def replay_document(outcome: Outcome, told: Told, executed: bool, seconds: float
         "verdicts": {verdict.value: outcome.verdicts[verdict] for verdict in Verdict},
         "sent": outcome.sent,
         "failed_again": outcome.failed_again,
+        "failing": dict(outcome.failing),
         "left_open": outcome.left_open,
         "stopped": outcome.stopped,
         "seconds": round(seconds, 3),

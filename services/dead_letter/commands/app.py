@@ -11,12 +11,13 @@ from services.dead_letter.commands.output import complain
 from services.dead_letter.commands.reading import add_reading
 from services.dead_letter.commands.replaying import add_replaying
 from services.dead_letter.commands.tools import Tools
-from services.dead_letter.decisions import NotDoneError, NothingFoundError
+from services.dead_letter.decisions import FailingError, NotDoneError, NothingFoundError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 NOT_DONE: Final = 1
 WRONG: Final = 2
 NOTHING: Final = 3
+FAILING: Final = 4
 
 _HELP: Final = """Dead letters: what could not be applied, why, and what to do about it.
 
@@ -24,7 +25,7 @@ Values of rows are masked unless --values asks for them, and asking is written i
 No command asks anything: `replay` shows what it would do until --execute, and `restore` takes `discard` back.
 
 Exit codes: 0 done; 1 something that was asked for was not done, or a service was away; 2 wrong usage or settings;
-3 no letter is as it was asked for.
+3 no letter is as it was asked for; 4 a replay has ended because what it sent comes back failing.
 
 Settings are environment variables: DATABASE (the store); for a replay TOPIC and GOOGLE_CLOUD_PROJECT, and
 BIGQUERY_DATASET (with TABLES_FILE, if there is one) to see what is superseded; MILLRACE_USER is who acts.
@@ -68,6 +69,9 @@ def _with_exit_code(command: Callable[..., Any]) -> Callable[..., None]:
         except NothingFoundError as error:
             complain(str(error))
             raise typer.Exit(NOTHING) from None
+        except FailingError as error:
+            complain(str(error))
+            raise typer.Exit(FAILING) from None
         except NotDoneError as error:
             complain(str(error))
             raise typer.Exit(NOT_DONE) from None

@@ -14,7 +14,7 @@ from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.letters import State
 from services.dead_letter.core.plan import Planned, Verdict
-from services.dead_letter.decisions import NotDoneError, NothingFoundError
+from services.dead_letter.decisions import FailingError, NotDoneError, NothingFoundError
 from services.dead_letter.replay import Outcome, Replay, ReplayOrder
 from services.dead_letter.replay_told import DEFAULT_RATE, Nobody, Told, replay_document
 
@@ -58,13 +58,18 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
         The same bytes, attributes, ordering key and sequence: a change that has become old loses to what is newer.
         Interrupted or killed, run it again: it goes on where it was. Try one first: --limit 1.
 
+        Of each group twenty go first, and the others when those have not come back for five seconds. Where half of a
+        group's letters come back, and ten at least, it ends: their cause is not mended, and more of them would make
+        the consumer stop.
+
         Exits 0 when all that may be sent is sent (or, without --execute, there is something to be said), 1 when some
         of it stays open: too old to be safe, waiting for a person, without payload, held by another replay, failed
-        again at once, or stopped before the end; 3 when no letter is as it was asked for.
+        again, or stopped before the end; 3 when no letter is as it was asked for; 4 when it has ended because what it
+        sent comes back failing.
 
-        --json: {"replay", "executed", "verdicts": {verdict: letters}, "sent", "failed_again", "left_open", "stopped",
-        "seconds", "mirrors_asked", "letters": [{"id", "table", "key", "sequence", "reason", "verdict", "why"}] (the
-        first thousand), "letters_left_out"}.
+        --json: {"replay", "executed", "verdicts": {verdict: letters}, "sent", "failed_again", "failing": {group:
+        letters}, "left_open", "stopped", "seconds", "mirrors_asked", "letters": [{"id", "table", "key", "sequence",
+        "reason", "verdict", "why"}] (the first thousand), "letters_left_out"}.
         """
         if execute:
             refuse_everything(filters, everything)
@@ -99,8 +104,20 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
             _print(outcome, told, execute, seconds, asked=mirrors is not None)
         if outcome.stopped:
             raise NotDoneError("stopped before the end: run it again, and it goes on")
+        if outcome.failing:
+            raise FailingError(_failing(outcome))
         if execute and outcome.left_open:
             raise NotDoneError(f"{outcome.left_open} of these letters stay open")
+
+
+def _failing(outcome: Outcome) -> str:
+    """Say which letters come back, and what to do."""
+    count, group = sum(outcome.failing.values()), next(iter(outcome.failing))
+    groups = f"group {group[:SHORT]}" if len(outcome.failing) == 1 else f"{len(outcome.failing)} groups"
+    return (
+        f"ended, because {count} letters of {groups} that were sent have come back: their cause is not mended. Look at "
+        f"one (list, show), mend it, and run it again; what was not sent is open"
+    )
 
 
 def _print(outcome: Outcome, told: Told, execute: bool, seconds: float, *, asked: bool) -> None:

@@ -68,7 +68,10 @@ def judge(
         )
     until = letter.claimed_until
     if letter.claimed_by not in (None, terms.replay) and until is not None and until > now:
-        told = f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)}"
+        told = (
+            f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)} (one "
+            "that was killed on a database in a file loses it to the next replay with --execute)"
+        )
         return Planned(letter, Verdict.HELD, told)
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, content.sequence):

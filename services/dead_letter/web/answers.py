@@ -145,6 +145,9 @@ class Replayed(BaseModel):
     verdicts: dict[str, int]
     sent: int = Field(description="confirmed by Pub/Sub")
     failed_again: int = Field(description="of those, come back already: their cause is not mended")
+    failing: dict[str, int] = Field(
+        description="groups whose letters came back, with how many: it ended because of them, or they were the last"
+    )
     left_open: int
     stopped: bool = Field(description="it took too long, or the service was stopped: ask again, and it goes on")
     seconds: float

@@ -181,10 +181,10 @@ def test_no_more_letters_are_sent_than_the_limit(world: World) -> None:
     assert world.replay(limit=0).sent == 0
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [(10.0, 4.8), (100.0, 0.25), (0.5, 98)])
+@pytest.mark.parametrize(("rate", "seconds"), [(10.0, 1.8), (100.0, 0), (0.5, 38), (7.0, 19 / 7)])
 def test_letters_go_no_faster_than_the_rate(world: World, rate: float, seconds: float) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(50)))
-    assert world.replay(rate=rate).sent == 50
+    world.keep(*(a_letter(a_change(n)) for n in range(20)))
+    assert world.replay(rate=rate).sent == 20
     assert (world.clock.now() - NOW) / 1e9 == pytest.approx(seconds)
 
 
@@ -274,4 +274,17 @@ def test_a_killed_replay_holds_its_letters_no_longer_than_its_lease(world: World
         world.replay(Effects(crash_before=1))
     assert world.replay().verdicts == {Verdict.HELD: 1}
     world.clock.move(LEASE)
+    assert world.replay().sent == 1
+
+
+def test_what_a_replay_held_that_is_dead_for_certain_is_sent_at_once(world: World) -> None:
+    (identity,) = world.keep(a_letter())
+    with pytest.raises(CrashError):
+        world.replay(Effects(crash_before=1))
+    held = world.store.get(identity)
+    assert held is not None
+    assert held.claimed_by is not None
+    world.store.dead.add(held.claimed_by)
+
+    assert world.replay(execute=False).verdicts == {Verdict.HELD: 1}, "a dry run changes nothing"
     assert world.replay().sent == 1

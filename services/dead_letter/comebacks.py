@@ -1,0 +1,100 @@
+"""Whether what a replay sends comes back failing: then its cause is not mended, and the replay ends before it floods.
+
+A consumer stops at a flood of changes that it cannot apply, and that stop holds up every table. So of each cause a few
+letters go first, as a sample, and the rest when those have had the time to come back and have not. What comes back
+later counts too: what fails is set against what was sent of its cause before it, for that has had its time as well.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from services.dead_letter.core.letters import GroupId, LetterId, State, StoredLetter
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore
+from shared.contracts.timestamps import Nanoseconds
+
+SAMPLE: Final = 20
+"""Letters of one cause that go before it is seen whether they come back."""
+TOO_MANY: Final = 10
+"""That come back, if they are half of those of their cause or more."""
+TIME_TO_COME_BACK: Final = timedelta(seconds=5)
+"""A consumer's micro-batch, and a collector's pull: a second or two where both keep up."""
+LOOK_EVERY: Final = timedelta(milliseconds=500)
+_REMEMBERED: Final = 2_000
+
+
+@dataclass(slots=True)
+class _Sample:
+    sent: int = 0
+    last_at: int = 0
+    """When the last of them went, in nanoseconds since the epoch."""
+
+
+class Comebacks:
+    """What one replay has sent of late, and which of it has come back."""
+
+    def __init__(self, store: LetterStore) -> None:
+        self._store = store
+        self._samples: defaultdict[GroupId, _Sample] = defaultdict(_Sample)
+        self._sent: deque[tuple[LetterId, GroupId]] = deque(maxlen=_REMEMBERED)
+        self._back: dict[LetterId, None] = {}
+        self._looked_at: Nanoseconds | None = None
+        self.count = 0
+        """Letters that have come back."""
+
+    def that_may_go(self, letters: Sequence[StoredLetter], now: Nanoseconds) -> int:
+        """Return how many letters, from the first on, may go now: of no cause beyond its sample, until that is over."""
+        going: Counter[GroupId] = Counter()
+        for place, one in enumerate(letters):
+            sample = self._samples[one.group]
+            over = sample.sent >= SAMPLE and now - sample.last_at >= _nanoseconds(TIME_TO_COME_BACK)
+            if not over and sample.sent + going[one.group] >= SAMPLE:
+                return place
+            going[one.group] += 1
+        return len(letters)
+
+    def were_sent(self, letters: Sequence[StoredLetter], back: Collection[LetterId], now: Nanoseconds) -> None:
+        """Remember letters that went just now, some of which are ``back`` already."""
+        for one in letters:
+            sample = self._samples[one.group]
+            if sample.sent < SAMPLE:
+                sample.sent, sample.last_at = sample.sent + 1, now
+            self._sent.append((one.id, one.group))
+        self._note(back)
+
+    def look(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
+        """Return the causes whose letters come back, with how many have; not oftener than is of use."""
+        due = self._looked_at is None or now - self._looked_at >= _nanoseconds(LOOK_EVERY)
+        if self._sent and (due or at_once):
+            self._looked_at = now
+            ids = frozenset(one for one, _cause in self._sent if one not in self._back)
+            if ids:
+                again = Selection(ids=ids, states=frozenset({State.OPEN}))
+                self._note([line.id for line in self._store.find(again, limit=len(ids)).letters])
+        return self._failing()
+
+    def _note(self, back: Collection[LetterId]) -> None:
+        self.count += len(back)
+        self._back |= dict.fromkeys(back)
+        while len(self._back) > 2 * _REMEMBERED:
+            del self._back[next(iter(self._back))]
+
+    def _failing(self) -> Mapping[GroupId, int]:
+        sent: Counter[GroupId] = Counter()
+        before_the_last: dict[GroupId, int] = {}
+        back: Counter[GroupId] = Counter()
+        for one, cause in self._sent:
+            sent[cause] += 1
+            if one in self._back:
+                back[cause] += 1
+                before_the_last[cause] = sent[cause]
+        return {
+            cause: count for cause, count in back.items() if count >= TOO_MANY and 2 * count >= before_the_last[cause]
+        }
+
+
+def _nanoseconds(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1) * 1_000

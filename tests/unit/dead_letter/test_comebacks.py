@@ -1,0 +1,154 @@
+"""A replay whose letters come back failing ends, and one whose letters do not is held up by nothing but a sample."""
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from services.dead_letter.comebacks import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
+from services.dead_letter.core.groups import group_of
+from services.dead_letter.core.letters import GroupId, State
+from services.dead_letter.core.plan import Verdict
+from services.dead_letter.replay import Outcome
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from tests.builders import a_change, a_header
+from tests.fakes.replaying import WaitedClock
+from tests.unit.dead_letter.letters import NOW, a_letter
+from tests.unit.dead_letter.test_replay import OPEN, World
+
+MANY = 600
+
+
+class Late(WaitedClock):
+    """A clock by which letters come back some time after they were sent."""
+
+    def __init__(self, world: World, after: timedelta) -> None:
+        super().__init__(NOW)
+        self._world = world
+        self._after = after // timedelta(microseconds=1) * 1_000
+        self._coming: list[tuple[int, DeadLetter]] = []
+
+    def fail(self, letters: Sequence[DeadLetter]) -> None:
+        self._coming += [(self.now() + self._after, one) for one in letters]
+
+    def move(self, by: timedelta) -> None:
+        super().move(by)
+        due = [one for at, one in self._coming if at <= self.now()]
+        self._coming = [(at, one) for at, one in self._coming if at > self.now()]
+        self._world.keep(*due)
+
+
+def failing_world(bad: Any, after: float = 2.0) -> World:
+    """Return a world in which letters that are ``bad`` come back so many seconds after they were sent."""
+    world = World()
+    clock = Late(world, timedelta(seconds=after))
+    world.clock = clock
+    world.publisher.then = lambda letters: clock.fail([one for one in letters if bad(one)])
+    return world
+
+
+def letters(table: str, count: int) -> Sequence[DeadLetter]:
+    """Return letters of one cause."""
+    return [a_letter(a_change(n), a_header(table)) for n in range(count)]
+
+
+def cause(table: str) -> GroupId:
+    return group_of(Reason.VALUE_DOES_NOT_FIT, table, a_letter().detail)
+
+
+def is_quick(outcome: Outcome, world: World) -> bool:
+    """Tell whether a replay waited for one sample alone."""
+    seconds = (world.clock.now() - NOW) / 1e9
+    return TIME_TO_COME_BACK.total_seconds() <= seconds < 2 * TIME_TO_COME_BACK.total_seconds() and outcome.sent == MANY
+
+
+@pytest.mark.parametrize("rate", [None, 500.0])
+@pytest.mark.parametrize("after", [0.1, 2.0, 4.9])
+def test_where_everything_comes_back_no_more_than_a_sample_is_sent(after: float, rate: float | None) -> None:
+    world = failing_world(lambda _one: True, after)
+    world.keep(*letters("planes", MANY))
+    outcome = world.replay(rate=rate)
+
+    assert (outcome.sent, outcome.failed_again, outcome.stopped) == (SAMPLE, SAMPLE, False)
+    assert outcome.failing == {cause("planes"): SAMPLE}
+    assert outcome.left_open == outcome.verdicts[Verdict.SEND] > SAMPLE
+    assert world.states() == {State.OPEN: MANY}
+    assert all(one.claimed_by is None for one in world.store.in_replay_order(OPEN))
+
+
+def test_where_nothing_comes_back_it_waits_once_for_each_cause() -> None:
+    world = failing_world(lambda _one: False)
+    world.keep(*letters("planes", MANY))
+    outcome = world.replay(rate=None)
+    assert is_quick(outcome, world)
+    assert outcome.failing == {}
+
+    several = failing_world(lambda _one: False)
+    several.keep(*letters("pilots", 100), *letters("planes", 100), *letters("seats", SAMPLE))
+    assert several.replay(rate=None).sent == 200 + SAMPLE
+    waited = (several.clock.now() - NOW) / 1e9
+    assert waited == pytest.approx(2 * TIME_TO_COME_BACK.total_seconds())
+
+
+def test_few_letters_wait_for_nothing() -> None:
+    world = failing_world(lambda _one: True)
+    world.keep(*letters("planes", SAMPLE))
+    assert world.replay(rate=None).sent == SAMPLE
+    assert world.clock.now() == NOW
+
+
+def test_a_few_that_fail_among_many_end_nothing() -> None:
+    chance = random.Random(3)
+    bad = {one.identity for one in letters("planes", MANY) if chance.random() < 0.2}
+    world = failing_world(lambda one: one.identity in bad, 0.4)
+    world.keep(*letters("planes", MANY))
+    outcome = world.replay(rate=100.0)
+
+    assert (outcome.sent, outcome.failing) == (MANY, {})
+    assert outcome.failed_again >= 0.8 * len(bad)
+
+
+def test_a_cause_that_fails_behind_others_that_are_well_ends_it_with_its_own_sample() -> None:
+    world = failing_world(lambda one: one.table == "seats")
+    world.keep(*letters("planes", 300), *letters("seats", 300), *letters("ticks", 300))
+    outcome = world.replay(rate=None)
+
+    assert (outcome.sent, outcome.failing) == (300 + SAMPLE, {cause("seats"): SAMPLE})
+    assert world.states() == {State.REPLAYED: 300, State.OPEN: 600}
+
+
+def test_what_begins_to_fail_in_the_midst_ends_it_when_half_of_what_was_sent_of_late_has_come_back() -> None:
+    world = failing_world(lambda one: one.key >= "[3", 1.0)  # keys are texts here: "[1]" < "[10]" < "[2]"
+    world.keep(*letters("planes", MANY))
+    outcome = world.replay(rate=20.0)
+    well = len([one for one in letters("planes", MANY) if one.key < "[3"])
+
+    assert list(outcome.failing) == [cause("planes")]
+    assert well < outcome.sent < MANY
+
+
+def test_fewer_than_so_many_end_nothing() -> None:
+    in_order = sorted(letters("planes", 100), key=lambda one: one.key)
+    bad = {one.identity for one in in_order[: TOO_MANY - 1]}
+    world = failing_world(lambda one: one.identity in bad)
+    world.keep(*letters("planes", 100))
+    outcome = world.replay(rate=None)
+    assert (outcome.sent, outcome.failing, outcome.failed_again) == (100, {}, TOO_MANY - 1)
+
+
+def test_a_stop_while_the_sample_is_waited_for_ends_it_at_once() -> None:
+    world = failing_world(lambda _one: False)
+    world.keep(*letters("planes", 100))
+    world.publisher.then = lambda _letters: world.clock.request()
+    outcome = world.replay(rate=None)
+    assert (outcome.stopped, outcome.sent, outcome.left_open) == (True, SAMPLE, 80)
+
+
+def test_a_limit_within_the_sample_is_not_waited_for() -> None:
+    world = failing_world(lambda _one: False)
+    world.keep(*letters("planes", 100))
+    assert world.replay(rate=None, limit=SAMPLE).sent == SAMPLE
+    assert world.clock.now() == NOW
