@@ -1,120 +1,23 @@
 """Poison of the real consumer is collected, looked at, mended, replayed and applied; twice, and nothing changes."""
 
 import json
-import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import msgspec
 import pytest
 
-from deploy.local.emulators import ROOT, free_port
 from deploy.local.processes import Processes
-from deploy.local.services import Pipeline, wait_until_ready
-from shared.contracts.change_batch import Change, Header
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.pubsub.names import short_name
-from tests.builders import a_change, a_header, a_message
+from tests.builders import a_header
 from tests.conftest import PROJECT
-from tests.integration.stand_in import StandIn
-from tests.integration.test_cdc_consumer import World
+from tests.e2e.mending import Mending, a_mending, change, publish
 
 pytestmark = pytest.mark.timeout(1_800)
 
-PATIENCE = timedelta(minutes=5)
-
-
-class Mending:
-    """A consumer, a collector, and a person at the commands."""
-
-    def __init__(self, world: World, processes: Processes, directory: Path) -> None:
-        self.world = world
-        self.processes = processes
-        pipeline = world.pipeline
-        self.environment = {
-            **processes.environment,
-            "PYTHONPATH": str(ROOT),
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "PUBSUB_EMULATOR_HOST": pipeline.pubsub,
-            "DEAD_LETTER_SUBSCRIPTION": short_name(world.topology.dead_letter_subscription),
-            "TOPIC": short_name(world.topology.topic),
-            "DATABASE": f"sqlite:///{directory}/letters.sqlite3",
-            "BIGQUERY_DATASET": pipeline.dataset,
-            "BIGQUERY_EMULATOR_HOST": pipeline.bigquery_rest,
-            "MILLRACE_USER": "ada",
-            "PORT": str(free_port()),
-        }
-        consumer = world.start()
-        command = [sys.executable, "-m", "services.dead_letter"]
-        processes.start("dead_letter", command, self.environment)
-        wait_until_ready(processes, consumer, patience=PATIENCE)
-
-    def say(self, *words: str, code: int = 0) -> Any:
-        """Run a command; return its document."""
-        done = self.asked(*words)
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout)
-
-    def asked(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "services.dead_letter", *words, "--json"]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=120)
-
-    def letters(self, count: int, *filters: str) -> Sequence[Mapping[str, Any]]:
-        """Wait until so many letters are as they are asked for; return them."""
-        found: list[Mapping[str, Any]] = []
-
-        def there() -> bool:
-            done = self.asked("list", *filters)
-            if done.returncode not in (0, 3):
-                return False  # the collector has not made its store yet
-            found[:] = json.loads(done.stdout)["letters"]
-            return len(found) == count
-
-        self.processes.wait_until(there, f"{count} letters {filters}", PATIENCE)
-        return found
-
-    def rows(self, table: str) -> Mapping[int, tuple[Any, Any]] | None:
-        rows = self.world.dataset.rows(table)
-        return None if rows is None else {row["id"]: (row["name"], row["seats"]) for row in rows}
-
-    def wait_for(self, table: str, expected: Mapping[int, tuple[Any, Any]]) -> None:
-        self.processes.wait_until(lambda: self.rows(table) == expected, f"{table} to be {expected}", PATIENCE)
-
 
 @pytest.fixture
-def mending(
-    processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str], tmp_path: Path
-) -> Iterator[Mending]:
-    rest, grpc = bigquery_stand_in
-    pipeline = Pipeline(
-        spanner="",
-        pubsub=pubsub_emulator,
-        bigquery_rest=rest,
-        bigquery_grpc=grpc,
-        database="",
-        change_stream="",
-        project=PROJECT,
-        instance="",
-        name=f"letters-{uuid.uuid4().hex[:8]}",
-    )
-    world = World(pipeline, processes, StandIn(bigquery_stand_in))
-    yield Mending(world, processes, tmp_path)
-    world.channel.close()
-
-
-def change(key: int, sequence: int, name: str, seats: str) -> Change:
-    """Return a change that was committed just now."""
-    now = format_timestamp(Nanoseconds(time.time_ns()))
-    return msgspec.structs.replace(a_change(key, sequence, name=name, seats=seats), commit_timestamp=now)
-
-
-def publish(world: World, header: Header, *changes: Change) -> None:
-    world.publish(a_message(*changes, header=header))
+def mending(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[Mending]:
+    with a_mending(processes, pubsub_emulator, bigquery_stand_in) as mending:
+        mending.start()
+        yield mending
 
 
 def test_letters_are_mended_by_an_edit_and_by_the_schema_and_replayed_until_the_tables_are_right(

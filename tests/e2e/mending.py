@@ -1,0 +1,135 @@
+"""A consumer of its own, a dead-letter service, and a person at its commands."""
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from deploy.local.emulators import ROOT
+from deploy.local.processes import Processes
+from deploy.local.services import (
+    Pipeline,
+    Service,
+    letters_in,
+    start_consumer,
+    start_dead_letter,
+    wait_until_ready,
+)
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from tests.builders import a_change, a_message
+from tests.conftest import PROJECT
+from tests.integration.stand_in import StandIn
+from tests.integration.test_cdc_consumer import World, counter
+
+PATIENCE: Final = timedelta(minutes=5)
+
+
+class Mending:
+    """What a test does to a pipeline that has a consumer and a dead-letter service, and what it sees of it."""
+
+    def __init__(self, world: World, processes: Processes) -> None:
+        self.world = world
+        self.processes = processes
+        self.environment = {
+            **processes.environment,
+            **world.pipeline.dead_letter_environment(letters_in(processes.directory)),
+            "PYTHONPATH": str(ROOT),
+            "MILLRACE_USER": "ada",
+        }
+
+    def start(self, **settings: str) -> Service:
+        """Start a consumer and the dead-letter service; return the first."""
+        consumer = start_consumer(self.processes, self.world.pipeline, **settings)
+        letters = start_dead_letter(self.processes, self.world.pipeline)
+        wait_until_ready(self.processes, consumer, letters, patience=PATIENCE)
+        return consumer
+
+    def say(self, *words: str, code: int = 0) -> Any:
+        """Run a command; return its document."""
+        done = self.asked(*words)
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return json.loads(done.stdout)
+
+    def asked(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command; return its exit code, and what it says."""
+        command = [sys.executable, "-m", "services.dead_letter", *words, "--json"]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=120)
+
+    def letters(self, count: int, *filters: str) -> Sequence[Mapping[str, Any]]:
+        """Wait until so many letters are as they are asked for; return them."""
+        found: list[Mapping[str, Any]] = []
+
+        def there() -> bool:
+            done = self.asked("list", *filters)
+            if done.returncode not in (0, 3):
+                return False  # the collector has not made its store yet
+            found[:] = json.loads(done.stdout)["letters"]
+            return len(found) == count
+
+        try:
+            self.processes.wait_until(there, f"{count} letters {filters}", PATIENCE)
+        except Exception as error:
+            told = "\n".join(f"{one['reason']}: {one['table']} {one['key']}: {one['detail']}" for one in found)
+            raise AssertionError(f"{error}\nthere are\n{told}") from error
+        return found
+
+    def rows(self, table: str) -> Mapping[int, tuple[Any, Any]] | None:
+        """Return what BigQuery holds of a table: name and seats by id; None where there is no such table."""
+        rows = self.world.dataset.rows(table)
+        return None if rows is None else {row["id"]: (row["name"], row["seats"]) for row in rows}
+
+    def wait_for(self, table: str, expected: Mapping[int, tuple[Any, Any]]) -> None:
+        """Wait until a table is as it should be."""
+        try:
+            self.processes.wait_until(lambda: self.rows(table) == expected, f"{table} to be {expected}", PATIENCE)
+        except Exception as error:
+            raise AssertionError(f"{error}\n{table} is {self.rows(table)}") from error
+
+    def wait_until_handled(self, consumer: Service, messages: int) -> None:
+        """Wait until a consumer has acknowledged so many messages since it was started."""
+        self.processes.wait_until(
+            lambda: counter(consumer, "leases_acked") >= messages, f"{messages} messages to be acked", PATIENCE
+        )
+
+
+@contextmanager
+def a_mending(processes: Processes, pubsub: str, bigquery: tuple[str, str]) -> Iterator[Mending]:
+    """Give a pipeline of its own on the session's emulators; nothing is started yet."""
+    rest, grpc = bigquery
+    pipeline = Pipeline(
+        spanner="",
+        pubsub=pubsub,
+        bigquery_rest=rest,
+        bigquery_grpc=grpc,
+        database="",
+        change_stream="",
+        project=PROJECT,
+        instance="",
+        name=f"letters-{uuid.uuid4().hex[:8]}",
+    )
+    world = World(pipeline, processes, StandIn(bigquery))
+    with closing(world.channel):
+        yield Mending(world, processes)
+
+
+def change(key: int, sequence: int, **row: object) -> Change:
+    """Return an upsert that was committed just now."""
+    return committed_at(a_change(key, sequence, "UPSERT", **row), time.time_ns())
+
+
+def committed_at(one: Change, instant: int) -> Change:
+    """Return a change as of another time, in nanoseconds."""
+    return msgspec.structs.replace(one, commit_timestamp=format_timestamp(Nanoseconds(instant)))
+
+
+def publish(world: World, header: Header, *changes: Change) -> None:
+    """Publish one change batch, as a reader does."""
+    world.publish(a_message(*changes, header=header))

@@ -1,0 +1,199 @@
+"""Every reason there is: the real consumer sets it aside, and it is collected, mended, replayed, and applied.
+
+All of them at once, on one consumer: what is wrong with one table has to hold up no other.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from deploy.local.processes import Processes
+from deploy.local.services import Service, start_consumer, wait_until_ready
+from shared.contracts.reasons import Reason
+from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub
+from tests.builders import a_header
+from tests.conftest import PROJECT
+from tests.e2e.mending import PATIENCE, Mending, a_mending, change, publish
+from tests.e2e.reasons import BAD, GOOD, SCENARIOS, named, with_cure
+from tests.integration.test_cdc_consumer import counter, ends
+from tests.integration.test_cdc_consumer_killer import deliver
+
+pytestmark = pytest.mark.timeout(1_800)
+
+Row = tuple[str, int]
+JUNK = PubsubMessage(data=b"\x00 no letter of ours", attributes={"who": "somebody"})
+
+
+class Everything:
+    """The letters of all reasons, and the tables that they belong to."""
+
+    def __init__(self, mending: Mending) -> None:
+        self.mending = mending
+        self.world = mending.world
+        self.ids: dict[Reason, str] = {}
+        self.expected: dict[Reason, dict[int, Row]] = {}
+
+    def table(self, reason: Reason) -> str:
+        return f"{PROJECT}.{self.world.pipeline.dataset}.{reason.value}"
+
+    def prepare(self) -> None:
+        """Publish everything, before there is a consumer."""
+        for reason, scenario in sorted(SCENARIOS.items(), key=lambda item: -item[1].deliveries):
+            if scenario.before:
+                self.world.stand_in.run(scenario.before.format(table=self.table(reason)))
+            if scenario.fault is not None:
+                self.world.fault(table=self.table(reason), **scenario.fault)
+            self.world.publish(*scenario.messages)
+            if scenario.deliveries:  # those first, each alone
+                deliver(self.world, scenario.deliveries)
+            self.expected[reason] = {row: (named(reason, row), 1) for row in scenario.first}
+        publish_stub(self.world.channel)(
+            PublishRequest(topic=self.world.topology.dead_letter_topic, messages=[JUNK]), timeout=10
+        )
+
+    def collected(self) -> None:
+        """Wait for a letter of each reason."""
+        ids = [letter["id"] for letter in self.mending.letters(len(Reason), "--limit", "100")]
+        shown = self.mending.asked("show", *ids, "--values").stdout
+        letters = [json.loads(line) for line in shown.splitlines()]
+        assert Counter(letter["reason"] for letter in letters) == Counter(reason.value for reason in Reason)
+        for letter in letters:
+            reason = Reason(letter["reason"])
+            scenario = SCENARIOS[reason]
+            assert scenario.told in letter["detail"], letter
+            source_table = scenario.source_table or reason.value
+            assert letter["table"] == ("" if scenario.table_unknown else source_table), letter
+            assert (letter["state"], letter["attempts"], letter["replays"]) == ("open", 1, 0)
+            self.ids[reason] = letter["id"]
+
+    def cured(self, reason: Reason) -> None:
+        """Expect of a table what its cure brings, or what its source writes anew."""
+        scenario = SCENARIOS[reason]
+        anew = {GOOD: 1, BAD: 1} if scenario.anew else {}
+        for row, seats in {**anew, **scenario.cured}.items():
+            self.expected[reason][row] = (named(reason, row), seats)
+
+    def equal(self, reasons: Iterable[Reason] = Reason) -> None:
+        """Wait until tables are as at their sources."""
+        for reason in reasons:
+            self.mending.wait_for(reason.value, self.expected[reason])
+
+    def write_anew(self, reason: Reason, seats: int) -> None:
+        """Write the bad row once more at its source."""
+        scenario = SCENARIOS[reason]
+        header = a_header(scenario.source_table or reason.value)
+        publish(self.world, header, change(BAD, 9, name=named(reason, BAD), seats=str(seats)))
+        self.expected[reason][BAD] = (named(reason, BAD), seats)
+
+
+@pytest.fixture
+def everything(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[Everything]:
+    with a_mending(processes, pubsub_emulator, bigquery_stand_in) as mending:
+        yield Everything(mending)
+        mending.world.mend()
+
+
+def test_every_reason_has_a_scenario() -> None:
+    assert set(SCENARIOS) == set(Reason), "what is wrong for a new reason, and how it is mended, is to be shown here"
+
+
+def test_letters_of_every_reason_are_mended_replayed_and_applied_and_once_more_changes_nothing(
+    everything: Everything,
+) -> None:
+    everything.prepare()
+    consumer = everything.mending.start(TASKS="1", LINGER="1s")
+    everything.collected()
+    everything.equal(reason for reason, scenario in SCENARIOS.items() if scenario.first)
+    groups = everything.mending.say("groups")["groups"]
+    assert Counter(group["reason"] for group in groups) == Counter(reason.value for reason in Reason)
+
+    what_can_never_be_applied_comes_back_and_is_discarded(everything)
+    what_is_mended_while_the_consumer_runs_is_applied(everything)
+    consumer = what_is_mended_by_the_tables_file_is_applied(everything, consumer)
+    everything.equal()
+    assert everything.mending.asked("list").returncode == 3, "no letter is open"
+    what_is_newer_stays_whatever_is_replayed(everything, consumer)
+
+
+def what_can_never_be_applied_comes_back_and_is_discarded(everything: Everything) -> None:
+    mending = everything.mending
+    never = with_cure("never")
+    ids = [word for reason, _scenario in never for word in ("--id", everything.ids[reason])]
+    assert mending.say("replay", *ids, "--execute")["sent"] == len(never)
+    back = mending.letters(len(never), *ids, "--state", "open")
+    assert {letter["attempts"] for letter in back} == {2}, "the same letters, each failed once more"
+    for reason, scenario in never:
+        if scenario.uneditable:
+            done = mending.asked("edit", everything.ids[reason], "--set", 'seats="1"', "--why", "it might do")
+            assert (done.returncode, scenario.uneditable in done.stderr) == (1, True), done
+        everything.world.publish(*scenario.anew)
+        everything.cured(reason)
+    everything.equal(reason for reason, _scenario in never)
+    assert mending.say("discard", *ids, "--why", "written anew at its source")["changed"] == len(never)
+    refused = mending.say("replay", *ids, "--execute")
+    assert (refused["sent"], refused["verdicts"]["not_open"]) == (0, len(never))
+    assert {letter["why"] for letter in refused["letters"]} == {"it is discarded: to send it all the same, restore it"}
+
+
+def what_is_mended_while_the_consumer_runs_is_applied(everything: Everything) -> None:
+    mending = everything.mending
+    mended = with_cure("edited", "table altered", "mended elsewhere", "forced")
+    for reason, scenario in mended:
+        everything.cured(reason)
+        if scenario.edit:
+            mending.say("edit", everything.ids[reason], *scenario.edit, "--why", "a word for a number")
+        if scenario.statement:
+            everything.world.stand_in.run(scenario.statement.format(table=everything.table(reason)))
+    everything.world.mend()
+    ((forced, _scenario),) = with_cure("forced")
+
+    wanted = [word for reason, _scenario in mended for word in ("--reason", reason.value)]
+    assert mending.say("replay", *wanted)["verdicts"]["send"] == len(mended) - 1, "a dry run"
+    document = mending.say("replay", *wanted, "--execute", code=1)
+    assert (document["sent"], document["verdicts"]["too_old_to_be_safe"]) == (len(mended) - 1, 1)
+    (told,) = [one["why"] for one in document["letters"] if one["reason"] == forced.value]
+    assert "could bring a deleted row back" in told
+    everything.equal(reason for reason, _scenario in mended if reason is not forced)
+    assert mending.say("replay", "--reason", forced.value, "--force", "--execute")["sent"] == 1
+    everything.equal([forced])
+
+
+def what_is_mended_by_the_tables_file_is_applied(everything: Everything, consumer: Service) -> Service:
+    """Stop the consumer, start one with a tables file, replay; return it."""
+    mending = everything.mending
+    assert ends(consumer) == 0
+    file = mending.processes.directory / "tables.toml"
+    file.write_text("\n".join(scenario.tables_file for _reason, scenario in with_cure("tables file")))
+    mending.environment["TABLES_FILE"] = str(file)
+    consumer = start_consumer(mending.processes, mending.world.pipeline, TABLES_FILE=str(file))
+    wait_until_ready(mending.processes, consumer, patience=PATIENCE)
+    reasons = [reason for reason, _scenario in with_cure("tables file")]
+    wanted = [word for reason in reasons for word in ("--reason", reason.value)]
+    assert mending.say("replay", *wanted, "--execute")["sent"] == len(reasons)
+    for reason in reasons:
+        everything.cured(reason)
+    everything.equal(reasons)
+    return consumer
+
+
+def what_is_newer_stays_whatever_is_replayed(everything: Everything, consumer: Service) -> None:
+    """Write every bad row once more; then replay all letters twice, first not knowing and then knowing the mirrors."""
+    mending = everything.mending
+    for number, reason in enumerate(Reason):
+        everything.write_anew(reason, seats=100 + number)
+    everything.equal()
+    applied = [reason for reason, scenario in SCENARIOS.items() if scenario.cure != "never"]
+    dataset = mending.environment["BIGQUERY_DATASET"]
+    for known in ("", dataset):
+        mending.environment["BIGQUERY_DATASET"] = known
+        handled = counter(consumer, "leases_acked")
+        assert mending.say("restore", "--all", "--state", "replayed")["changed"] == len(applied)
+        document = mending.say("replay", "--all", "--force", "--execute")
+        whole = Reason.NOT_APPLIED_IN_TIME  # a message of two changes: nobody asks the mirror about it
+        superseded = len(applied) - 1 if known else 0
+        assert (document["sent"], document["verdicts"]["superseded"]) == (len(applied) - superseded, superseded), whole
+        mending.wait_until_handled(consumer, int(handled) + document["sent"])
+        everything.equal()
+    assert mending.asked("list").returncode == 3, "nothing has come back"
