@@ -71,7 +71,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         opened(settings, health, stop) as database,
     ):
         store = SqlLetterStore(database)
-        with serving_api(settings, store, stop), collected(settings, stop) as letters:
+        with serving_api(settings, store, registry, stop), collected(settings, stop) as letters:
             Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
 
 

@@ -1,10 +1,10 @@
-"""The collector's metrics, for Prometheus, and what it says of itself at `/status`."""
+"""The service's metrics, for Prometheus, and what the collector says of itself at `/status`."""
 
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.dead_letter.core.letters import Arrival, State, Stats
 from services.dead_letter.ports import Kept
@@ -13,6 +13,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
 
 _SECOND: Final = 1_000_000_000
+_API_SECONDS: Final = (0.005, 0.025, 0.1, 0.25, 1, 5, 25, 100)
 
 
 class CollectorMetrics:
@@ -92,3 +93,27 @@ class CollectorMetrics:
         if self._stats is None or self._stats.oldest_open is None:
             return 0.0
         return max(0.0, (self._clock.now() - self._stats.oldest_open) / _SECOND)
+
+
+class ApiMetrics:
+    """The HTTP API's. Labels are of few values: the templates of routes, and the statuses that it answers with."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "millrace_dead_letter_api_requests",
+            "Requests to the HTTP API that were answered, by route and HTTP status",
+            ["route", "status"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "millrace_dead_letter_api_request_seconds",
+            "How long requests to the HTTP API took, until the last byte of their answers was on its way",
+            ["route"],
+            buckets=_API_SECONDS,
+            registry=registry,
+        )
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count a request; ``route`` is a template such as ``/v1/letters/{letter}``, or ``none``."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)

@@ -1,24 +1,29 @@
 """The HTTP API joined to the service's store, and to the topic and the mirrors that the settings name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from prometheus_client import CollectorRegistry
+
 from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
 from services.dead_letter.command_line import known_mirrors, replay_topic
+from services.dead_letter.metrics import ApiMetrics
 from services.dead_letter.ports import IdentityProxy, LetterStore
 from services.dead_letter.settings import Settings, is_loopback
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
+from services.dead_letter.web.token_file import TokenFile
 from services.dead_letter.web.tools import Tools
-from shared.contracts.errors import MisconfiguredError
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 
 
 @contextmanager
-def serving_api(settings: Settings, store: LetterStore, stop: Stop) -> Iterator[int | None]:
+def serving_api(
+    settings: Settings, store: LetterStore, registry: CollectorRegistry, stop: Stop
+) -> Iterator[int | None]:
     """Serve the API while the block runs, and yield its port; None where the settings name no port."""
     if settings.api_port is None:
         yield None
@@ -30,22 +35,18 @@ def serving_api(settings: Settings, store: LetterStore, stop: Stop) -> Iterator[
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,
+        answered=ApiMetrics(registry).answered,
         max_replays=settings.max_replays,
     )
     with serving(application(tools), settings.api_host, settings.api_port, stop) as port:
         yield port
 
 
-def _tokens(settings: Settings) -> Sequence[Token]:
+def _tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
     if settings.api_token is not None:
-        return read_tokens(settings.api_token, "API_TOKEN")
-    if settings.api_token_file is None:
-        return ()
-    try:
-        text = settings.api_token_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MisconfiguredError(f"API_TOKEN_FILE cannot be read: {error}") from error
-    return read_tokens(text, f"API_TOKEN_FILE={settings.api_token_file}")
+        tokens = read_tokens(settings.api_token, "API_TOKEN")
+        return lambda: tokens
+    return tuple if settings.api_token_file is None else TokenFile(settings.api_token_file)
 
 
 def _proxy(settings: Settings) -> IdentityProxy | None:

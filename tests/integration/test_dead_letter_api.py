@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.database import open_database
 from services.dead_letter.adapters.store import SqlLetterStore
@@ -87,7 +88,7 @@ def served(folder: Path) -> Iterator[Served]:
             store=store,
             publisher=lambda _stop: nullcontext(publisher),
             mirrors=lambda: nullcontext(FakeMirrors()),
-            callers=Callers(tokens=TOKENS, open_reads=False),
+            callers=Callers(tokens=lambda: TOKENS, open_reads=False),
             clock=WaitedClock(NOW),
             stop=stop,
         )
@@ -137,7 +138,7 @@ def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
     try:
         store = SqlLetterStore(database)
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
-        with serving_api(told, store, stop) as port:
+        with serving_api(told, store, CollectorRegistry(), stop) as port:
             yield port
     finally:
         database.close()
@@ -215,6 +216,6 @@ def test_every_operation_answers_as_its_document_says_whatever_is_sent(tmp_path:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "Tested: 9" in done.stdout, done.stdout
+        assert "Tested: 10" in done.stdout, done.stdout
         trails = [api.answer("GET", f"letters/{letter.identity}/trail")["trail"] for letter in LETTERS]
         assert {entry["action"] for trail in trails for entry in trail} >= {"arrived", "discarded", "restored"}

@@ -13,18 +13,17 @@ from services.dead_letter.commands.filters import Filters, with_filters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.documents import (
-    export_document,
     group_document,
     letter_document,
     line_document,
     stats_document,
 )
-from services.dead_letter.core.letters import Action, LetterLine, State, StoredLetter
+from services.dead_letter.core.letters import Action, LetterLine, State
 from services.dead_letter.decisions import NothingFoundError, letter_of
+from services.dead_letter.export import exported
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Values = Annotated[bool, typer.Option("--values", help="Show the values of rows. It is written into the trail.")]
-_NOTED_AT_ONCE = 500
 
 
 def add_reading(app: typer.Typer, tools: Tools) -> None:
@@ -150,14 +149,9 @@ def add_reading(app: typer.Typer, tools: Tools) -> None:
             if not total:
                 raise NothingFoundError("no letters")
             with _destination(out) as file, progress("exported", total) as bar:
-                for some in _in_bunches(store.in_replay_order(selection)):
-                    if values:
-                        store.note(
-                            [one.id for one in some], Action.EXPORTED, tools.who, tools.clock.now(), "with values"
-                        )
-                    for one in some:
-                        file.write(msgspec.json.encode(export_document(one, values=values)) + b"\n")
-                    bar.add(len(some))
+                for lines in exported(store, selection, values=values, who=tools.who, clock=tools.clock):
+                    file.write(lines.text)
+                    bar.add(lines.letters)
 
 
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
@@ -168,19 +162,6 @@ def _row(line: LetterLine) -> list[object]:
     times = moment(str(shown["last_failed_at"]))
     plain = [shown[name] for name in ("state", "reason", "table", "key")]
     return [line.id[:SHORT], *plain, times, line.attempts, line.replays, shown["detail"]]
-
-
-def _in_bunches(letters: Iterator[StoredLetter]) -> Iterator[list[StoredLetter]]:
-    bunch: list[StoredLetter] = []
-    size = 0
-    for one in letters:
-        bunch.append(one)
-        size += len(one.letter.data)
-        if len(bunch) == _NOTED_AT_ONCE or size > 1 << 24:
-            yield bunch
-            bunch, size = [], 0
-    if bunch:
-        yield bunch
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def application(tools: Tools) -> FastAPI:
     app.include_router(writes)
     app.include_router(_document(app))
     add_refusals(app)
-    app.add_middleware(Gate)
+    app.add_middleware(Gate, tell=tools.answered)
     return app
 
 

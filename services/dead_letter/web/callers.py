@@ -5,7 +5,7 @@ No token is ever compared but in constant time, and none is in a URL, an answer 
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,7 +56,8 @@ def read_tokens(text: str, where: str) -> Sequence[Token]:
 class Callers:
     """Who may do what. Reads without values are open to this machine where ``open_reads``."""
 
-    tokens: Sequence[Token] = ()
+    tokens: Callable[[], Sequence[Token]] = tuple
+    """The tokens as they are now: they may change from one request to the next."""
     proxy: IdentityProxy | None = None
     open_reads: bool = False
 
@@ -72,11 +73,11 @@ class Callers:
             except ValueError as error:
                 raise RefusedError(401, f"{ASSERTION} is not good: {error}", headers=_CHALLENGE) from None
         authorization = headers.get("authorization")
-        if not self.tokens or authorization is None:
+        if authorization is None or not (tokens := self.tokens()):
             return None
         scheme, _space, given = authorization.partition(" ")
         digest = _digest(given.strip()) if scheme.lower() == "bearer" else b""
-        names = [token.name for token in self.tokens if hmac.compare_digest(token.digest, digest)]
+        names = [token.name for token in tokens if hmac.compare_digest(token.digest, digest)]
         if not names:
             raise RefusedError(
                 401,
@@ -94,9 +95,10 @@ class Callers:
 
     def refused(self) -> RefusedError:
         """Return the refusal of somebody who has not said who they are."""
-        if not self.tokens and self.proxy is None:
+        tokens = self.tokens()
+        if not tokens and self.proxy is None:
             return RefusedError(403, _NOBODY)
-        ways = ["'Authorization: Bearer TOKEN'"] if self.tokens else []
+        ways = ["'Authorization: Bearer TOKEN'"] if tokens else []
         ways += [f"the header {ASSERTION}, through the identity-aware proxy"] if self.proxy is not None else []
         return RefusedError(
             401, f"send {' or '.join(ways)}: whoever writes or sees values is named", headers=_CHALLENGE

@@ -1,5 +1,7 @@
-"""What every request passes through: the size of bodies, HEAD, headers against caches, and errors not foreseen."""
+"""What every request passes through: the size of bodies, HEAD, headers against caches, metrics, unforeseen errors."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +21,32 @@ _ALWAYS: Final = [
 ]
 
 
+NO_ROUTE: Final = "none"
+"""What requests are counted under that are for nothing there is: their paths are without end."""
+Answered = Callable[[str, int, float], None]
+"""Is told of each answer: the template of its route or `NO_ROUTE`, its status, and how many seconds it took."""
+_HEAD: Final = "millrace.head"
+
+
+def is_head(scope: Scope) -> bool:
+    """Tell whether only the head of an answer is wanted, though the request looks like a GET by now."""
+    return bool(scope.get(_HEAD))
+
+
 class Gate:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tell: Answered) -> None:
         self._app = app
+        self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        head, began, size = scope["method"] == "HEAD", False, 0
+        head, size, status, began = scope["method"] == "HEAD", 0, 0, time.monotonic()
+        passed = {**scope, "method": "GET", _HEAD: True} if head else scope
 
         async def bounded() -> Message:
             nonlocal size
@@ -41,30 +57,40 @@ class Gate:
             return message
 
         async def answered(message: Message) -> None:
-            nonlocal began
-            began = True
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 message = {**message, "headers": [*message["headers"], *_ALWAYS]}
             elif head:
                 message = {**message, "body": b""}
             await send(message)
 
-        if int(dict(scope["headers"]).get(b"content-length", b"0")) > LARGEST_BODY:
-            await refusal(413, _TOO_LARGE)(scope, receive, answered)
-            return
         try:
-            await self._app({**scope, "method": "GET"} if head else scope, bounded, answered)
+            if int(dict(scope["headers"]).get(b"content-length", b"0")) > LARGEST_BODY:
+                await refusal(413, _TOO_LARGE)(passed, receive, answered)
+            else:
+                await self._app(passed, bounded, answered)
         except Exception as error:
-            _log(scope, error)
-            if began:
+            _log(passed, error)
+            if status:
                 raise
             await refusal(500, "this was not foreseen; the service's log says where it happened")(
-                scope, receive, answered
+                passed, receive, answered
             )
+        finally:
+            if status:
+                self._tell(_route(passed) or NO_ROUTE, status, time.monotonic() - began)
+
+
+def _route(scope: Scope) -> str | None:
+    """Return the template of the route that a request was for; None where there is no such route."""
+    found: str | None = getattr(scope.get("route"), "path", None)
+    return found
 
 
 def _log(scope: Scope, error: Exception) -> None:
     """Say what happened and where, without the error's words and the request's: they may hold values."""
+    error = error.__cause__ if isinstance(error.__cause__, Exception) else error  # what came too late for an answer
     at = error.__traceback__
     places = []
     while at is not None:
@@ -73,7 +99,7 @@ def _log(scope: Scope, error: Exception) -> None:
     structlog.get_logger().error(
         "request_failed",
         method=scope["method"],
-        route=getattr(scope.get("route"), "path", None),
+        route=_route(scope),
         error=type(error).__name__,
         at=places[-6:],
     )

@@ -168,6 +168,14 @@ class GroupList(Letters):
     limit: int = Field(50, ge=1, le=500, description="groups, the largest first")
 
 
+class Exporting(Letters):
+    """The parameters of an export."""
+
+    values: bool = Field(
+        default=False, description="the letters' very bytes; takes the right to write, and is written into the trail"
+    )
+
+
 class Showing(Strict):
     """The parameters of one letter."""
 

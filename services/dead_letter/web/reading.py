@@ -14,6 +14,7 @@ from services.dead_letter.core.documents import (
 from services.dead_letter.core.letters import Action, State
 from services.dead_letter.decisions import full_id, letter_of, with_usual_states
 from services.dead_letter.web import answers
+from services.dead_letter.web.exporting import add_export
 from services.dead_letter.web.parameters import GroupList, LetterList, LetterName, Showing
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
@@ -71,6 +72,8 @@ def add_reading(router: APIRouter, tools: Tools) -> None:
         """Show what was done to a letter, first things first, without the values that an edit has changed."""
         entries = store.trail(full_id(store, letter.lower()))
         return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})
+
+    add_export(router, tools)
 
     @router.get("/groups", response_model=answers.Groups, responses=documented(404), operation_id="listGroups")
     def groups(asked: Annotated[GroupList, Query()]) -> Answer:

@@ -70,7 +70,7 @@ DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
         409: "A letter is not as it has to be for this; the message says what can be done.",
         413: "The body is larger than any that is taken.",
         422: "A parameter or a part of the body is unknown or wrong; the message says which.",
-        429: "As many replays are under way as this service does at once.",
+        429: "As many of these are under way as this service does at once.",
         503: "The store, Pub/Sub or BigQuery is away (try again), or a setting is missing; the message says which.",
     }.items()
 }

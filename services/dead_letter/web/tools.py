@@ -10,10 +10,12 @@ from typing import Final
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.replay import MAX_REPLAYS
 from services.dead_letter.web.callers import Callers
+from services.dead_letter.web.gate import Answered
 from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 
 REPLAYS_AT_ONCE: Final = 4
+EXPORTS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,10 @@ class Tools:
     clock: Clock
     stop: Stop
     """That the service is to stop: what takes long ends then."""
+    answered: Answered = lambda _route, _status, _seconds: None
+    """Is told of each answer, for the metrics."""
     max_replays: int = MAX_REPLAYS
     longest: timedelta = timedelta(seconds=60)
     """How long a replay may take before it ends where it is."""
     replays: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(REPLAYS_AT_ONCE))
+    exports: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPORTS_AT_ONCE))

@@ -46,7 +46,7 @@ class Api:
     def __init__(self, callers: Callers | None = None, **more: Any) -> None:
         self.world = World()
         self.stop = Stop()
-        self.callers = callers or Callers(tokens=TOKENS, open_reads=True)
+        self.callers = callers or Callers(tokens=lambda: TOKENS, open_reads=True)
         tools: dict[str, Any] = {
             "store": self.world.store,
             "publisher": lambda _stop: nullcontext(self.world.publisher),
@@ -109,7 +109,9 @@ async def _call(app: Any, scope: dict[str, Any], body: bytes) -> Answered:
     waiting.append({"type": "http.request", "body": b"", "more_body": False})
 
     async def receive() -> Any:
-        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+        if not waiting:
+            await asyncio.Event().wait()  # whoever asks stays until the answer is there
+        return waiting.pop(0)
 
     async def send(message: Any) -> None:
         sent.append(message)

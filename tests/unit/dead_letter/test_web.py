@@ -21,7 +21,7 @@ ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))
 TWO = a_letter(a_change(2, sequence=20), header=a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR)  # fmt: skip # noqa: E501
 JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)
 WRITES = ("discard", "restore", f"letters/{ONE.identity}/edit", "replays")
-READS = ("letters", f"letters/{ONE.identity}", f"letters/{ONE.identity}/trail", "groups", "stats")
+READS = ("letters", f"letters/{ONE.identity}", f"letters/{ONE.identity}/trail", "groups", "stats", "export")
 EVERYTHING = {"letters": {"everything": True}}
 
 
@@ -225,7 +225,7 @@ def test_where_no_token_is_set_nobody_writes_and_the_setting_is_named(path: str)
 
 @pytest.mark.parametrize("path", READS)
 def test_reads_are_open_to_this_machine_alone(path: str) -> None:
-    api, closed = with_letters(Api()), with_letters(Api(Callers(tokens=TOKENS)))
+    api, closed = with_letters(Api()), with_letters(Api(Callers(tokens=lambda: TOKENS)))
     for host in ("127.0.0.1:8083", "localhost", "[::1]:8083", "[::1]"):
         assert api.get(path, token=None, host=host).status == 200
     assert api.get(path, token=None, host="evil.example:8083").status == 401

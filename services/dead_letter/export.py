@@ -1,0 +1,52 @@
+"""Letters as JSON lines, in replay order: what the command writes and the API streams, masked by the same rules."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from services.dead_letter.core.documents import export_document
+from services.dead_letter.core.letters import Action, StoredLetter
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore
+from shared.runtime.clock import Clock
+
+_LETTERS: Final = 500
+_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Some letters, a line each."""
+
+    letters: int
+    text: bytes
+
+
+def exported(
+    store: LetterStore, selection: Selection, *, values: bool, who: str | None, clock: Clock
+) -> Iterator[Lines]:
+    """Yield the letters of a selection, some at a time; memory stays bounded.
+
+    With ``values`` their very bytes are shown, and who asks is in each letter's trail before it is yielded.
+    """
+    for some in _bunches(store.in_replay_order(selection)):
+        if values:
+            assert who is not None, "nobody sees values without a name"
+            store.note([one.id for one in some], Action.EXPORTED, who, clock.now(), "with values")
+        text = b"".join(msgspec.json.encode(export_document(one, values=values)) + b"\n" for one in some)
+        yield Lines(len(some), text)
+
+
+def _bunches(letters: Iterator[StoredLetter]) -> Iterator[Sequence[StoredLetter]]:
+    bunch: list[StoredLetter] = []
+    size = 0
+    for one in letters:
+        bunch.append(one)
+        size += len(one.letter.data)
+        if len(bunch) == _LETTERS or size > _BYTES:
+            yield bunch
+            bunch, size = [], 0
+    if bunch:
+        yield bunch
