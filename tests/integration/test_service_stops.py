@@ -1,0 +1,115 @@
+"""Every service as a process, asked to stop before it has begun: what it stands on does not answer, or is not there."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from deploy.local.emulators import free_port
+from deploy.local.processes import wait_until
+from deploy.local.services import BIGTABLE_READER, CONSUMER, DEAD_LETTER, READER, child_environment
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PATIENCE: Final = timedelta(seconds=120)
+STOPS_WITHIN: Final = 10  # seconds: what Cloud Run leaves between SIGTERM and SIGKILL
+NOBODY: Final = "127.0.0.1:1"
+
+_EVERYWHERE: Final = {"GOOGLE_CLOUD_PROJECT": "p", "DEAD_LETTER_TOPIC": "letters"}
+LEAST: Final[Mapping[str, Mapping[str, str]]] = {
+    READER: {"SPANNER_INSTANCE": "i", "SPANNER_DATABASE": "d", "CHANGE_STREAM": "s", "TOPIC": "t"},
+    BIGTABLE_READER: {"BIGTABLE_INSTANCE": "i", "BIGTABLE_TABLE": "t", "TOPIC": "t"},
+    CONSUMER: {"SUBSCRIPTION": "s", "BIGQUERY_DATASET": "mirror"},
+    DEAD_LETTER: {"DEAD_LETTER_SUBSCRIPTION": "s"},
+}
+HOSTS: Final = (
+    "PUBSUB_EMULATOR_HOST SPANNER_EMULATOR_HOST BIGTABLE_EMULATOR_HOST BIGQUERY_EMULATOR_HOST "
+    "BIGQUERY_STORAGE_EMULATOR_HOST"
+)
+
+
+@contextmanager
+def started(module: str, address: str, directory: Path) -> Iterator[tuple["subprocess.Popen[bytes]", int, Path]]:
+    """Start a service all of whose services are at one address; yield its process, its port and its log."""
+    port, log = free_port(), directory / "log"
+    environment = {
+        **child_environment(os.environ),
+        **_EVERYWHERE,
+        **LEAST[module],
+        **dict.fromkeys(HOSTS.split(), address),
+        "DATABASE": f"sqlite:///{directory}/letters.sqlite3",
+        "PORT": str(port),
+        "PYTHONPATH": str(ROOT),
+    }
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-m", module], env=environment, stdout=file, stderr=file)
+    try:
+        yield process, port, log
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answer(port: int, path: str) -> int | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as found:
+            return int(found.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return None
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """Return what was logged; every line has to be JSON."""
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["nobody is there", "nobody answers"])
+@pytest.mark.parametrize("module", LEAST)
+def test_asked_twice_to_stop_while_it_starts_it_ends_in_time_with_0(
+    module: str, tmp_path: Path, *, answers: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}" if answers else NOBODY
+        stops_while_it_starts(module, address, tmp_path)
+
+
+def stops_while_it_starts(module: str, address: str, directory: Path) -> None:
+    with started(module, address, directory) as (process, port, log):
+        wait_until(lambda: answer(port, "/readyz") or None, "the health port", timeout=PATIENCE)
+        assert answer(port, "/readyz") == 503, "it is not ready"
+        assert answer(port, "/healthz") == 200, "it lives: no restart would help"
+        assert answer(port, "/metrics") == 200
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(STOPS_WITHIN) == 0, log.read_text()
+        said = events(log)
+    names = [one["message"] for one in said]
+    assert (names[0], names[-1]) == ("service_started", "service_stopped")
+    assert said[0]["version"]
+    assert said[0]["project"] == "p"
+    assert {one["service"] for one in said} == {module.rpartition(".")[2]}
+
+
+@pytest.mark.parametrize("module", LEAST)
+def test_a_signal_before_its_first_words_ends_it_too(module: str, tmp_path: Path) -> None:
+    with started(module, NOBODY, tmp_path) as (process, _port, log):
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(STOPS_WITHIN) in (0, -signal.SIGTERM), "nothing has begun: any end will do"
+        assert all(one["severity"] != "ERROR" for one in events(log))
