@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TextIO
 
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.rows import SpannerRows
 from services.spanner_reader.adapters.schema import (
     SpannerCatalog,
     check_partition_table,
@@ -27,6 +28,7 @@ from services.spanner_reader.adapters.schema import (
     check_times,
 )
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.snapshot_table import SpannerSnapshotStore
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import Survey
@@ -37,10 +39,12 @@ from services.spanner_reader.metrics import ReaderMetrics
 from services.spanner_reader.reader import Reader
 from services.spanner_reader.schema_watch import remember_start
 from services.spanner_reader.settings import Settings, owner_name
+from services.spanner_reader.snapshot_command import snapshot
+from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
 from services.spanner_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
@@ -54,6 +58,7 @@ from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
 
+_LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
 
 
@@ -82,8 +87,12 @@ def command(arguments: Sequence[str]) -> int:
                 return doctor(rest, os.environ, sys.stdout)
             case ["synced", table]:
                 return asyncio.run(synced(table, read_settings(Settings, os.environ)))
+            case ["snapshot", *rest]:
+                return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
             case _:
-                raise MisconfiguredError("usage: python -m services.spanner_reader [doctor | status | synced TABLE]")
+                raise MisconfiguredError(
+                    "usage: python -m services.spanner_reader [doctor | status | snapshot TABLE... | synced TABLE]"
+                )
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
             f"Spanner does not answer: {error}. Check the network and SPANNER_EMULATOR_HOST, which is for emulators "
@@ -122,27 +131,49 @@ async def read(
         catalog = SpannerCatalog(database, settings.change_stream)
         store = partition_store(settings, partitions, owner)
         shapes = SpannerShapeStore(partitions, settings.partition_table)
+        snapshots = snapshot_store(settings, partitions, owner)
 
         async def prepared() -> ChangeMaker:
             await learn_dialects(database, partitions)
-            return await prepare(settings, file, stream, catalog, store, shapes)
+            return await prepare(settings, file, stream, catalog, store, shapes, snapshots)
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
+            publisher = BatchPublisher(
+                channel,
+                topic_path(settings.project, settings.topic),
+                letters,
+                stop,
+                failed_in="spanner_reader",
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                outstanding_bytes=settings.outstanding_bytes,
+                last_chance=_LAST_CHANCE,
+            )
+
+            def reading_snapshots(trusted: Callable[[], bool]) -> Snapshots:
+                return Snapshots(
+                    store=snapshots,
+                    rows=SpannerRows(database, data_boost=settings.snapshot_data_boost),
+                    catalog=catalog,
+                    publisher=publisher,
+                    changes=changes,
+                    included=file.included,
+                    trusted=trusted,
+                    metrics=metrics,
+                    stop=stop,
+                    options=SnapshotOptions(
+                        rows_per_second=settings.snapshot_rows_per_second,
+                        unconfirmed_bytes=settings.outstanding_bytes // 4,
+                        save=min(settings.lease_duration / 6, _LONGEST_SAVE),
+                    ),
+                )
+
             reader = Reader(
                 stream=stream,
                 store=store,
-                publisher=BatchPublisher(
-                    channel,
-                    topic_path(settings.project, settings.topic),
-                    letters,
-                    stop,
-                    failed_in="spanner_reader",
-                    limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
-                    outstanding_bytes=settings.outstanding_bytes,
-                    last_chance=_LAST_CHANCE,
-                ),
+                publisher=publisher,
+                snapshots=reading_snapshots,
                 subscriptions=subscriptions,
                 catalog=catalog,
                 shapes=shapes,
@@ -228,6 +259,27 @@ def partition_store(settings: Settings, partitions: Database, owner: str) -> Spa
     )
 
 
+def snapshot_store(settings: Settings, partitions: Database, owner: str) -> SpannerSnapshotStore:
+    """Return the table of snapshots as one owner sees it."""
+    return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
+
+
+async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Ask for snapshots, see how they are, give them up; the service reads them."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        database, partitions = databases(settings, channels)
+        await learn_dialects(database, partitions)
+        store = partition_store(settings, partitions, owner="snapshot")
+        if not await store.exists():
+            raise MisconfiguredError("there is no partition table yet: start the reader first")
+        catalog = SpannerCatalog(database, settings.change_stream)
+        return await snapshot(arguments, catalog, snapshot_store(settings, partitions, "snapshot"), file.included, out)
+    finally:
+        await channels.close()
+
+
 async def prepare(
     settings: Settings,
     file: TablesFile,
@@ -235,6 +287,7 @@ async def prepare(
     catalog: SpannerCatalog,
     store: SpannerPartitionStore,
     shapes: SpannerShapeStore,
+    snapshots: SpannerSnapshotStore,
 ) -> ChangeMaker:
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
@@ -264,6 +317,10 @@ async def prepare(
         heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
         await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
         await remember_start(catalog, shapes, file.included, start, look)
+        if settings.snapshot == "initial":  # known before the stream is: a start that ends in between begins anew
+            await request_first_snapshots(
+                snapshots, [table.name for table in tables], now if end is None else min(now, end)
+            )
         if await store.add_root(start, end):
             log.info("first_start", start=format_timestamp(start))
     else:
@@ -272,6 +329,19 @@ async def prepare(
         log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)
     keys = {table.name: table.primary_key for table in tables}
     return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)
+
+
+async def request_first_snapshots(store: SpannerSnapshotStore, tables: Sequence[str], at: Nanoseconds) -> None:
+    """Ask for the rows of all tables as they were when the stream began or later, and say which those are."""
+    read_at = Nanoseconds(at // 1_000 * 1_000)  # Spanner commits at whole microseconds
+    if tables:
+        new = await store.request(tables, read_at, again=False)
+        structlog.get_logger().info(
+            "snapshot_requested",
+            tables=list(new),
+            read_timestamp=format_timestamp(read_at),
+            why="a first start: the rows that are there already; SNAPSHOT=never leaves them out",
+        )
 
 
 if __name__ == "__main__":

@@ -45,6 +45,14 @@ class ReaderMetrics:
             ["kind"],
             registry=registry,
         )
+        self._snapshot_rows = Counter(
+            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", registry=registry
+        )
+        self._snapshot_ranges = Gauge(
+            "millrace_reader_snapshot_ranges_left",
+            "Key ranges of all tables that are left to be read",
+            registry=registry,
+        )
         self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
 
     def read(self, record: StreamRecord, changes: int) -> None:
@@ -69,6 +77,14 @@ class ReaderMetrics:
         """Count partitions that were split and merged."""
         self._split.inc(split)
         self._merged.inc(merged)
+
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots that Pub/Sub has confirmed."""
+        self._snapshot_rows.inc(rows)
+
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Show how many ranges of which tables are left to be read."""
+        self._snapshot_ranges.set(sum(ranges.values()))
 
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""

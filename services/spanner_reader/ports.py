@@ -9,6 +9,7 @@ from typing import Protocol
 from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
 from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
 from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting
+from services.spanner_reader.core.snapshot import KeyText, SnapshotRange, SnapshotSurvey
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
@@ -145,6 +146,75 @@ class ShapeStore(Protocol):
         """Take the mark from a table whose rows came again; return whether it had one."""
 
 
+class NotReadableError(MisconfiguredError):
+    """A table cannot be read at a time: that is too long ago, or the table was another then, or is gone."""
+
+
+class Rows(Protocol):
+    """The rows of tables as they were at a time."""
+
+    @property
+    def in_key_order(self) -> bool:
+        """Tell whether rows come in key order, so that a reading can go on behind any of them."""
+
+    def read(
+        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield rows, some at a time: those behind ``after`` up to and with ``until``, None being the ends.
+
+        A row is its wire values in the order of the table's columns. NotReadableError where another time may do,
+        TransientError for what may work again. Closing the generator ends the reading.
+        """
+
+    async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
+        """Return keys, in key order, that cut a table into parts worth reading by themselves; none for a small one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeProgress:
+    """How far a held range has been read and confirmed."""
+
+    range: SnapshotRange
+    last: KeyText | None
+    rows: int
+    """How many in all, repeated ones too."""
+    read_at: Nanoseconds
+    done: bool = False
+
+
+class SnapshotStore(Protocol):
+    """Which ranges of which tables are to be read as snapshots, how far each has come, and who reads it.
+
+    Every write is one transaction, conditional on the claim's fencing number. TransientError: nothing is known of the
+    outcome, and the call may be made again. A call whose caller is cancelled is over within a second.
+    """
+
+    async def request(self, tables: Sequence[str], at: Nanoseconds, *, again: bool) -> Sequence[str]:
+        """Ask for a snapshot of each table, to be read at a time; return those tables for which that was new.
+
+        With ``again``, what an earlier snapshot of the table has left is given up for it. Without, a table that has
+        one keeps it, except that one nobody has begun is read at the later of both times.
+        """
+
+    async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
+        """Give up what is left of the tables' snapshots; return the tables of which something was left."""
+
+    async def survey(self) -> SnapshotSurvey:
+        """Return all ranges, those that are done too."""
+
+    async def claim(self, places: Collection[tuple[str, int]]) -> Sequence[SnapshotRange]:
+        """Take those of the ranges that are still free and not done; return them with our lease."""
+
+    async def cut(self, held: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
+        """Cut a range at keys that lie in it, in key order; return its first part, which stays ours.
+
+        The other parts are free. None, and nothing is changed, if the range is not ours any more.
+        """
+
+    async def save(self, progress: Sequence[RangeProgress], *, release: bool = False) -> Collection[tuple[str, int]]:
+        """Save how far ranges have come and renew the leases, or give them back; return those not ours any more."""
+
+
 class Publisher(Protocol):
     """Publishes change records, packed with what others publish."""
 
@@ -177,6 +247,12 @@ class Metrics(Protocol):
 
     def reshaped(self, split: int, merged: int) -> None:
         """Count partitions that were split and merged."""
+
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots that Pub/Sub has confirmed."""
+
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Show how many ranges of which tables are left to be read."""
 
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""

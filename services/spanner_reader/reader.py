@@ -40,6 +40,7 @@ from services.spanner_reader.ports import (
     Subscriptions,
 )
 from services.spanner_reader.schema_watch import SchemaWatch
+from services.spanner_reader.snapshots import Snapshots
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
@@ -74,8 +75,12 @@ class Reader:
         health: Health,
         options: Options,
         included: Callable[[str], bool] = lambda _table: True,
+        snapshots: Callable[[Callable[[], bool]], Snapshots] | None = None,
     ) -> None:
-        """Take what a reader needs; changes of a table that is not ``included`` are read and not published."""
+        """Take what a reader needs; changes of a table that is not ``included`` are read and not published.
+
+        ``snapshots`` makes what reads the rows from before the stream, told how to ask whether the topic is trusted.
+        """
         self._store = store
         self._publisher = publisher
         self._metrics = metrics
@@ -111,6 +116,7 @@ class Reader:
         self._topic = TopicWatch(
             subscriptions.check, options.recheck, self._reached, metrics.topic_loses, anew="PARTITION_TABLE"
         )
+        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.trusted)
         self._failure: BaseException | None = None
         self._stopped_at: float | None = None
         """By the event loop's clock."""
@@ -136,6 +142,7 @@ class Reader:
             asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
             asyncio.create_task(self._keep_tidy(), name="finished partitions"),
             asyncio.create_task(self._keep_looking(), name="schema"),
+            asyncio.create_task(self._keep_reading_snapshots(), name="snapshots"),
         ]
         for keeper in keepers:
             keeper.add_done_callback(self._on_keeper_over)
@@ -163,7 +170,9 @@ class Reader:
                     "the partition table holds no partition that is not finished, so nothing says where to go on: "
                     f"rows of it were deleted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}"
                 )
-            if all(has_reached(partition, self._options.end) for partition in survey.unfinished):
+            if all(has_reached(partition, self._options.end) for partition in survey.unfinished) and (
+                self._snapshots is None or await retried(self._stop, self._snapshots.over)
+            ):
                 self._log.info("end_timestamp_reached")
                 return
             await self._take_and_give(survey)
@@ -278,6 +287,11 @@ class Reader:
         await self._looked.wait()
         await self._schema.keep_looking()
 
+    async def _keep_reading_snapshots(self) -> None:
+        await self._looked.wait()
+        if self._snapshots is not None:
+            await self._snapshots.keep_reading()
+
     async def _attend(self) -> None:
         """Tell the other readers, before it is forgotten, that this one takes its share."""
         now = asyncio.get_running_loop().time()
@@ -363,6 +377,8 @@ class Reader:
 
     async def _let_go(self) -> None:
         await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
+        if self._snapshots is not None:
+            await self._snapshots.let_go()
         await self._store.attend(leave=True)
 
     def _progress(self, held: Held) -> Progress:

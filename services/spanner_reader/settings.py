@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.settings import LogLevel, check_together, file_there, setting, together
@@ -39,6 +39,15 @@ class Settings:
     partition_table: str = setting("the partition table's name", default="millrace_partitions", check=_identifier)
     start_timestamp: Nanoseconds | None = setting("where a first start begins; Spanner's now", default=None)
     end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
+    snapshot: Literal["initial", "never"] = setting(
+        "whether a first start also reads the rows that are there already", default="initial"
+    )
+    snapshot_rows_per_second: int | None = setting(
+        "how fast snapshots are read, by each reader; as fast as they are published", unit="rows", default=None, least=1
+    )
+    snapshot_data_boost: bool = setting(
+        "whether snapshots are read by Data Boost, which spares the instance and costs extra", default=False
+    )
     heartbeat_interval: timedelta = setting(
         "how often a quiet partition says so",
         default=timedelta(seconds=10),

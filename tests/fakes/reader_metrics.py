@@ -17,6 +17,8 @@ class FakeMetrics:
     split: int = 0
     merged: int = 0
     violations: int = 0
+    snapshot_rows: int = 0
+    ranges_left: Mapping[str, int] = field(default_factory=dict)
     losing: bool = False
     marks: Sequence[Mark] = ()
     states: Mapping[str, int] = field(default_factory=dict)
@@ -35,6 +37,14 @@ class FakeMetrics:
         """Count partitions that were split and merged."""
         self.split += split
         self.merged += merged
+
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots."""
+        self.snapshot_rows += rows
+
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Remember what is left."""
+        self.ranges_left = ranges
 
     def violated(self) -> None:
         """Count a record that came after its heartbeat."""

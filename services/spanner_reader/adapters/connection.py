@@ -213,7 +213,7 @@ class Database:
         """
         with self.errors("query"):
             # Not one transaction: the emulator ends it when another begins in the session, which all calls share.
-            session, transaction = await self.session(), _STRONG_AND_WHEN if at is None else _as_of(_proto(at))
+            session, transaction = await self.session(), _STRONG_AND_WHEN if at is None else read_only_at(at)
             results: list[list[Row]] = []
             for statement in statements:
                 request = statement.request(session, transaction)
@@ -317,6 +317,11 @@ def _proto(at: Nanoseconds) -> Timestamp:
     when = Timestamp()
     when.FromNanoseconds(at)
     return when
+
+
+def read_only_at(at: Nanoseconds) -> TransactionSelector:
+    """Return what makes one call read everything as it was at a time."""
+    return _as_of(_proto(at))
 
 
 def _as_of(when: Timestamp) -> TransactionSelector:

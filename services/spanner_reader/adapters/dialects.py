@@ -120,11 +120,18 @@ _SHAPES: Final = "SELECT source_table, shape, needs_resync, since, looked_at FRO
 _GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
 
 
+_SNAPSHOTS: Final = """SELECT s.source_table, s.range_number, s.run, s.range_after, s.range_until, s.last_key,
+  s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing, {now} AS now
+FROM (SELECT 1 AS one) AS always LEFT JOIN {snapshots} AS s ON {which}
+ORDER BY s.source_table, s.range_number"""
+_SUFFIXES: Final = {"table": "", "readers": "_readers", "shapes": "_tables", "snapshots": "_snapshots"}
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionSql:
     """The statements of a partition table and of the table of its readers."""
 
-    create: tuple[str, str, str]
+    create: tuple[str, str, str, str]
     exist: str
     now: str
     survey: str
@@ -166,6 +173,23 @@ _GOOGLESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
   since TIMESTAMP,
   looked_at TIMESTAMP NOT NULL,
 ) PRIMARY KEY (source_table)"""
+_GOOGLESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
+  source_table STRING(MAX) NOT NULL,
+  range_number INT64 NOT NULL,
+  run INT64 NOT NULL,
+  range_after STRING(MAX),
+  range_until STRING(MAX),
+  last_key STRING(MAX),
+  read_timestamp TIMESTAMP NOT NULL,
+  first_read_timestamp TIMESTAMP NOT NULL,
+  row_count INT64 NOT NULL,
+  state STRING(16) NOT NULL,
+  owner STRING(MAX),
+  lease_until TIMESTAMP,
+  fencing INT64 NOT NULL,
+  requested_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+) PRIMARY KEY (source_table, range_number)"""
 _POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
   token varchar NOT NULL,
   change_stream varchar NOT NULL,
@@ -198,16 +222,36 @@ _POSTGRESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
   looked_at timestamptz NOT NULL,
   PRIMARY KEY (source_table)
 )"""
+_POSTGRESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
+  source_table varchar NOT NULL,
+  range_number bigint NOT NULL,
+  run bigint NOT NULL,
+  range_after varchar,
+  range_until varchar,
+  last_key varchar,
+  read_timestamp timestamptz NOT NULL,
+  first_read_timestamp timestamptz NOT NULL,
+  row_count bigint NOT NULL,
+  state varchar(16) NOT NULL,
+  owner varchar,
+  lease_until timestamptz,
+  fencing bigint NOT NULL,
+  requested_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  finished_at SPANNER.COMMIT_TIMESTAMP,
+  PRIMARY KEY (source_table, range_number)
+)"""
 
 
 def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
     """Return the statements of a partition table of that name; tokens and times are the parameter."""
     if dialect is Dialect.GOOGLESQL:
-        ddl, default_schema = (_GOOGLESQL_DDL, _GOOGLESQL_READERS_DDL, _GOOGLESQL_SHAPES_DDL), ""
+        ddl = (_GOOGLESQL_DDL, _GOOGLESQL_READERS_DDL, _GOOGLESQL_SHAPES_DDL, _GOOGLESQL_SNAPSHOTS_DDL)
+        default_schema = ""
         names = {"now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
         within = "{value} IN UNNEST({array})"
     else:
-        ddl, default_schema = (_POSTGRESQL_DDL, _POSTGRESQL_READERS_DDL, _POSTGRESQL_SHAPES_DDL), "public"
+        ddl = (_POSTGRESQL_DDL, _POSTGRESQL_READERS_DDL, _POSTGRESQL_SHAPES_DDL, _POSTGRESQL_SNAPSHOTS_DDL)
+        default_schema = "public"
         names = {"now": "CURRENT_TIMESTAMP", "p1": "$1"}
         within = "{value} = ANY({array})"
 
@@ -215,12 +259,12 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
         return within.format(value=value, array=array)
 
     quote = "" if dialect is Dialect.GOOGLESQL else '"'
-    for what, suffix in (("table", ""), ("readers", "_readers"), ("shapes", "_tables")):
+    for what, suffix in _SUFFIXES.items():
         names[what] = f"{quote}{table}{suffix}{quote}"
-    create, readers, shapes = (statement.format(**names) for statement in ddl)
+    create, readers, shapes, snapshots = (statement.format(**names) for statement in ddl)
     partitions = _PARTITIONS.format(**names, parent_of_p=one_of("parent.token", "p.parents"))
     return PartitionSql(
-        create=(create, readers, shapes),
+        create=(create, readers, shapes, snapshots),
         exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"])),
         now=f"SELECT {names['now']}",
         survey=_SURVEY.format(**names),
@@ -231,4 +275,26 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
         gone_readers=_GONE_READERS.format(**names),
         shapes=_SHAPES.format(**names),
         shape=f"{_SHAPES.format(**names)} WHERE source_table = {names['p1']}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSql:
+    """What is asked of the table of snapshots: one row always, so that Spanner's time comes with an empty one, too."""
+
+    all: str
+    of_tables: str
+
+
+def snapshot_sql(dialect: Dialect, partition_table: str) -> SnapshotSql:
+    """Return the questions to the table of snapshots beside a partition table; tables are the parameter."""
+    google = dialect is Dialect.GOOGLESQL
+    quote = "" if google else '"'
+    names = {
+        "snapshots": f"{quote}{partition_table}{_SUFFIXES['snapshots']}{quote}",
+        "now": "CURRENT_TIMESTAMP()" if google else "CURRENT_TIMESTAMP",
+    }
+    of_tables = "s.source_table IN UNNEST(@p1)" if google else "s.source_table = ANY($1)"
+    return SnapshotSql(
+        all=_SNAPSHOTS.format(**names, which="TRUE"), of_tables=_SNAPSHOTS.format(**names, which=of_tables)
     )

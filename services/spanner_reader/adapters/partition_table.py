@@ -48,7 +48,7 @@ class SpannerPartitionStore:
 
     @property
     def _tables(self) -> Sequence[str]:
-        return [self._table, f"{self._table}_readers", f"{self._table}_tables"]
+        return [self._table, *(f"{self._table}_{beside}" for beside in ("readers", "tables", "snapshots"))]
 
     @property
     def _sql(self) -> PartitionSql:

@@ -87,7 +87,7 @@ class ChangeMaker:
         """Take how many ordering keys a table has, unless ``buckets_of`` it says another number."""
         self._source = source
         self._default_buckets = buckets
-        self._buckets_of = buckets_of
+        self._options = buckets_of
         self._buckets: dict[str, int] = {}
         self._primary_keys = dict(primary_keys)
         self._headers: dict[tuple[str, tuple[ColumnType, ...], str], Header] = {}
@@ -154,12 +154,13 @@ class ChangeMaker:
             # A key that contradicts its type. The consumer sets such a change aside, with its bytes; here it only
             # needs some bucket, and no correctness rests on which.
             canonical = table.encode() + b"\0" + mod.keys.encode()
-        return ordering_key(table, bucket_of(canonical, self._buckets_for(table)))
+        return ordering_key(table, bucket_of(canonical, self.buckets_of(table)))
 
-    def _buckets_for(self, table: str) -> int:
+    def buckets_of(self, table: str) -> int:
+        """Return how many ordering keys a table has."""
         buckets = self._buckets.get(table)
         if buckets is None:
-            buckets = self._buckets[table] = self._buckets_of(table) or self._default_buckets
+            buckets = self._buckets[table] = self._options(table) or self._default_buckets
         return buckets
 
 

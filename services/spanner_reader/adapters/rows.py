@@ -1,0 +1,240 @@
+"""The rows of a table as they were at a time, by the Read call: in key order, from any key on, in both dialects.
+
+No SQL: a range of keys in SQL would have to say again how each type, NULL and descending part of a key sorts. Sources:
+Spanner, RPC reference, `ReadRequest` and `KeyRange`; "Reads outside of transactions", exact staleness; "Data Boost".
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound, OutOfRange
+from google.cloud.spanner_v1 import (
+    BeginTransactionRequest,
+    PartialResultSet,
+    PartitionOptions,
+    PartitionReadRequest,
+    ReadRequest,
+    RequestOptions,
+    TransactionOptions,
+    TransactionSelector,
+)
+from google.cloud.spanner_v1.types import KeyRange, KeySet
+from google.protobuf.struct_pb2 import ListValue
+
+from services.spanner_reader.adapters.chunks import ChunkedValue
+from services.spanner_reader.adapters.connection import TIMEOUT, Database, read_only_at, row, value_from_wire
+from services.spanner_reader.core.snapshot import KeyText
+from services.spanner_reader.ports import NotReadableError, WatchedTable
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds
+
+_PATIENCE: Final = timedelta(seconds=60)
+"""Without a response for so long, a reading has lost its connection unnoticed."""
+_MOST_PARTS: Final = 200
+_LOW: Final = RequestOptions(priority=RequestOptions.Priority.PRIORITY_LOW)
+"""What the database's users ask for comes first, and the change stream as well."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(list[object]).decode
+_NOT_THEN: Final = (FailedPrecondition, OutOfRange, NotFound, InvalidArgument)
+
+
+class SpannerRows:
+    """The rows of the tables of one database."""
+
+    def __init__(self, database: Database, *, data_boost: bool) -> None:
+        """With ``data_boost`` the rows are read by computers other than the instance's own, and are paid for.
+
+        Such rows come in no order: `PartitionRead` promises none, not even within one of its parts.
+        """
+        self._database = database
+        self._data_boost = data_boost
+        self.in_key_order = not data_boost
+
+    async def read(
+        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield rows, some at a time: behind ``after`` up to and with ``until``."""
+        columns = [column.name for column in table.column_types]
+        keys = _keys(after, until)
+        if not self._data_boost:
+            request = ReadRequest(
+                session=await self._session(table),
+                transaction=read_only_at(at),
+                table=table.name,
+                columns=columns,
+                key_set=keys,
+                request_options=_LOW,
+            )
+            async with aclosing(self._rows(table, request)) as batches:
+                async for rows in batches:
+                    yield rows
+            return
+        session, transaction, tokens = await self._partitions(table, at, columns, keys)
+        for token in tokens:
+            request = ReadRequest(
+                session=session,
+                transaction=transaction,
+                table=table.name,
+                columns=columns,
+                key_set=keys,
+                partition_token=token,
+                data_boost_enabled=True,
+                request_options=_LOW,
+            )
+            async with aclosing(self._rows(table, request)) as batches:
+                async for rows in batches:
+                    yield rows
+
+    async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
+        """Return the first keys of the parts that Spanner itself would read a table in, but for the first part's.
+
+        Spanner says where its parts begin only by their first rows; and it is Spanner that sorts them, by being asked
+        for the rows of just these keys.
+        """
+        everything = _keys(None, None)
+        key = list(table.primary_key)
+        session, transaction, tokens = await self._partitions(table, at, key, everything)
+        if len(tokens) <= 1:
+            return []
+        firsts: list[ListValue] = []
+        for token in tokens:
+            request = ReadRequest(
+                session=session,
+                transaction=transaction,
+                table=table.name,
+                columns=key,
+                key_set=everything,
+                partition_token=token,
+            )
+            async with aclosing(self._rows(table, request, columns=key)) as batches:
+                async for rows in batches:
+                    firsts.append(row(list(rows[0])))
+                    break
+        if len(firsts) <= 1:
+            return []
+        request = ReadRequest(
+            session=session, transaction=transaction, table=table.name, columns=key, key_set=KeySet(keys=firsts)
+        )
+        cuts: list[KeyText] = []
+        async with aclosing(self._rows(table, request, columns=key)) as batches:
+            async for rows in batches:
+                cuts += [KeyText(_encode(one).decode()) for one in rows]
+        return cuts[1:]
+
+    async def _partitions(
+        self, table: WatchedTable, at: Nanoseconds, columns: Sequence[str], keys: KeySet
+    ) -> tuple[str, TransactionSelector, Sequence[bytes]]:
+        """Return the parts that Spanner would read keys in, and the transaction in which they may be read."""
+        with self._errors(table):
+            session = await self._database.session()
+            options: TransactionOptions = read_only_at(at).single_use
+            begun = await self._database.client.begin_transaction(
+                BeginTransactionRequest(session=session, options=options),
+                retry=None,
+                timeout=TIMEOUT,
+                metadata=self._database.metadata,
+            )
+            transaction = TransactionSelector(id=begun.id)
+            found = await self._database.client.partition_read(
+                PartitionReadRequest(
+                    session=session,
+                    transaction=transaction,
+                    table=table.name,
+                    columns=columns,
+                    key_set=keys,
+                    partition_options=PartitionOptions(max_partitions=_MOST_PARTS),
+                ),
+                retry=None,
+                timeout=TIMEOUT,
+                metadata=self._database.metadata,
+            )
+            return session, transaction, [one.partition_token for one in found.partitions]
+
+    async def _session(self, table: WatchedTable) -> str:
+        with self._errors(table):
+            return await self._database.session()
+
+    async def _rows(
+        self, table: WatchedTable, request: ReadRequest, columns: Sequence[str] | None = None
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield what a reading returns, whole rows of each response together."""
+        width = len(table.column_types if columns is None else columns)
+        responses: Any = None
+        with self._errors(table), self._database.streaming() as client:
+            try:
+                responses = await client.streaming_read(
+                    request, retry=None, timeout=None, metadata=self._database.metadata
+                )
+                values = _Values(width)
+                iterator = aiter(responses)
+                while True:
+                    async with asyncio.timeout(_PATIENCE.total_seconds()):
+                        response = await anext(iterator, None)
+                    if response is None:
+                        values.end()
+                        return
+                    if rows := values.rows(PartialResultSet.pb(response)):
+                        yield rows
+            finally:
+                if responses is not None:
+                    responses.cancel()
+
+    @contextmanager
+    def _errors(self, table: WatchedTable) -> Iterator[None]:
+        what = f"read the rows of table {table.name}"
+        try:
+            with self._database.errors(what):
+                yield
+        except TimeoutError as error:
+            raise TransientError(f"{what}: no rows in time") from error
+        except MisconfiguredError as error:
+            if isinstance(error.__cause__, _NOT_THEN):
+                raise NotReadableError(str(error)) from error
+            raise
+
+
+class _Values:
+    """Values that come one after the other, row by row, from responses that may cut one anywhere."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._chunks = ChunkedValue()
+        self._values: list[Any] = []
+
+    def rows(self, response: Any) -> list[list[Any]]:
+        values, width = self._values, self._width
+        incoming = iter(response.values)
+        if self._chunks.started:
+            for value in incoming:
+                self._chunks.add(value_from_wire(value))
+                if not (response.chunked_value and len(response.values) == 1):
+                    values.append(self._chunks.take())
+                break
+        values += map(value_from_wire, incoming)
+        if response.chunked_value and not self._chunks.started:
+            self._chunks.add(values.pop())
+        whole = len(values) - len(values) % width
+        self._values = values[whole:]
+        return [values[start : start + width] for start in range(0, whole, width)]
+
+    def end(self) -> None:
+        if self._values or self._chunks.started:
+            raise TransientError("a reading of rows ended in the middle of a row")
+
+
+def _keys(after: KeyText | None, until: KeyText | None) -> KeySet:
+    """Return the keys of a range: an empty list stands for the table's beginning, and for its end."""
+    end = _wire(until)
+    key_range = KeyRange(start_closed=_wire(None), end_closed=end)
+    if after is not None:
+        key_range = KeyRange(start_open=_wire(after), end_closed=end)
+    return KeySet(ranges=[key_range])
+
+
+def _wire(key: KeyText | None) -> ListValue:
+    return row([] if key is None else _decode(key))

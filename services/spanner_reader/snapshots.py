@@ -1,0 +1,384 @@
+"""Reads the rows that were there before the stream, beside it: a few ranges of keys at a time, shared by all readers.
+
+A row is published under the time it was read at, so any change that came later wins over it, whichever arrives first:
+the stream needs no pause. It has ordering keys of its own and a part of the room for what waits for Pub/Sub, so the
+stream does not wait for it either. A range goes on behind the last key that is confirmed; where its time can no longer
+be read, or has come near the age at which BigQuery may have forgotten a delete, what is left is read at a new time.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.snapshot import (
+    OLDEST_READ,
+    UNFINISHED,
+    ConfirmedKeys,
+    RangeState,
+    RowMaker,
+    SnapshotRange,
+    SnapshotSurvey,
+    TakenRows,
+    claimable_ranges,
+    too_old,
+)
+from services.spanner_reader.ports import (
+    Catalog,
+    CatalogLook,
+    Metrics,
+    NotReadableError,
+    Publisher,
+    RangeProgress,
+    Rows,
+    SnapshotStore,
+    WatchedTable,
+)
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.retries import retried, retrying_async
+from shared.runtime.stop import Stop
+
+_ROWS_AT_ONCE: Final = 500
+_LOOKS_KEPT: Final = 8
+_NEARLY_TOO_OLD: Final = "that is nearly as long ago as a snapshot row may be old"
+_TRY_AGAIN: Final = timedelta(minutes=1)
+"""After what only a person can mend: a right that is missing, say. The stream goes on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOptions:
+    """How snapshots are read."""
+
+    at_once: int = 2
+    """Ranges."""
+    rows_per_second: int | None = None
+    unconfirmed_bytes: int = 16 << 20
+    """What all of it together may let wait for Pub/Sub."""
+    save: timedelta = timedelta(seconds=5)
+
+
+class HeldRange:
+    """A range that this reader has the lease of."""
+
+    def __init__(self, claimed: SnapshotRange) -> None:
+        self.range = claimed
+        self.read_at = claimed.read_at
+        self.read_to = claimed.last
+        """The key of the last row that was taken, confirmed or not: a reading goes on behind it."""
+        self.keys = ConfirmedKeys(claimed.last, claimed.rows)
+        self.task: asyncio.Task[None] | None = None
+        self.complete = False
+        self.over = False
+
+
+class Snapshots:
+    """Reads its share of the ranges that are to be read, again and again, until it is cancelled."""
+
+    def __init__(
+        self,
+        *,
+        store: SnapshotStore,
+        rows: Rows,
+        catalog: Catalog,
+        publisher: Publisher,
+        changes: ChangeMaker,
+        included: Callable[[str], bool],
+        trusted: Callable[[], bool],
+        metrics: Metrics,
+        stop: Stop,
+        options: SnapshotOptions,
+    ) -> None:
+        """Take what it needs; ``trusted`` says whether the topic keeps what is published to it."""
+        self._store = store
+        self._rows = rows
+        self._catalog = catalog
+        self._publisher = publisher
+        self._changes = changes
+        self._included = included
+        self._trusted = trusted
+        self._metrics = metrics
+        self._stop = stop
+        self._options = options
+        self._held: dict[tuple[str, int], HeldRange] = {}
+        self._looks: dict[Nanoseconds, CatalogLook] = {}
+        self._looking = asyncio.Lock()
+        self._saving = asyncio.Lock()
+        self._pace = _Pace(options.rows_per_second)
+        self._wake = asyncio.Event()
+        self._confirmation = asyncio.Event()
+        self._unfinished: frozenset[str] = frozenset()
+        self._failure: BaseException | None = None
+        self._log = structlog.get_logger()
+
+    async def keep_reading(self) -> None:
+        """Claim ranges, have them read, save how far that is; whatever goes wrong for good is raised."""
+        try:
+            while True:
+                self._wake.clear()
+                if self._failure is not None:
+                    raise self._failure
+                try:
+                    await self._save()
+                    await self._claim()
+                except TransientError as error:
+                    self._log.warning("snapshots_not_saved", error=str(error))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.save.total_seconds()):
+                        await self._wake.wait()
+        finally:
+            tasks = [held.task for held in self._held.values() if held.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def let_go(self) -> None:
+        """Save how far everything is that Pub/Sub has confirmed by now, and give the leases back."""
+        await self._save(release=True)
+
+    async def over(self) -> bool:
+        """Tell whether nothing is left to read, here or elsewhere."""
+        return not any(one.state in UNFINISHED for one in (await self._store.survey()).ranges)
+
+    # Sharing
+
+    async def _claim(self) -> None:
+        survey = await self._store.survey()
+        self._show(survey)
+        free = self._options.at_once - len(self._held)
+        due = claimable_ranges(survey.ranges, holding=self._held.keys(), now=survey.now)[: max(0, free)]
+        if not due:
+            return
+        for claimed in await self._store.claim([one.place for one in due]):
+            held = self._held[claimed.place] = HeldRange(claimed)
+            name = f"snapshot of {claimed.table}, range {claimed.number}"
+            held.task = asyncio.create_task(self._follow(held), name=name)
+            held.task.add_done_callback(partial(self._on_over, held))
+            self._log.info(
+                "snapshot_range_claimed",
+                table=claimed.table,
+                range=claimed.number,
+                read_timestamp=format_timestamp(claimed.read_at),
+                rows=claimed.rows,
+            )
+
+    def _show(self, survey: SnapshotSurvey) -> None:
+        left = Counter(one.table for one in survey.ranges if one.state in UNFINISHED)
+        self._metrics.snapshots_left(left)
+        for table in self._unfinished - left.keys():
+            rows = sum(one.rows for one in survey.ranges if one.table == table)
+            self._log.info("snapshot_finished", table=table, rows=rows)
+        self._unfinished = frozenset(left)
+
+    async def _save(self, *, release: bool = False) -> None:
+        async with self._saving:
+            held = [one for one in self._held.values() if not one.over]
+            if not held or not self._trusted():
+                return
+            progress = [self._progress(one) for one in held]
+            lost = await self._store.save(progress, release=release)
+        self._lose(lost)
+        for one, saved in zip(held, progress, strict=True):
+            if saved.done and saved.range.place not in lost:
+                one.over = True
+                self._held.pop(saved.range.place, None)
+                self._log.info(
+                    "snapshot_range_read", table=saved.range.table, range=saved.range.number, rows=saved.rows
+                )
+
+    def _lose(self, lost: Collection[tuple[str, int]]) -> None:
+        for place in lost:
+            held = self._held.get(place)
+            if held is not None and held.task is not None and not held.over:
+                held.over = True
+                held.task.cancel()
+                if held.task.done():
+                    self._held.pop(place)
+                self._log.warning("snapshot_range_lost", table=place[0], range=place[1])
+
+    def _on_over(self, held: HeldRange, task: "asyncio.Task[None]") -> None:
+        if held.over:
+            self._held.pop(held.range.place, None)
+        if not task.cancelled():
+            self._fail(task.exception())
+        self._confirmation.set()  # what it waited for is no more
+        self._wake.set()
+
+    def _fail(self, error: BaseException | None) -> None:
+        if error is not None and not (isinstance(error, TransientError) and self._stop.requested):
+            self._failure = self._failure or error
+            self._wake.set()
+
+    # One range
+
+    async def _follow(self, held: HeldRange) -> None:
+        """Read a range to its end, until all of it is confirmed."""
+        timely = False
+        while True:
+            try:
+                async for attempt in retrying_async(self._stop):
+                    with attempt:
+                        await self._read(held)
+                break
+            except NotReadableError as error:
+                if timely:  # so it is not a matter of time
+                    await self._tell_and_wait(held, error)
+                await self._renew(held, str(error))
+                timely = True
+            except MisconfiguredError as error:
+                await self._tell_and_wait(held, error)
+        held.complete = True
+
+    async def _read(self, held: HeldRange) -> None:
+        """Read what is left of a range and publish it; return when all of it is confirmed."""
+        until = await self._good_until(held)
+        table = await self._table(held)
+        if table is None:
+            self._log.warning("snapshot_of_no_table", table=held.range.table, why="dropped, or not watched any more")
+            return
+        if held.range.state is RangeState.REQUESTED and not await self._cut(held, table):
+            return
+        header = self._changes.header(table.name, table.column_types, table.value_capture_type)
+        header = msgspec.structs.replace(header, origin="snapshot")
+        maker = RowMaker(header, held.read_at, self._changes.buckets_of(table.name))
+        types = {column.name: column for column in table.column_types}
+        table = replace(table, column_types=tuple(types[column.name] for column in header.columns))
+        if not self._rows.in_key_order:  # from its beginning, then
+            await self._confirmed(held)
+            held.read_to, held.keys = None, ConfirmedKeys(None)
+        after = held.range.after if held.read_to is None else held.read_to
+        reading = self._rows.read(table, held.read_at, after=after, until=held.range.until)
+        async with aclosing(reading) as batches:
+            async for rows in batches:
+                for start in range(0, len(rows), _ROWS_AT_ONCE):
+                    await self._publish(held, maker, rows[start : start + _ROWS_AT_ONCE])
+                if asyncio.get_running_loop().time() > until:
+                    raise NotReadableError(_NEARLY_TOO_OLD)
+        await self._confirmed(held)
+
+    async def _table(self, held: HeldRange) -> WatchedTable | None:
+        """Return the table as it was at the time of reading; None if it is not there to be mirrored."""
+        async with self._looking:
+            look = self._looks.get(held.read_at)
+            if look is None:
+                look = await self._catalog.look_back(held.read_at)
+                if look is None:
+                    raise NotReadableError("the database does not remember that time any more")
+                self._keep_look(held.read_at, look)
+        watched = {one.name: one for one in look.watched}
+        return watched.get(held.range.table) if self._included(held.range.table) else None
+
+    async def _good_until(self, held: HeldRange) -> float:
+        """Return when, by the event loop's clock, a range's time will be too old."""
+        asked_at, now = asyncio.get_running_loop().time(), (await self._store.survey()).now
+        if too_old(held.read_at, now):
+            raise NotReadableError(_NEARLY_TOO_OLD)
+        return asked_at + (OLDEST_READ - timedelta(microseconds=(now - held.read_at) / 1_000)).total_seconds()
+
+    async def _renew(self, held: HeldRange, why: str) -> None:
+        """Let what is left of a range be read as it is now."""
+        async with self._looking:
+            look = await retried(self._stop, self._catalog.look)
+            read_at = Nanoseconds(look.shapes.at // 1_000 * 1_000)
+            self._keep_look(read_at, look)
+        self._log.info(
+            "snapshot_goes_on_at_a_new_time",
+            table=held.range.table,
+            range=held.range.number,
+            read_timestamp=format_timestamp(read_at),
+            why=why,
+        )
+        held.read_at = read_at
+
+    def _keep_look(self, at: Nanoseconds, look: CatalogLook) -> None:
+        if len(self._looks) >= _LOOKS_KEPT:
+            self._looks.pop(next(iter(self._looks)))
+        self._looks[at] = look
+
+    async def _cut(self, held: HeldRange, table: WatchedTable) -> bool:
+        """Cut a range into parts, so that others can read some of them; tell whether its first part is ours."""
+        whole = held.range.after is None and held.range.until is None
+        try:
+            cuts = await self._rows.cuts(table, held.read_at) if whole else ()
+        except NotReadableError:
+            raise
+        except MisconfiguredError as error:  # a right that only this needs: one reader reads it all, then
+            self._log.warning("snapshot_not_cut", table=table.name, error=str(error))
+            cuts = ()
+        cut = await self._store.cut(held.range, cuts)
+        if cut is None:
+            self._lose([held.range.place])
+            return False
+        held.range = cut
+        return True
+
+    async def _publish(self, held: HeldRange, maker: RowMaker, rows: Sequence[Sequence[object]]) -> None:
+        await self._pace.wait_for(len(rows))
+        while self._unconfirmed_bytes >= self._options.unconfirmed_bytes:
+            await self._moved()
+        changes = maker.changes(rows)
+        taken = held.keys.add(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
+        held.read_to = taken.last
+        try:
+            future = await self._publisher.publish(maker.header, changes)
+        except MisconfiguredError as error:  # not this range's trouble: the stream has it, too
+            self._fail(error)
+            await asyncio.Future()  # until everything here is ended
+            raise
+        future.add_done_callback(partial(self._on_published, held.keys, taken))
+
+    def _on_published(self, keys: ConfirmedKeys, taken: TakenRows, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        keys.confirm(taken)
+        self._confirmation.set()
+        self._metrics.snapshot_read(taken.rows)
+
+    @property
+    def _unconfirmed_bytes(self) -> int:
+        return sum(held.keys.outstanding_bytes for held in self._held.values())
+
+    async def _confirmed(self, held: HeldRange) -> None:
+        while not held.keys.all_confirmed:
+            await self._moved()
+
+    async def _moved(self) -> None:
+        self._confirmation.clear()
+        await self._confirmation.wait()
+
+    async def _tell_and_wait(self, held: HeldRange, error: MisconfiguredError) -> None:
+        self._log.error("snapshot_stands_still", table=held.range.table, range=held.range.number, error=str(error))
+        await asyncio.sleep(_TRY_AGAIN.total_seconds())
+
+    def _progress(self, held: HeldRange) -> RangeProgress:
+        last = held.keys.last if self._rows.in_key_order else None
+        return RangeProgress(held.range, last, held.keys.rows, held.read_at, done=held.complete)
+
+
+class _Pace:
+    """Lets so many rows pass a second, none at a time when more are due than a second's worth."""
+
+    def __init__(self, rows_per_second: int | None) -> None:
+        self._rate = rows_per_second
+        self._free_at = 0.0
+        self._turn = asyncio.Lock()
+
+    async def wait_for(self, rows: int) -> None:
+        if self._rate is None:
+            return
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(self._free_at - loop.time())
+            self._free_at = max(self._free_at, loop.time()) + rows / self._rate

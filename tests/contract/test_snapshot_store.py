@@ -1,0 +1,191 @@
+"""Which ranges are to be read as snapshots: the same for the fake and for Spanner."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.snapshot_table import SpannerSnapshotStore
+from services.spanner_reader.core.snapshot import KeyText, RangeState
+from services.spanner_reader.ports import RangeProgress, SnapshotStore
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
+
+NOON = parse_timestamp("2026-11-21T12:00:00Z")
+LATER = Nanoseconds(NOON + 1_000)
+KEYS = [KeyText('["10","é",null]'), KeyText('["20","\\"",1.5]')]
+LEASE = timedelta(seconds=3)
+WHOLE = ("Planes", 0)
+
+
+@dataclass
+class Both:
+    """Two readers' views of one store, which is empty, and how to wait until a lease is over."""
+
+    ours: SnapshotStore
+    theirs: SnapshotStore
+    pass_lease: Callable[[], Awaitable[None]]
+
+
+Stores = Callable[[], AbstractAsyncContextManager[Both]]
+
+
+class SnapshotStoreContract:
+    """What every store of snapshots promises."""
+
+    def run(self, stores: Stores, scenario: Callable[[Both], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with stores() as both:
+                await scenario(both)
+
+        asyncio.run(asyncio.wait_for(whole(), 60))
+
+    def test_what_is_asked_for_is_claimed_once_and_known_to_all(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            assert (await both.ours.survey()).ranges == ()
+            assert await both.ours.request(["Planes", "Seats", "Planes"], NOON, again=False) == ["Planes", "Seats"]
+            (planes, seats) = (await both.theirs.survey()).ranges
+            assert (planes.place, planes.run, planes.read_at, planes.state) == (WHOLE, 1, NOON, RangeState.REQUESTED)
+            (claimed,) = await both.ours.claim([WHOLE])
+            assert (claimed.after, claimed.until, claimed.behind, claimed.rows) == (None, None, None, 0)
+            assert await both.theirs.claim([WHOLE, ("Nothing", 0)]) == []
+            (other,) = await both.theirs.claim([WHOLE, seats.place])
+            assert other.place == seats.place
+
+        self.run(stores, scenario)
+
+    def test_one_that_is_there_is_kept_and_one_not_yet_begun_is_read_at_the_later_time(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes"], LATER, again=False)
+            assert await both.theirs.request(["Planes"], NOON, again=False) == []
+            assert [one.read_at for one in (await both.ours.survey()).ranges] == [LATER]
+            latest = Nanoseconds(LATER + 1_000)
+            assert await both.theirs.request(["Planes"], latest, again=False) == []
+            (one,) = await both.ours.claim([WHOLE])
+            assert (one.read_at, one.first_read_at) == (latest, latest)
+            await both.theirs.request(["Planes"], Nanoseconds(latest + 1_000), again=False)
+            assert [one.read_at for one in (await both.ours.survey()).ranges] == [latest]
+
+        self.run(stores, scenario)
+
+    def test_asked_for_again_it_begins_anew_and_whoever_read_the_one_before_has_lost_it(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes"], NOON, again=False)
+            (claimed,) = await both.ours.claim([WHOLE])
+            first = await both.ours.cut(claimed, KEYS)
+            assert first is not None
+            assert await both.theirs.request(["Planes"], LATER, again=True) == ["Planes"]
+            assert await both.ours.save([RangeProgress(first, KEYS[0], 5, NOON)]) == {WHOLE}
+            assert await both.ours.cut(claimed, KEYS) is None
+            (one,) = (await both.theirs.survey()).ranges
+            assert (one.place, one.run, one.state, one.last, one.rows) == (WHOLE, 2, RangeState.REQUESTED, None, 0)
+            (again,) = await both.theirs.claim([WHOLE])
+            assert (again.until, again.read_at) == (None, LATER)
+
+        self.run(stores, scenario)
+
+    def test_its_parts_cover_it_and_are_free_but_for_the_first(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes"], NOON, again=False)
+            (claimed,) = await both.ours.claim([WHOLE])
+            first = await both.ours.cut(claimed, KEYS)
+            assert first is not None
+            assert (first.after, first.until, first.state) == (None, KEYS[0], RangeState.CUT)
+            ranges = (await both.theirs.survey()).ranges
+            assert [(one.after, one.until) for one in ranges] == [(None, KEYS[0]), tuple(KEYS), (KEYS[1], None)]
+            others = await both.theirs.claim([one.place for one in ranges])
+            assert [one.after for one in others] == KEYS
+            assert await both.ours.cut(claimed, []) == (await both.ours.survey()).ranges[0]  # whose answer was lost
+
+        self.run(stores, scenario)
+
+    def test_progress_is_saved_given_back_and_taken_up_by_another(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes"], NOON, again=False)
+            (claimed,) = await both.ours.claim([WHOLE])
+            assert await both.ours.save([RangeProgress(claimed, KEYS[0], 7, LATER)]) == set()
+            assert await both.theirs.claim([WHOLE]) == []
+            assert await both.ours.save([RangeProgress(claimed, KEYS[1], 9, LATER)], release=True) == set()
+            (theirs,) = await both.theirs.claim([WHOLE])
+            assert (theirs.behind, theirs.rows, theirs.read_at, theirs.first_read_at) == (KEYS[1], 9, LATER, NOON)
+            assert await both.ours.save([RangeProgress(claimed, KEYS[0], 1, NOON)]) == {WHOLE}
+            assert await both.theirs.save([RangeProgress(theirs, KEYS[1], 9, LATER, done=True)]) == set()
+            assert await both.ours.claim([WHOLE]) == []
+            (done,) = (await both.ours.survey()).ranges
+            assert (done.state, done.rows) == (RangeState.DONE, 9)
+            assert await both.theirs.save([RangeProgress(theirs, KEYS[0], 1, LATER)]) == set()
+            assert (await both.ours.survey()).ranges == (done,)
+
+        self.run(stores, scenario)
+
+    def test_a_lease_that_ends_lets_another_go_on(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes"], NOON, again=False)
+            (claimed,) = await both.ours.claim([WHOLE])
+            await both.ours.save([RangeProgress(claimed, KEYS[0], 7, NOON)])
+            await both.pass_lease()
+            (theirs,) = await both.theirs.claim([WHOLE])
+            assert (theirs.behind, theirs.rows) == (KEYS[0], 7)
+            assert await both.ours.save([RangeProgress(claimed, KEYS[1], 9, NOON, done=True)]) == {WHOLE}
+
+        self.run(stores, scenario)
+
+    def test_what_is_given_up_is_lost_to_its_reader_and_nobody_claims_it(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes", "Seats"], NOON, again=False)
+            (claimed,) = await both.ours.claim([WHOLE])
+            assert await both.theirs.cancel(["Planes", "Nothing"]) == ["Planes"]
+            assert await both.theirs.cancel(["Planes"]) == []
+            assert await both.ours.save([RangeProgress(claimed, KEYS[0], 7, NOON)]) == {WHOLE}
+            assert [one.table for one in await both.ours.claim([WHOLE, ("Seats", 0)])] == ["Seats"]
+            assert [one.state for one in (await both.ours.survey()).ranges] == [
+                RangeState.CANCELLED,
+                RangeState.REQUESTED,
+            ]
+
+        self.run(stores, scenario)
+
+
+class TestFakeSnapshotStore(SnapshotStoreContract):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        @asynccontextmanager
+        async def both() -> AsyncIterator[Both]:
+            table = SnapshotTable()
+
+            async def pass_lease() -> None:
+                table.clock.step(2 * LEASE)
+
+            yield Both(FakeSnapshotStore(table, "o", LEASE), FakeSnapshotStore(table, "t", LEASE), pass_lease)
+
+        return both
+
+
+@pytest.mark.integration
+class TestSpannerSnapshotStore(SnapshotStoreContract):
+    @pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
+    def stores(self, request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Stores:
+        made = database(postgresql=request.param == "PostgreSQL")
+
+        async def pass_lease() -> None:
+            await asyncio.sleep(1.5 * LEASE.total_seconds())
+
+        @asynccontextmanager
+        async def both() -> AsyncIterator[Both]:
+            channels = Channels(made.instance.address)
+            try:
+                shared = Database(made.path, channels)
+                await shared.learn_dialect()
+                await SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=LEASE).create_table()
+                ours, theirs = (SpannerSnapshotStore(shared, "p", owner=owner, lease=LEASE) for owner in ("o", "t"))
+                yield Both(ours, theirs, pass_lease)
+            finally:
+                await channels.close()
+
+        return both

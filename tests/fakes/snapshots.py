@@ -1,0 +1,220 @@
+"""In-memory ports of snapshots: the table of ranges, and tables whose every version is remembered."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import pairwise
+
+from services.spanner_reader.core.snapshot import (
+    UNFINISHED,
+    KeyText,
+    RangeState,
+    SnapshotRange,
+    SnapshotSurvey,
+    claimable_ranges,
+)
+from services.spanner_reader.ports import NotReadableError, RangeProgress, WatchedTable
+from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.life import Life
+from tests.fakes.spanner_reader import SteppingClock
+
+_A_READING = 0.3  # in seconds
+
+
+@dataclass
+class SnapshotTable:
+    """The rows of a table of snapshots."""
+
+    clock: SteppingClock = field(default_factory=SteppingClock)
+    rows: dict[tuple[str, int], SnapshotRange] = field(default_factory=dict)
+
+
+class FakeSnapshotStore:
+    """A store of snapshots in memory, as one owner sees it."""
+
+    def __init__(self, table: SnapshotTable, owner: str, lease: timedelta, life: Life | None = None) -> None:
+        self.table = table
+        self._owner = owner
+        self._lease = lease // timedelta(microseconds=1) * 1_000
+        self._life = life or Life()
+
+    async def request(self, tables: Sequence[str], at: Nanoseconds, *, again: bool) -> Sequence[str]:
+        """Ask for a snapshot of each table; return those tables for which that was new."""
+        await self._before()
+        new = []
+        for name in dict.fromkeys(tables):
+            there = [one for one in self.table.rows.values() if one.table == name]
+            if there and not again:
+                (first, *others) = there
+                untouched = not others and first.state is RangeState.REQUESTED and first.owner is None
+                if untouched and first.read_at < at:
+                    self.table.rows[first.place] = replace(first, read_at=at, first_read_at=at)
+                continue
+            for one in there:
+                del self.table.rows[one.place]
+            run = max((one.run for one in there), default=0) + 1
+            fencing = max((one.fencing for one in there), default=0) + 1
+            asked = SnapshotRange(table=name, number=0, run=run, read_at=at, first_read_at=at, fencing=fencing)
+            self.table.rows[asked.place] = asked
+            new.append(name)
+        self._life.step()
+        return new
+
+    async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
+        """Give up what is left of the tables' snapshots; return the tables of which something was left."""
+        await self._before()
+        left = [one for one in self.table.rows.values() if one.table in tables and one.state in UNFINISHED]
+        for one in left:
+            over = replace(one, state=RangeState.CANCELLED, owner=None, lease_until=None, fencing=one.fencing + 1)
+            self.table.rows[one.place] = over
+        self._life.step()
+        return list(dict.fromkeys(one.table for one in left))
+
+    async def survey(self) -> SnapshotSurvey:
+        """Return all ranges, those that are done too."""
+        await self._before()
+        return SnapshotSurvey(
+            self.table.clock.now(), tuple(self.table.rows[place] for place in sorted(self.table.rows))
+        )
+
+    async def claim(self, places: Collection[tuple[str, int]]) -> Sequence[SnapshotRange]:
+        """Take those of the ranges that are still free and not done; return them with our lease."""
+        await self._before()
+        now = self.table.clock.now()
+        claimed = []
+        for one in claimable_ranges(self.table.rows.values(), holding=(), now=now):
+            if one.place in places:
+                until = Nanoseconds(now + self._lease)
+                ours = replace(one, owner=self._owner, lease_until=until, fencing=one.fencing + 1)
+                self.table.rows[one.place] = ours
+                claimed.append(ours)
+        self._life.step()
+        return claimed
+
+    async def cut(self, held: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
+        """Cut a range at keys that lie in it; return its first part, which stays ours."""
+        await self._before()
+        stored = self.table.rows.get(held.place)
+        if stored is None or not self._is_ours(held, stored):
+            return None
+        if stored.state is not RangeState.REQUESTED:
+            return stored
+        places = [None, *keys, None]
+        number = max(place for name, place in self.table.rows if name == held.table)
+        for index, (after, until) in enumerate(pairwise(places)):
+            if index == 0:
+                first = replace(stored, until=until if keys else stored.until, state=RangeState.CUT)
+                self.table.rows[held.place] = first
+            else:
+                part = SnapshotRange(
+                    table=held.table,
+                    number=number + index,
+                    run=stored.run,
+                    after=after,
+                    until=until if index < len(keys) else stored.until,
+                    read_at=stored.read_at,
+                    first_read_at=stored.first_read_at,
+                    state=RangeState.CUT,
+                )
+                self.table.rows[part.place] = part
+        self._life.step()
+        return self.table.rows[held.place]
+
+    async def save(self, progress: Sequence[RangeProgress], *, release: bool = False) -> Collection[tuple[str, int]]:
+        """Save how far ranges have come and renew the leases, or give them back; return those not ours any more."""
+        await self._before()
+        lost = set()
+        until = None if release else Nanoseconds(self.table.clock.now() + self._lease)
+        for one in progress:
+            stored = self.table.rows.get(one.range.place)
+            if stored is None or not self._is_ours(one.range, stored):
+                lost.add(one.range.place)
+            elif stored.state in UNFINISHED:
+                saved = replace(stored, last=one.last, rows=one.rows, read_at=one.read_at, lease_until=until)
+                if one.done:
+                    saved = replace(saved, state=RangeState.DONE, lease_until=None)
+                self.table.rows[one.range.place] = saved
+        self._life.step()
+        return lost
+
+    async def _before(self) -> None:
+        await asyncio.sleep(0)
+        self._life.step()
+
+    def _is_ours(self, held: SnapshotRange, stored: SnapshotRange) -> bool:
+        return (stored.run, stored.owner, stored.fencing) == (held.run, self._owner, held.fencing)
+
+
+@dataclass
+class Versions:
+    """A table with one INT64 key and one value: what each row was, and since when; None where it was deleted."""
+
+    clock: SteppingClock
+    written: dict[int, list[tuple[Nanoseconds, str | None]]] = field(default_factory=dict)
+    remembers: timedelta = timedelta(hours=1)
+
+    def write(self, key: int, value: str | None) -> None:
+        """Commit a row, or its deletion, now."""
+        self.written.setdefault(key, []).append((self.clock.now(), value))
+
+    def at(self, time: Nanoseconds) -> dict[int, str]:
+        """Return the rows as they were."""
+        rows = {}
+        for key, versions in sorted(self.written.items()):
+            value = next((value for since, value in reversed(versions) if since <= time), None)
+            if value is not None:
+                rows[key] = value
+        return rows
+
+
+class FakeRows:
+    """The rows of one table, in readings of a few rows; the world may go on between them."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        *,
+        cuts: Sequence[int] = (),
+        life: Life | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.in_key_order = True
+        self.read_from: list[KeyText | None] = []
+        self._versions = versions
+        self._cuts = cuts
+        self._life = life or Life()
+        self._meanwhile = meanwhile
+
+    async def read(
+        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield rows in key order, two at a time."""
+        assert [column.name for column in table.column_types] == ["Id", "Name"]
+        self.read_from.append(after)
+        low, high = _number(after, -1), _number(until, 1 << 62)
+        self.check(at)
+        rows = [[str(key), value] for key, value in self._versions.at(at).items() if low < key <= high]
+        for start in range(0, len(rows), 2):
+            await asyncio.sleep(_A_READING)
+            self._meanwhile()
+            self.check(at)
+            self._life.step()
+            yield rows[start : start + 2]
+
+    async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
+        """Return keys, in key order, that cut the table."""
+        await asyncio.sleep(0)
+        self.check(at)
+        self._life.step()
+        return [KeyText(json.dumps([str(key)])) for key in self._cuts]
+
+    def check(self, at: Nanoseconds) -> None:
+        """Refuse a time that is not remembered any more."""
+        if self._versions.clock.now() - at > self._versions.remembers // timedelta(microseconds=1) * 1_000:
+            raise NotReadableError("too long ago")
+
+
+def _number(key: KeyText | None, end: int) -> int:
+    return end if key is None else int(json.loads(key)[0])

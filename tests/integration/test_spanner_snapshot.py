@@ -1,0 +1,250 @@
+"""Rows from before the stream: read by real readers from the emulator, killed on the way, and again on demand."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.processes import Process, Processes
+from deploy.local.source import SpannerDatabase, Write
+from shared.contracts.change_batch import ChangeBatch, decode_batch
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.pubsub.channels import open_channel
+from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.test_spanner_reader_process import PATIENCE, STARTS, Pipeline
+
+pytestmark = pytest.mark.integration
+
+_SEATS = """CREATE TABLE Seats (Id INT64 NOT NULL, Class STRING(8), Number INT64, Taken BOOL)
+PRIMARY KEY (Id, Class DESC, Number), INTERLEAVE IN PARENT Planes"""
+DDL = (
+    "CREATE TABLE Planes (Id INT64 NOT NULL, Name STRING(MAX)) PRIMARY KEY (Id)",
+    _SEATS,
+    "CREATE CHANGE STREAM Everything FOR Planes, Seats (Taken) OPTIONS (value_capture_type = 'NEW_ROW')",
+)
+_AT_ONCE = 2_000
+
+
+@dataclass
+class Topic:
+    """What has arrived on a topic, as mirrors would hold it: of each row what has the highest sequence."""
+
+    pipeline: Pipeline
+    rows: dict[str, dict[str, tuple[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
+    origins: Counter[tuple[str, str]] = field(default_factory=Counter)
+    ordering_keys: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def pull(self) -> None:
+        """Take what is on the subscription now."""
+        for one in pull(self.pipeline.channel, self.pipeline.topology.subscription):
+            batch = decode_batch(one.message.data)
+            self.origins[batch.header.table, batch.header.origin] += len(batch)
+            if len(batch):
+                self.ordering_keys[batch.header.origin].add(one.message.ordering_key)
+            self._apply(batch)
+
+    def _apply(self, batch: ChangeBatch) -> None:
+        rows = self.rows[batch.header.table]
+        for sequence, key, row in zip(batch.sequence, batch.keys, batch.rows, strict=True):
+            place = json.dumps(json.loads(bytes(key)), sort_keys=True)
+            values = json.loads(bytes(row))
+            if place not in rows or rows[place][0] <= sequence:
+                rows[place] = sequence, values
+
+    def live(self, table: str) -> Mapping[str, Any]:
+        """Return the rows of a table that are not deleted."""
+        return {key: values for key, (_sequence, values) in self.rows[table].items() if values is not None}
+
+    def wait_for(self, what: str, ready: Callable[[], bool]) -> None:
+        """Wait until what has arrived is as it should be."""
+
+        def arrived() -> bool | None:
+            self.pull()
+            return ready() or None
+
+        self.pipeline.processes.wait_until(arrived, what, PATIENCE)
+
+
+@pytest.fixture
+def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    """Return a channel to the Pub/Sub emulator."""
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+@pytest.fixture
+def pipeline(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+) -> Pipeline:
+    """Return a pipeline of a table, and of one interleaved in it of which one column is watched."""
+    topology = a_topology(pubsub_channel)
+    return Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+
+
+def fill(database: SpannerDatabase, rows: int, first: int = 0) -> Mapping[str, Any]:
+    """Insert planes, and return them as keys and rows of the wire."""
+    for start in range(first, first + rows, _AT_ONCE):
+        keys = range(start, min(start + _AT_ONCE, first + rows))
+        database.commit([Write("insert", "Planes", {"Id": key, "Name": f"é{key}"}) for key in keys])
+    return {json.dumps({"Id": str(key)}): {"Name": f"é{key}"} for key in range(first, first + rows)}
+
+
+def finished(reader: Process, table: str = "Planes") -> bool:
+    """Tell whether a reader has seen that the snapshot of a table is over."""
+    if reader.exit_code is not None:
+        raise AssertionError(reader.obituary())
+    return any('"snapshot_finished"' in line and f'"{table}"' in line for line in reader.output().splitlines())
+
+
+def claims(reader: Process) -> list[Mapping[str, Any]]:
+    """Return what a reader said of the ranges that it began or went on with."""
+    return [json.loads(line) for line in reader.output().splitlines() if '"snapshot_range_claimed"' in line]
+
+
+def command(pipeline: Pipeline, *arguments: str) -> tuple[int | None, str]:
+    """Run the command of snapshots beside the readers; return its exit code and what it said."""
+    started = pipeline.launch_as("snapshot", *arguments)
+    started.expected_to_end = True
+    code = started.wait(STARTS)
+    said = started.output()
+    started.end()
+    return code, said
+
+
+def test_rows_from_before_the_stream_come_once_at_the_time_it_begins_and_changes_win(pipeline: Pipeline) -> None:
+    expected = dict(fill(pipeline.database, 3_000))
+    pipeline.database.commit(
+        [
+            Write("insert", "Seats", {"Id": 1, "Class": name, "Number": number, "Taken": number % 2 == 0})
+            for name, number in [("C", 1), ("C", 2), ("Y", 1), (None, 7)]
+        ]
+    )
+    reader = pipeline.start()
+    pipeline.database.commit([Write("delete", "Planes", {"Id": key}) for key in range(100, 200)])
+    pipeline.database.commit([Write("update", "Planes", {"Id": 7, "Name": "seven"})])
+    for key in range(100, 200):
+        del expected[json.dumps({"Id": str(key)})]
+    expected[json.dumps({"Id": "7"})] = {"Name": "seven"}
+
+    topic = Topic(pipeline)
+    topic.wait_for("all rows", lambda: finished(reader) and topic.origins["Planes", "snapshot"] >= 3_000)
+    topic.wait_for("all changes", lambda: topic.live("Planes") == expected)
+    assert topic.origins["Planes", "snapshot"] == 3_000
+    assert topic.live("Seats") == {
+        json.dumps({"Class": "C", "Id": "1", "Number": "1"}): {"Taken": False},
+        json.dumps({"Class": "C", "Id": "1", "Number": "2"}): {"Taken": True},
+        json.dumps({"Class": "Y", "Id": "1", "Number": "1"}): {"Taken": False},
+        json.dumps({"Class": None, "Id": "1", "Number": "7"}): {"Taken": False},
+    }
+    assert not topic.ordering_keys["snapshot"] & topic.ordering_keys["stream"]
+    (requested,) = [json.loads(line) for line in reader.output().splitlines() if '"snapshot_requested"' in line]
+    assert requested["tables"] == ["Planes", "Seats"]
+
+
+def test_killed_five_times_it_goes_on_behind_the_last_confirmed_key(pipeline: Pipeline) -> None:
+    expected = fill(pipeline.database, 12_000)
+    topic = Topic(pipeline)
+    goes_on_at = [0]
+    for _kill in range(5):
+        reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="1500")
+        topic.wait_for(
+            "some rows more",
+            lambda reader=reader: any(one["table"] == "Planes" for one in claims(reader)),  # type: ignore[misc]
+        )
+        (claimed,) = [one for one in claims(reader) if one["table"] == "Planes"]
+        goes_on_at.append(claimed["rows"])
+        before = topic.origins["Planes", "snapshot"]
+        topic.wait_for("rows", lambda before=before: topic.origins["Planes", "snapshot"] >= before + 2_500)  # type: ignore[misc]
+        reader.kill()
+    reader = pipeline.start()
+    topic.wait_for("the end", lambda: finished(reader) and topic.live("Planes") == expected)
+    assert goes_on_at == sorted(goes_on_at)
+    assert goes_on_at[-1] > 1_000
+    assert topic.origins["Planes", "snapshot"] < 2 * 12_000
+
+
+def test_rows_come_again_on_demand_while_everything_runs(pipeline: Pipeline) -> None:
+    expected = dict(fill(pipeline.database, 1_000))
+    first, second = pipeline.start(SNAPSHOT="never"), pipeline.start()
+    topic = Topic(pipeline)
+    expected |= fill(pipeline.database, 10, first=1_000)
+    topic.wait_for("the stream", lambda: len(topic.live("Planes")) == 10)
+    assert command(pipeline, "--status") == (0, "")
+    assert command(pipeline, "Planes", "--dry-run")[0] == 0
+    code, said = command(pipeline, "Planets")
+    assert code == 2
+    assert "Planes, Seats" in said
+    assert claims(first) == claims(second) == []
+
+    code, said = command(pipeline, "Planes", "--json")
+    assert (code, json.loads(said)["snapshots"][0]["state"]) == (0, "READING")
+    topic.wait_for("all rows", lambda: topic.live("Planes") == expected)
+    topic.wait_for("the end", lambda: finished(first) or finished(second))
+    assert command(pipeline, "--status")[1].endswith("done, 1010 rows\n")
+    before = topic.origins["Planes", "snapshot"]
+    command(pipeline, "Planes")
+    topic.wait_for("all rows again", lambda: topic.origins["Planes", "snapshot"] == 2 * before)
+    assert topic.live("Planes") == expected
+
+
+def test_what_is_given_up_is_not_read(pipeline: Pipeline) -> None:
+    fill(pipeline.database, 2_000)
+    reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="100")
+    topic = Topic(pipeline)
+    topic.wait_for("some rows", lambda: topic.origins["Planes", "snapshot"] > 0)
+    assert command(pipeline, "--cancel", "Planes")[0] == 0
+    topic.wait_for("the reader to notice", lambda: '"snapshot_range_lost"' in reader.output())
+    (line,) = [line for line in command(pipeline, "--status")[1].splitlines() if "Planes" in line]
+    assert "cancelled" in line
+    assert topic.origins["Planes", "snapshot"] < 2_000
+
+
+@pytest.mark.parametrize("hours", [2, 30])
+def test_a_time_that_cannot_be_read_any_more_is_replaced(pipeline: Pipeline, hours: int) -> None:
+    expected = dict(fill(pipeline.database, 500))
+    reader = pipeline.start(SNAPSHOT="never")
+    reader.ask_to_end()
+    reader.wait(STARTS)
+    command(pipeline, "Planes")
+    long_ago = Nanoseconds(pipeline.database.now() - hours * 3_600 * 1_000_000_000)
+    row = Write(
+        "update",
+        "millrace_partitions_snapshots",
+        {"source_table": "Planes", "range_number": 0, "read_timestamp": format_timestamp(long_ago)},
+    )
+    pipeline.partitions.commit([row])
+
+    reader = pipeline.start()
+    topic = Topic(pipeline)
+    topic.wait_for("all rows", lambda: finished(reader) and topic.live("Planes") == expected)
+    assert '"snapshot_goes_on_at_a_new_time"' in reader.output()
+
+
+def test_tables_of_a_database_of_the_postgresql_dialect(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+) -> None:
+    watched = database(
+        'CREATE TABLE "Planes" ("Id" bigint, "part" varchar, "Name" varchar, PRIMARY KEY ("part", "Id"))',
+        """CREATE CHANGE STREAM "Everything" FOR "Planes" WITH (value_capture_type = 'NEW_ROW')""",
+        postgresql=True,
+    )
+    topology = a_topology(pubsub_channel)
+    partitions = database(postgresql=True)
+    pipeline = Pipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
+    watched.commit(
+        [Write("insert", "Planes", {"Id": key, "part": f"p{key % 3}", "Name": f"é{key}"}) for key in range(1_000)]
+    )
+    reader = pipeline.start()
+    topic = Topic(pipeline)
+    topic.wait_for("all rows", lambda: finished(reader) and len(topic.live("Planes")) == 1_000)
+    assert topic.live("Planes")[json.dumps({"Id": "7", "part": "p1"})] == {"Name": "é7"}

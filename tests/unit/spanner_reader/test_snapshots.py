@@ -1,0 +1,337 @@
+"""Snapshot and stream at once, in any order, with kills, expiring times and several readers: the rows end up equal."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from services.spanner_reader.core.changes import ChangeMaker, spanner_sequence
+from services.spanner_reader.core.records import ColumnType
+from services.spanner_reader.core.snapshot import OLDEST_READ, ConfirmedKeys, KeyText, RangeState
+from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
+from shared.runtime.stop import Stop
+from tests.fakes.life import CrashError, Life
+from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Versions
+from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
+from tests.fakes.spanner_schema import FakeCatalog
+from tests.fakes.virtual_time import run_in_virtual_time
+
+START = parse_timestamp("2026-11-21T12:00:00Z")
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+PLANES = WatchedTable(
+    "Planes",
+    ("Id",),
+    (ColumnType("Id", '{"code":"INT64"}', True, 1), ColumnType("Name", '{"code":"STRING"}', False, 2)),
+    "NEW_ROW",
+)
+
+
+class CatalogNow(FakeCatalog):
+    """A catalog whose looks are at Spanner's time."""
+
+    def __init__(self, clock: SteppingClock, *tables: WatchedTable) -> None:
+        super().__init__(*tables)
+        self._clock = clock
+
+    async def look(self) -> CatalogLook:
+        """Return the tables as they are now."""
+        self.time = self._clock.now() - 1_000
+        return await super().look()
+
+
+@dataclass
+class World:
+    """A table that goes on changing, what its stream has published of that, and a table of snapshots."""
+
+    clock: SteppingClock = field(default_factory=lambda: SteppingClock(START))
+    versions: Versions = field(init=False)
+    snapshots: SnapshotTable = field(init=False)
+    topic: Topic = field(default_factory=Topic)
+    stream: list[tuple[str, int, str | None]] = field(default_factory=list)
+    """Sequence, key and value of every change since the start."""
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    streaming: bool = False
+
+    def __post_init__(self) -> None:
+        self.versions, self.snapshots = Versions(self.clock), SnapshotTable(self.clock)
+        self.catalog = CatalogNow(self.clock, PLANES)
+
+    def write(self, key: int, value: str | None) -> None:
+        """Commit a change a while after the one before."""
+        self.clock.step(SECOND)
+        self.versions.write(key, value)
+        if self.streaming:
+            sequence = str(spanner_sequence(microseconds(self.clock.now()), "0", 0))
+            self.stream.append((sequence, key, value))
+
+    def reader(
+        self,
+        owner: str = "reader",
+        *,
+        life: Life | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+        cuts: Sequence[int] = (),
+        publisher: FakePublisher | None = None,
+        unconfirmed_bytes: int = 1 << 20,
+    ) -> tuple[Snapshots, FakeRows]:
+        """Return a reader of snapshots, and its way to the rows."""
+        life = life or Life()
+        rows = FakeRows(self.versions, cuts=cuts, life=life, meanwhile=meanwhile)
+        reader = Snapshots(
+            store=FakeSnapshotStore(self.snapshots, owner, LEASE, life),
+            rows=rows,
+            catalog=self.catalog,
+            publisher=publisher or FakePublisher(self.topic, life, seed=len(owner)),
+            changes=ChangeMaker("source", 4, {}),
+            included=lambda _table: True,
+            trusted=lambda: True,
+            metrics=self.metrics,
+            stop=Stop(),
+            options=SnapshotOptions(save=SECOND, unconfirmed_bytes=unconfirmed_bytes),
+        )
+        return reader, rows
+
+    async def request(self, *, again: bool = False) -> None:
+        """Ask for a snapshot as of now."""
+        await FakeSnapshotStore(self.snapshots, "asks", LEASE).request(["Planes"], self.clock.now(), again=again)
+
+    @property
+    def over(self) -> bool:
+        """Tell whether nothing is left to read."""
+        return all(one.state is RangeState.DONE for one in self.snapshots.rows.values())
+
+    def mirrored(self) -> dict[int, str]:
+        """Return the rows as BigQuery holds them: of each key the change with the highest sequence."""
+        newest: dict[int, tuple[object, str | None]] = {}
+        published = [
+            (change.sequence, int(change.key.split('"')[3]), None if change.row is None else change.row.split('"')[3])
+            for change in self.topic.changes
+        ]
+        for text, key, value in [*published, *self.stream]:
+            sequence = parse_sequence(text)
+            if key not in newest or newest[key][0] < sequence:  # type: ignore[operator]
+                newest[key] = sequence, value
+        return {key: value for key, (_sequence, value) in sorted(newest.items()) if value is not None}
+
+
+async def until_over(world: World, *readers: Snapshots) -> None:
+    """Let readers read until nothing is left, and stop them."""
+    tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
+    try:
+        while not world.over:
+            await asyncio.sleep(0.5)
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+Writes = st.lists(st.tuples(st.integers(0, 9), st.none() | st.sampled_from("abc")), max_size=12)
+
+
+@settings(max_examples=150)
+@given(
+    before=Writes,
+    during=Writes,
+    after=Writes,
+    kills=st.lists(st.integers(1, 60), max_size=4),
+    cuts=st.lists(st.integers(0, 9), unique=True, max_size=2).map(sorted),
+    pauses=st.lists(st.sampled_from([SECOND, timedelta(minutes=50), timedelta(hours=20), OLDEST_READ]), max_size=3),
+)
+@example(before=[(1, "a")], during=[(1, None)], after=[], kills=[], cuts=[], pauses=[])
+def test_whatever_happens_before_during_and_after_the_rows_end_up_equal(
+    before: list[tuple[int, str | None]],
+    during: list[tuple[int, str | None]],
+    after: list[tuple[int, str | None]],
+    kills: list[int],
+    cuts: list[int],
+    pauses: list[timedelta],
+) -> None:
+    world = World()
+    for key, value in before:
+        world.write(key, value)
+    world.streaming = True
+    waiting, breaks = list(during), list(pauses)
+
+    def meanwhile() -> None:
+        if waiting:
+            world.write(*waiting.pop(0))
+        if breaks and len(waiting) % 2 == 0:
+            world.clock.step(breaks.pop())
+
+    async def lives() -> None:
+        await world.request()
+        for number, killed_at in enumerate(kills):
+            reader, _rows = world.reader(f"r{number}", life=Life(killed_at), meanwhile=meanwhile, cuts=cuts)
+            with contextlib.suppress(CrashError):
+                await until_over(world, reader)
+            world.clock.step(2 * LEASE)
+        readers = [world.reader(owner, meanwhile=meanwhile, cuts=cuts)[0] for owner in ("one", "another")]
+        await until_over(world, *readers)
+
+    run_in_virtual_time(lives())
+    for key, value in [*waiting, *after]:
+        world.write(key, value)
+    assert world.mirrored() == world.versions.at(world.clock.now())
+
+
+def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:
+    world = World()
+    for key in range(20):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        life = Life(killed_at=45)
+        reader, _rows = world.reader("first", life=life)
+        with contextlib.suppress(CrashError):
+            await until_over(world, reader)
+        (saved,) = world.snapshots.rows.values()
+        assert 0 < saved.rows < 20
+        world.clock.step(2 * LEASE)
+        second, rows = world.reader("second")
+        await until_over(world, second)
+        assert rows.read_from == [saved.last]
+
+    run_in_virtual_time(scenario())
+    (done,) = world.snapshots.rows.values()
+    assert (done.rows, len(world.mirrored())) == (20, 20)
+
+
+def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back() -> None:
+    world = World()
+    for key in range(40):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        readers = [world.reader(owner, cuts=[9, 19, 29])[0] for owner in ("one", "another")]
+        tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
+        await asyncio.sleep(2)
+        assert {"one", "another"} <= {one.owner for one in world.snapshots.rows.values()}
+        for task, reader in zip(tasks, readers, strict=True):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await reader.let_go()
+        assert all(one.lease_until is None for one in world.snapshots.rows.values())
+        await until_over(world, world.reader("third")[0])
+
+    run_in_virtual_time(scenario())
+    assert world.mirrored() == world.versions.at(world.clock.now())
+    assert all(header.origin == "snapshot" for header in world.topic.headers)
+
+
+def test_no_more_than_its_share_waits_for_confirmation() -> None:
+    world = World()
+    for key in range(40):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        publisher = FakePublisher(world.topic, by_hand=True)
+        reader, _rows = world.reader(publisher=publisher, unconfirmed_bytes=1_000)
+        task = asyncio.create_task(reader.keep_reading())
+        confirmed = 0
+        while not world.over:
+            await asyncio.sleep(1)
+            assert len(publisher.waiting) <= 3
+            for future in list(publisher.waiting):
+                publisher.confirm(future)
+                confirmed += 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert confirmed == 20
+
+    run_in_virtual_time(scenario())
+    assert world.metrics.snapshot_rows == 40
+
+
+def test_a_table_that_is_gone_is_over_and_what_nobody_may_read_holds_up_nobody() -> None:
+    world = World()
+    world.catalog.tables = []
+
+    async def gone() -> None:
+        await world.request()
+        await until_over(world, world.reader()[0])
+
+    run_in_virtual_time(gone())
+    assert world.topic.changes == []
+
+    world = World()
+    world.write(1, "a")
+
+    async def forbidden() -> None:
+        await world.request()
+        reader, rows = world.reader()
+        refused = [MisconfiguredError("PERMISSION_DENIED: grant spanner.databases.read")] * 2
+
+        def refuse(at: Nanoseconds) -> None:
+            if refused:
+                raise refused.pop()
+
+        rows.check = refuse  # type: ignore[method-assign]
+        await until_over(world, reader)
+        assert refused == []
+
+    run_in_virtual_time(forbidden())
+    assert world.mirrored() == {1: "a"}
+
+
+@given(st.permutations(range(8)))
+def test_a_key_counts_as_confirmed_with_all_before_it(order: list[int]) -> None:
+    keys = ConfirmedKeys(None)
+    taken = [keys.add(KeyText(str(number)), 2, 10) for number in range(8)]
+    confirmed: set[int] = set()
+    for number in order:
+        keys.confirm(taken[number])
+        confirmed.add(number)
+        whole = next(count for count in range(9) if count not in confirmed)
+        assert keys.last == (KeyText(str(whole - 1)) if whole else None)
+        assert (keys.rows, keys.outstanding_bytes) == (2 * whole, 10 * (8 - len(confirmed)))
+    assert keys.all_confirmed
+
+
+def test_no_row_is_published_under_a_time_nearly_as_old_as_deletes_are_remembered() -> None:
+    world = World()
+    world.versions.remembers = timedelta(days=7)
+    for key in range(20):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        world.clock.step(OLDEST_READ + SECOND)
+        await until_over(world, world.reader()[0])
+
+    run_in_virtual_time(scenario())
+    assert {change.commit_timestamp for change in world.topic.changes} == {format_timestamp(world.clock.now())}
+    (done,) = world.snapshots.rows.values()
+    assert (done.read_at, done.first_read_at) == (world.clock.now(), START + 20 * 1_000_000_000)
+
+
+def test_a_publisher_that_has_failed_ends_it() -> None:
+    world = World()
+    world.write(1, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        publisher = FakePublisher(world.topic)
+        publisher.error = MisconfiguredError("the topic is gone")
+        reader, _rows = world.reader(publisher=publisher)
+        with pytest.raises(MisconfiguredError, match="the topic is gone"):
+            await asyncio.wait_for(reader.keep_reading(), 600)
+
+    run_in_virtual_time(scenario())
