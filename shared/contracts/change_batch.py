@@ -82,10 +82,14 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     def size(self) -> int:
         """Return about how many bytes this change adds to a message (never fewer)."""
-        texts = (self.place, self.key, self.row or "", self.old or "")
-        return _OVERHEAD + sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+        size = _OVERHEAD
+        for text in (self.place, self.key, self.row, self.old):
+            if text is not None:
+                size += len(text) if text.isascii() else len(text.encode())
+        return size
 
 
+_BETWEEN: Final = '","'
 _OVERHEAD: Final = 192  # op, mod_type, sequence (67 characters), commit timestamp, quotes and commas
 
 
@@ -130,10 +134,10 @@ def encode_batch(header: Header, changes: Sequence[Change]) -> bytes:
     return "".join(
         (
             '{"header":' + msgspec.json.encode(header).decode(),
-            ',"op":[' + ",".join([f'"{c.op}"' for c in changes]),
-            '],"mod_type":[' + ",".join([f'"{c.mod_type}"' for c in changes]),
-            '],"sequence":[' + ",".join([f'"{c.sequence}"' for c in changes]),
-            '],"commit_timestamp":[' + ",".join([f'"{c.commit_timestamp}"' for c in changes]),
+            ',"op":[' + _quoted([c.op for c in changes]),
+            '],"mod_type":[' + _quoted([c.mod_type for c in changes]),
+            '],"sequence":[' + _quoted([c.sequence for c in changes]),
+            '],"commit_timestamp":[' + _quoted([c.commit_timestamp for c in changes]),
             '],"place":[' + ",".join([c.place for c in changes]),
             '],"keys":[' + ",".join([c.key for c in changes]),
             '],"rows":[' + ",".join([c.row if c.row is not None else "null" for c in changes]),
@@ -176,6 +180,10 @@ def decode_batch(data: bytes) -> ChangeBatch:
     )
     _check(batch)
     return batch
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return f'"{_BETWEEN.join(texts)}"' if texts else ""
 
 
 class _Document(msgspec.Struct):

@@ -10,6 +10,8 @@ request that fails is sent again before anything later of its key.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -19,6 +21,7 @@ from shared.contracts.errors import MisconfiguredError
 
 REQUEST_BYTES: Final = 9_000_000
 """No request, and so no message, is larger. Pub/Sub's limit is 10 MB for each."""
+_KEY: Final = itemgetter(0)
 _REQUEST_OVERHEAD: Final = 2_048  # the topic's name and the request's own framing
 _MESSAGE_OVERHEAD: Final = 1_024  # attributes but for source and table (twice), the document's frame, framing
 
@@ -40,8 +43,7 @@ class Limits:
             raise ValueError(f"a request takes 1000 messages and {REQUEST_BYTES} bytes at most")
 
 
-@dataclass(slots=True, eq=False)
-class Receipt:
+class Receipt(msgspec.Struct, eq=False):
     """What one caller waits for: how many of its changes (and announcements) are not confirmed yet."""
 
     waiting: int = 0
@@ -75,8 +77,7 @@ class Oversized:
     receipt: Receipt
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     header: Header
     header_size: int
     change: Change | None  # None announces the header
@@ -106,6 +107,9 @@ class Packer:
         self._due: deque[str] = deque()  # keys with something waiting and nothing under way, longest waiting first
         self._under_way = 0
         self._open: set[Receipt] = set()
+        self._measured: Header | None = None
+        self._header_size = 0
+        """Of the header that was measured last."""
         self.outstanding_bytes = 0
         """Bytes added and not confirmed yet."""
 
@@ -116,7 +120,10 @@ class Packer:
 
         What is too large for any message is handed back: it is the caller's to keep, and then to settle.
         """
-        header_size = len(msgspec.json.encode(header)) + 2 * len((header.source + header.table).encode())
+        if header is not self._measured:
+            self._measured = header
+            self._header_size = len(msgspec.json.encode(header)) + 2 * len((header.source + header.table).encode())
+        header_size = self._header_size
         room = self._limits.bytes_per_request - _REQUEST_OVERHEAD - _MESSAGE_OVERHEAD - header_size
         if room < 0:
             raise MisconfiguredError(
@@ -125,13 +132,19 @@ class Packer:
         receipt = Receipt(waiting=max(1, len(changes)))
         oversized: list[Oversized] = []
         if not changes:
-            self._enqueue(announce_under, _Entry(header, header_size, None, 0, receipt))
-        for key, change in changes:
-            size = change.size()
-            if size + len(key.encode()) > room:
-                oversized.append(Oversized(header, key, change, size, receipt))
-            else:
-                self._enqueue(key, _Entry(header, header_size, change, size, receipt))
+            self._enqueue(announce_under, [_Entry(header, header_size, None, 0, receipt)])
+        for key, some in groupby(changes, _KEY):
+            entries = []
+            room_of_key = room - len(key.encode())
+            for _key, change in some:
+                size = change.size()
+                if size > room_of_key:
+                    oversized.append(Oversized(header, key, change, size, receipt))
+                else:
+                    receipt.size += size
+                    entries.append(_Entry(header, header_size, change, size, receipt))
+            if entries:
+                self._enqueue(key, entries)
         self._open.add(receipt)
         self.outstanding_bytes += receipt.size
         return receipt, oversized
@@ -151,7 +164,10 @@ class Packer:
         done: list[Receipt] = []
         for entry in confirmed:
             self.outstanding_bytes -= entry.size
-            self._count_down(entry.receipt, done)
+            receipt = entry.receipt
+            receipt.waiting -= 1
+            if receipt.waiting == 0:
+                self._close(receipt, done)
         return done
 
     def rested(self, ordering_key: str) -> None:
@@ -171,7 +187,9 @@ class Packer:
     def settle(self, receipt: Receipt) -> Sequence[Receipt]:
         """Note that one oversized change of a receipt is kept elsewhere; return the receipt if that was the last."""
         done: list[Receipt] = []
-        self._count_down(receipt, done)
+        receipt.waiting -= 1
+        if receipt.waiting == 0:
+            self._close(receipt, done)
         return done
 
     def abandon(self) -> Sequence[Receipt]:
@@ -189,13 +207,13 @@ class Packer:
         """Tell whether every receipt is done."""
         return not self._open
 
-    def _enqueue(self, key: str, entry: _Entry) -> None:
+    def _enqueue(self, key: str, entries: Sequence[_Entry]) -> None:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
-        lane.waiting.append(entry)
-        lane.waiting_bytes += entry.size
-        entry.receipt.size += entry.size
+        lane.waiting += entries
+        for entry in entries:
+            lane.waiting_bytes += entry.size
         if not lane.under_way:
             self._settle(key, lane)
 
@@ -251,8 +269,6 @@ class Packer:
             cut.append(waiting.popleft())
         return cut, size
 
-    def _count_down(self, receipt: Receipt, done: list[Receipt]) -> None:
-        receipt.waiting -= 1
-        if receipt.waiting == 0:
-            self._open.discard(receipt)
-            done.append(receipt)
+    def _close(self, receipt: Receipt, done: list[Receipt]) -> None:
+        self._open.discard(receipt)
+        done.append(receipt)

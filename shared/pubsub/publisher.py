@@ -251,7 +251,7 @@ def _attributes(message: Message) -> dict[str, str]:
         "traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00",
     }
     if message.changes:
-        times = [change.commit_timestamp for change in message.changes]
+        times = {change.commit_timestamp for change in message.changes}
         attributes["first_commit_timestamp"] = min(times, key=_instant)
         attributes["last_commit_timestamp"] = max(times, key=_instant)
     return attributes
