@@ -61,9 +61,16 @@ class RowChunks:
     def take(self, chunks: Sequence[Any]) -> Iterator[tuple[bytes, list[Cell]]]:
         """Take chunks, in their order; yield the rows that are whole with them. BrokenRowError."""
         for chunk in chunks:
-            if chunk.reset_row:
+            status = chunk.WhichOneof("row_status")
+            if status == "reset_row" and chunk.reset_row:
                 self._reset(chunk)
-            elif self._is_committed_by(chunk):
+                continue
+            if self._is_cut or chunk.value_size > 0:
+                self._take_piece(chunk)
+            else:
+                self._find_column(chunk)
+                self._cells.append(Cell(self._family, self._qualifier, chunk.timestamp_micros, chunk.value))
+            if status == "commit_row" and chunk.commit_row:
                 self._last, cells = self._key, self._cells
                 self._begin(b"")
                 yield self._last, cells
@@ -90,34 +97,31 @@ class RowChunks:
             raise BrokenRowError("a row is taken back by a chunk with content")
         self._begin(b"")
 
-    def _is_committed_by(self, chunk: Any) -> bool:
-        """Take a cell, or a piece of one; return whether its row is whole with it."""
+    def _take_piece(self, chunk: Any) -> None:
+        """Take a piece of a cell's value."""
         if not self._is_cut:
             self._find_column(chunk)
             self._timestamp = chunk.timestamp_micros  # which the pieces of a value after its first one do not carry
         elif chunk.row_key and chunk.row_key != self._key:
             raise BrokenRowError("a row begins before a value is whole")
-        self._is_cut, was_cut = chunk.value_size > 0, self._is_cut
+        self._is_cut = chunk.value_size > 0
         if self._is_cut and chunk.commit_row:
             raise BrokenRowError("a row is committed before a value is whole")
-        value = chunk.value
-        if self._is_cut or was_cut:
-            self._pieces.append(value)
-            if self._is_cut:
-                return False
+        self._pieces.append(chunk.value)
+        if not self._is_cut:
             value, self._pieces = b"".join(self._pieces), []
-        self._cells.append(Cell(self._family, self._qualifier, self._timestamp, value))
-        return bool(chunk.commit_row)
+            self._cells.append(Cell(self._family, self._qualifier, self._timestamp, value))
 
     def _find_column(self, chunk: Any) -> None:
         has_family, has_qualifier = chunk.HasField("family_name"), chunk.HasField("qualifier")
+        row_key = chunk.row_key
         if not self._key:
-            if not chunk.row_key or not has_family or not has_qualifier:
+            if not row_key or not has_family or not has_qualifier:
                 raise BrokenRowError("a row begins without key, family and qualifier")
-            if chunk.row_key <= self._last:
+            if row_key <= self._last:
                 raise BrokenRowError("rows out of order")
-            self._begin(chunk.row_key)
-        elif chunk.row_key and chunk.row_key != self._key:
+            self._begin(row_key)
+        elif row_key and row_key != self._key:
             raise BrokenRowError("a row begins before another is committed")
         if has_family:
             if not has_qualifier:

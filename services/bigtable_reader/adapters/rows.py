@@ -78,8 +78,8 @@ class BigtableRows:
                 async for portion in answers:
                     for answer in portion:
                         for row_key, cells in chunks.take(_response(answer).chunks):
-                            found[row_key] = _row_cells(cells)
-                            room -= sum(len(cell.qualifier) + len(cell.value) + _CELL for cell in cells)
+                            found[row_key], size = _row_cells(cells)
+                            room -= size
                             if room <= 0:
                                 return room
             chunks.end()
@@ -88,12 +88,23 @@ class BigtableRows:
         return room
 
 
-def _row_cells(cells: Sequence[Cell]) -> RowCells:
+def _row_cells(cells: Sequence[Cell]) -> tuple[RowCells, int]:
+    """Return a row's cells by family and qualifier, and how many bytes they take."""
     families: RowCells = {}
+    columns: dict[bytes, list[CellVersion]] = {}
+    family, size = None, 0
     for cell in cells:
-        versions = families.setdefault(cell.family, {}).setdefault(cell.qualifier, [])
-        versions.append(CellVersion(cell.timestamp, cell.value))
-    return families
+        if cell.family != family:
+            family = cell.family
+            columns = families.setdefault(family, {})
+        qualifier, value = cell.qualifier, cell.value
+        version = CellVersion(cell.timestamp, value)
+        if (versions := columns.get(qualifier)) is None:
+            columns[qualifier] = [version]
+        else:
+            versions.append(version)
+        size += len(qualifier) + len(value) + _CELL
+    return families, size
 
 
 def _filter(family_pattern: str | None, versions: int) -> Any:

@@ -62,6 +62,9 @@ class EntryMaker:
         self._columns: dict[tuple[str, bytes], str] = {}
         self._keys_are_text = options.row_key == "STRING"
         self._times_are_numbers = options.timestamps == "INT64"
+        self._strips_values = options.strip_values
+        self._time_said = 0, self._time("timestamp", 0)
+        """The timestamp of the cell before: those of one change mostly have the same."""
         time = options.timestamps
         self.header = Header(
             source=source,
@@ -119,21 +122,23 @@ class EntryMaker:
             f'","row_key":{row_key},"entry_count":"{count}","commit_timestamp":"{commit}","is_gc":{is_gc}'
             f',"tiebreaker":"{tiebreaker}","source_cluster":{cluster}{self._about_source}}}'
         )
+        begin_id, begin_sequence, end_place = head.id, head.sequence, head.place
         made: list[tuple[str, Change]] = []
         refused: list[Refused] = []
         for index, entry in wanted:
             try:
-                kind, fields = self._fields(entry)
+                kind, fields = ("SET_CELL", self._cell(entry)) if type(entry) is SetCell else self._fields(entry)
             except PoisonRecordError as error:
                 refused.append(self._refused(record.row_key, entry, index, head, key, error))
                 continue
+            of_sequence, of_place, of_id = _texts_of(index)
             change = Change(
                 "UPSERT",
                 kind,
-                f"{head.sequence}{index:016X}{_NO_REVISION}",
+                begin_sequence + of_sequence,
                 commit,
-                f'{{"entry_index":{index}{head.place}',
-                f'{head.id}{index:05d}"}}',
+                of_place + end_place,
+                begin_id + of_id,
                 f'{{"mod_type":"{kind}"{fields},"entry_index":"{index}{rest}',
             )
             made.append((key, change))
@@ -142,13 +147,14 @@ class EntryMaker:
     def _refused(
         self, row_key: bytes, entry: Entry, index: int, head: _Head, key: str, error: PoisonRecordError
     ) -> Refused:
+        of_sequence, of_place, of_id = _texts_of(index)
         change = Change(
             "UPSERT",
             _kind(entry),
-            f"{head.sequence}{index:016X}{_NO_REVISION}",
+            head.sequence + of_sequence,
             head.commit,
-            f'{{"entry_index":{index}{head.place}',
-            f'{head.id}{index:05d}"}}',
+            of_place + head.place,
+            head.id + of_id,
             NO_ROW,
         )
         content = {"entry": msgspec.structs.asdict(entry)}
@@ -183,8 +189,10 @@ class EntryMaker:
 
     def _cell(self, entry: SetCell | Aggregated) -> str:
         column = self._columns.get((entry.family, entry.qualifier)) or self._column(entry.family, entry.qualifier)
-        time = self._time("timestamp", entry.timestamp)
-        if self._options.strip_values:
+        if entry.timestamp != self._time_said[0]:
+            self._time_said = entry.timestamp, self._time("timestamp", entry.timestamp)
+        time = self._time_said[1]
+        if self._strips_values:
             return f'{column},"timestamp":{time}'
         return f'{column},"timestamp":{time},"value":"{b2a_base64(entry.value, newline=False).decode()}"'
 
@@ -225,6 +233,12 @@ def _record_id(record: DataChange) -> str:
     """Name a record by all that it says; token and watermark are not its own, but the reading's."""
     said = (record.row_key, record.kind, record.source_cluster, record.commit, record.tiebreaker, record.entries)
     return hashlib.blake2b(_content(said), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=1_000)  # most changes have few entries
+def _texts_of(index: int) -> tuple[str, str, str]:
+    """Return what an entry's index is in its sequence, its place and its id."""
+    return f"{index:016X}{_NO_REVISION}", f'{{"entry_index":{index}', f'{index:05d}"}}'
 
 
 def _kind(entry: Entry) -> str:

@@ -49,6 +49,7 @@ _NO_MORE_SECTIONS: Final = "/0000000000000000" * 3
 """Of `four_sections`: a stamp is the first, the rest is nothing."""
 _json: Final = msgspec.json.Encoder().encode
 _FAMILY: Final = "column family "
+_SHORT: Final = 100  # bytes of a qualifier that is worth remembering
 _document: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -248,18 +249,19 @@ class _Family(msgspec.Struct, frozen=True):
 
     def text(self, cells: Mapping[bytes, Sequence[CellVersion]], apart: Collection[tuple[str, bytes]]) -> str:
         """Return the family as the wire has JSON: a text in quotes; `null` where nothing of it is left."""
-        members = [
-            f"{self._qualifier(qualifier)}:{self._member(qualifier, versions)}"
-            for qualifier, versions in sorted(cells.items())
-            if versions and (self.name, qualifier) not in apart
-        ]
+        name, is_plain = self.name, self.values == "base64" and not self.timestamps
+        members = []
+        for qualifier in sorted(cells):
+            if (versions := cells[qualifier]) and (name, qualifier) not in apart:
+                member = _base64(versions[0].value) if is_plain else self._member(qualifier, versions)
+                members.append(f"{self._qualifier(qualifier)}:{member}")
         return _json(f"{{{','.join(members)}}}").decode() if members else "null"
 
     def _qualifier(self, qualifier: bytes) -> str:
         if self.qualifiers == "base64":
             return _base64(qualifier)
         try:
-            return _json(qualifier.decode()).decode()
+            return _short_text(qualifier) if len(qualifier) <= _SHORT else _json(qualifier.decode()).decode()
         except UnicodeDecodeError:
             raise PoisonRecordError(
                 Reason.VALUE_DOES_NOT_FIT,
@@ -327,6 +329,11 @@ def _place(trigger: Trigger) -> str:
 @lru_cache(maxsize=1_000)
 def _text(text: str) -> str:
     return _json(text).decode()
+
+
+@lru_cache(maxsize=10_000)
+def _short_text(qualifier: bytes) -> str:
+    return _json(qualifier.decode()).decode()
 
 
 def _base64(value: bytes) -> str:
