@@ -57,6 +57,7 @@ from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_sto
 from shared.runtime.tables_file import load_tables_file
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
+_COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
 
 
@@ -169,6 +170,7 @@ async def read(
                     look=settings.check_families_every,
                 ),
             )
+            gc.set_threshold(*_COLLECT)
             gc.freeze()  # what is imported and set up stays: no collection need look through it again
             await reader.run(stop)
     finally:
