@@ -1,12 +1,16 @@
-"""What the contract tests share: a crowd of readers for the Bigtable partition table, a PostgreSQL for the letters."""
+"""What the contract tests share: a crowd of readers for the Bigtable partition table, the stores of letters."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import pytest
 
+from services.dead_letter.ports import LetterStore
 from tests.contract.bigtable_rigs import Run, run_rigs
+from tests.contract.letter_stores import postgresql_store, sqlite_store
 from tests.contract.postgresql_server import postgresql_server
+from tests.fakes.letter_store import FakeLetterStore
 
 
 @pytest.fixture
@@ -20,3 +24,19 @@ def postgresql() -> Iterator[str]:
     """Return the SQLAlchemy URL of a database that is there for the letters."""
     with postgresql_server() as address:
         yield address
+
+
+@pytest.fixture(params=["in memory", "SQLite", "PostgreSQL"])
+def letter_store(request: pytest.FixtureRequest) -> Iterator[LetterStore]:
+    """Give each test every store of letters, one after the other: what holds of one holds of all."""
+    match request.param:
+        case "SQLite":
+            opened: AbstractContextManager[LetterStore] = sqlite_store(
+                request.getfixturevalue("tmp_path") / "letters.sqlite3"
+            )
+        case "PostgreSQL":
+            opened = postgresql_store(request.getfixturevalue("postgresql"))
+        case _:
+            opened = nullcontext(FakeLetterStore())
+    with opened as found:
+        yield found

@@ -1,8 +1,6 @@
 """What a LetterStore promises of what it keeps: on the fake, in a file of SQLite and in PostgreSQL."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -24,25 +22,18 @@ from tests.contract.letter_stores import (
     failing_again,
     identity,
     later,
-    postgresql_store,
-    sqlite_store,
 )
-from tests.fakes.letter_store import FakeLetterStore
 
 REPLAY = ReplayId("replay-1")
 ANY_STATE = frozenset(State)
 
 
-class LetterStoreContract:
-    """The promises of keeping. A subclass opens the store."""
-
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        raise NotImplementedError
+class TestLetterStore:
+    """The promises of keeping."""
 
     @pytest.fixture
-    def store(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
-        with self.open(request) as store:
-            yield store
+    def store(self, letter_store: LetterStore) -> LetterStore:
+        return letter_store
 
     def test_a_letter_is_kept_as_it_came(self, store: LetterStore) -> None:
         letter = a_letter(data=bytes(range(256)), attributes={"b": "ü", "a": "\x00\U0001f600"})
@@ -281,19 +272,3 @@ class LetterStoreContract:
         elif state is not State.OPEN:
             assert store.set_state([one], state, only_from=ANY_STATE, who="ann", now=later(1), why="so") == [one]
         return one
-
-
-class TestFakeLetterStore(LetterStoreContract):
-    @contextmanager
-    def open(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
-        yield FakeLetterStore()
-
-
-class TestSqliteLetterStore(LetterStoreContract):
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        return sqlite_store(request.getfixturevalue("tmp_path") / "letters.sqlite3")
-
-
-class TestPostgresqlLetterStore(LetterStoreContract):
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        return postgresql_store(request.getfixturevalue("postgresql"))

@@ -1,8 +1,6 @@
 """What a LetterStore promises of what is done to letters: states, claims, sending, editing. On all three stores."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -21,10 +19,7 @@ from tests.contract.letter_stores import (
     failing_again,
     identity,
     later,
-    postgresql_store,
-    sqlite_store,
 )
-from tests.fakes.letter_store import FakeLetterStore
 
 ONE, TWO, THREE = (identity(a_letter(row)) for row in (1, 2, 3))
 UNKNOWN = LetterId("unknown")
@@ -55,17 +50,13 @@ def fail_again(store: LetterStore, row: int, message_id: str, seconds: float) ->
     store.keep([an_arrival(failing_again(a_letter(row), seconds=seconds), message_id)], later(seconds))
 
 
-class LetterClaimsContract:
-    """The promises. A subclass opens the store; three letters are in it, and open."""
-
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        raise NotImplementedError
+class TestLetterClaims:
+    """The promises. Three letters are in each store, and open."""
 
     @pytest.fixture
-    def store(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
-        with self.open(request) as store:
-            store.keep([an_arrival(a_letter(row), f"m{row}") for row in (1, 2, 3)], NOW)
-            yield store
+    def store(self, letter_store: LetterStore) -> LetterStore:
+        letter_store.keep([an_arrival(a_letter(row), f"m{row}") for row in (1, 2, 3)], NOW)
+        return letter_store
 
     def test_a_state_changes_only_from_those_named(self, store: LetterStore) -> None:
         assert discard(store, [TWO, UNKNOWN, ONE, TWO], later(1)) == [TWO, ONE]
@@ -311,19 +302,3 @@ def an_edit(revision: int = 1) -> DeadLetter:
     letter = a_letter(1)
     sequence = letter.sequence[:-1] + str(revision)
     return replace(letter, data=letter.data + b" ", sequence=sequence, identity="")
-
-
-class TestFakeLetterClaims(LetterClaimsContract):
-    @contextmanager
-    def open(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
-        yield FakeLetterStore()
-
-
-class TestSqliteLetterClaims(LetterClaimsContract):
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        return sqlite_store(request.getfixturevalue("tmp_path") / "letters.sqlite3")
-
-
-class TestPostgresqlLetterClaims(LetterClaimsContract):
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        return postgresql_store(request.getfixturevalue("postgresql"))

@@ -1,7 +1,6 @@
 """What a LetterStore promises of what is asked of it: lists, the order of replays, groups, numbers. On all three."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -25,10 +24,7 @@ from tests.contract.letter_stores import (
     failing_again,
     identity,
     later,
-    postgresql_store,
-    sqlite_store,
 )
-from tests.fakes.letter_store import FakeLetterStore
 
 ANY_STATE = frozenset(State)
 
@@ -65,16 +61,12 @@ def all_pages(store: LetterStore, limit: int, selection: Selection | None = None
         assert len(page.letters) == limit
 
 
-class LetterQueriesContract:
-    """The promises. A subclass opens the store."""
-
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        raise NotImplementedError
+class TestLetterQueries:
+    """The promises."""
 
     @pytest.fixture
-    def store(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
-        with self.open(request) as store:
-            yield store
+    def store(self, letter_store: LetterStore) -> LetterStore:
+        return letter_store
 
     def test_lists_show_all_but_the_bytes(self, store: LetterStore) -> None:
         letter = a_letter()
@@ -290,19 +282,3 @@ def a_few_letters() -> list[DeadLetter]:
         a_letter(5, 5, table="pilots", seconds=4, reason=Reason.BAD_CHANGE, detail="not a JSON object"),
         a_message_letter(seconds=5),
     ]
-
-
-class TestFakeLetterQueries(LetterQueriesContract):
-    @contextmanager
-    def open(self, request: pytest.FixtureRequest) -> Iterator[LetterStore]:
-        yield FakeLetterStore()
-
-
-class TestSqliteLetterQueries(LetterQueriesContract):
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        return sqlite_store(request.getfixturevalue("tmp_path") / "letters.sqlite3")
-
-
-class TestPostgresqlLetterQueries(LetterQueriesContract):
-    def open(self, request: pytest.FixtureRequest) -> AbstractContextManager[LetterStore]:
-        return postgresql_store(request.getfixturevalue("postgresql"))
