@@ -91,6 +91,8 @@ class BackgroundPlatform:
             say(f"already up\n{self.state().text}")
             return 0
         self._state.unlink(missing_ok=True)
+        for file in self._directory.glob(f"{self.letters.name}*"):  # of an emulator's rows that are gone
+            file.unlink()
         with self._log.open("wb") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "deploy.local", "serve"],
@@ -234,6 +236,7 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
         examples.append(_IN_BIGTABLE)
     services.append(("cdc_consumer", f"{stack.consumer.address}/metrics"))
     services.append(("dead_letter", f"{stack.dead_letter.address}/metrics"))
+    services.append(("dead letters", f"{stack.letters_api.url.removeprefix('http://')}   (its HTTP API)"))
     width = max(len(name) for name, _ in services)
     running = "\n".join(
         [
@@ -244,13 +247,16 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
             f"  {'logs':<{width}} {directory}",
         ]
     )
-    table = "flights" if stack.databases else AIRPORT_TRAFFIC.name
+    table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.letters_api
     return f"""up:
 {running}
 {"".join(examples)}how the services are, and what could not be applied:
   {_COMMAND} status
   {_COMMAND} letters groups
-the same with the Cloud SDK's own tool:
+the same over HTTP; whoever changes letters or sees values brings the token:
+  curl {api.url}/groups
+  curl -H "Authorization: Bearer $(cat {api.token_file})" "{api.url}/export?values=true"
+BigQuery, with the Cloud SDK's own tool:
   bq --api=http://{flow.bigquery_rest} --oauth_access_token=any --project_id={flow.project} query \\
     --nouse_legacy_sql "SELECT COUNT(*) FROM {flow.dataset}.{table}"
 end it: make down"""

@@ -5,6 +5,7 @@ Used by `make run` and by the end-to-end tests. The services are never imported.
 
 import json
 import re
+import secrets
 import subprocess
 import sys
 import urllib.error
@@ -236,6 +237,33 @@ def start_dead_letter(processes: Processes, pipeline: Flow, name: str = "dead_le
 def letters_in(directory: Path) -> Path:
     """Return the file of the store of the dead-letter service that has its logs in a directory."""
     return directory / LETTERS
+
+
+@dataclass(frozen=True)
+class LettersApi:
+    """Where the dead-letter service answers over HTTP, and the file with the token that it takes."""
+
+    port: int
+    token_file: Path
+
+    @classmethod
+    def create(cls, directory: Path) -> "LettersApi":
+        """Choose a port, and make a token in a file that nobody else may read."""
+        token_file = directory / "api-token"
+        token_file.unlink(missing_ok=True)
+        token_file.touch(mode=0o600)
+        token_file.write_text(secrets.token_urlsafe(32) + "\n")
+        return cls(free_port(), token_file)
+
+    @property
+    def url(self) -> str:
+        """Return what its paths are under."""
+        return f"http://{HOST}:{self.port}/v1"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return what the service is told of it."""
+        return {"API_HOST": HOST, "API_PORT": str(self.port), "API_TOKEN_FILE": str(self.token_file)}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from deploy.local.services import (
     AnyPipeline,
     BigtablePipeline,
     Flow,
+    LettersApi,
     Pipeline,
     Service,
     start_consumer,
@@ -66,6 +67,7 @@ class Stack:
     dataset: BigQueryDataset
     consumer: Service
     dead_letter: Service
+    letters_api: LettersApi
 
     @property
     def pipelines(self) -> Sequence[AnyPipeline]:
@@ -116,7 +118,8 @@ def running_stack(processes: Processes, say: Say, sources: Sources = "both", **s
         # before the first row, so that the streams carry every row
         planned = [_Planned(f"spanner_reader_{one.database}", one, database.now()) for database, one in databases]
         planned += [_Planned(f"bigtable_reader_{one.table}", one, _now()) for _, one in wide]
-        with _running_services(processes, flow, planned, say) as (consumer, dead_letter, readers):
+        api = LettersApi.create(processes.directory)
+        with _running_services(processes, flow, api, planned, say) as (consumer, dead_letter, readers):
             yield Stack(
                 flow,
                 [
@@ -130,6 +133,7 @@ def running_stack(processes: Processes, say: Say, sources: Sources = "both", **s
                 dataset,
                 consumer,
                 dead_letter,
+                api,
             )
             say("stopping")
 
@@ -185,14 +189,14 @@ def _now() -> Nanoseconds:
 
 @contextmanager
 def _running_services(
-    processes: Processes, flow: Flow, planned: Sequence[_Planned], say: Say
+    processes: Processes, flow: Flow, api: LettersApi, planned: Sequence[_Planned], say: Say
 ) -> Iterator[tuple[Service, Service, list[Service]]]:
     say(f"starting {', '.join(one.name for one in planned)}, cdc_consumer (Spark), and dead_letter")
     services: list[Service] = []
     try:
         consumer = start_consumer(processes, flow)
         services.append(consumer)
-        dead_letter = start_dead_letter(processes, flow)
+        dead_letter = start_dead_letter(processes, flow, **api.settings)
         services.append(dead_letter)
         # heartbeats often, because the lag that is shown is that of the quietest partition, known by these alone
         readers = [
