@@ -318,9 +318,7 @@ async def prepare(
         await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
         await remember_start(catalog, shapes, file.included, start, look)
         if settings.snapshot == "initial":  # known before the stream is: a start that ends in between begins anew
-            await request_first_snapshots(
-                snapshots, [table.name for table in tables], now if end is None else min(now, end)
-            )
+            await request_first_snapshots(snapshots, [table.name for table in tables], start)
         if await store.add_root(start, end):
             log.info("first_start", start=format_timestamp(start))
     else:
@@ -332,7 +330,7 @@ async def prepare(
 
 
 async def request_first_snapshots(store: SpannerSnapshotStore, tables: Sequence[str], at: Nanoseconds) -> None:
-    """Ask for the rows of all tables as they were when the stream began or later, and say which those are."""
+    """Ask for the rows of all tables as they were where the stream begins, and say which those are."""
     read_at = Nanoseconds(at // 1_000 * 1_000)  # Spanner commits at whole microseconds
     if tables:
         new = await store.request(tables, read_at, again=False)

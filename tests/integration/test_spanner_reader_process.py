@@ -292,7 +292,7 @@ def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: Pipeline) -
     pipeline.write(rows=3)
     end = format_timestamp(pipeline.committed[-1][1])
     pipeline.write(rows=3)
-    reader = pipeline.launch(START_TIMESTAMP=started, END_TIMESTAMP=end, SNAPSHOT="never")
+    reader = pipeline.launch(START_TIMESTAMP=started, END_TIMESTAMP=end)
     assert reader.wait(STARTS) == 0
     reader.end()
     pipeline.pull()

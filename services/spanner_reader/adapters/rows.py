@@ -5,13 +5,13 @@ Spanner, RPC reference, `ReadRequest` and `KeyRange`; "Reads outside of transact
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
-from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound, OutOfRange
+from google.api_core.exceptions import FailedPrecondition, GoogleAPICallError, InvalidArgument, NotFound, OutOfRange
 from google.cloud.spanner_v1 import (
     BeginTransactionRequest,
     PartialResultSet,
@@ -19,7 +19,6 @@ from google.cloud.spanner_v1 import (
     PartitionReadRequest,
     ReadRequest,
     RequestOptions,
-    TransactionOptions,
     TransactionSelector,
 )
 from google.cloud.spanner_v1.types import KeyRange, KeySet
@@ -74,21 +73,14 @@ class SpannerRows:
                 async for rows in batches:
                     yield rows
             return
-        session, transaction, tokens = await self._partitions(table, at, columns, keys)
-        for token in tokens:
-            request = ReadRequest(
-                session=session,
-                transaction=transaction,
-                table=table.name,
-                columns=columns,
-                key_set=keys,
-                partition_token=token,
-                data_boost_enabled=True,
-                request_options=_LOW,
-            )
-            async with aclosing(self._rows(table, request)) as batches:
-                async for rows in batches:
-                    yield rows
+        async with self._partitions(table, at, columns, keys) as (reading, tokens):
+            for token in tokens:
+                request = ReadRequest(
+                    **reading, columns=columns, key_set=keys, partition_token=token, data_boost_enabled=True
+                )
+                async with aclosing(self._rows(table, request)) as batches:
+                    async for rows in batches:
+                        yield rows
 
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
         """Return the first keys of the parts that Spanner itself would read a table in, but for the first part's.
@@ -98,62 +90,54 @@ class SpannerRows:
         """
         everything = _keys(None, None)
         key = list(table.primary_key)
-        session, transaction, tokens = await self._partitions(table, at, key, everything)
-        if len(tokens) <= 1:
-            return []
         firsts: list[ListValue] = []
-        for token in tokens:
-            request = ReadRequest(
-                session=session,
-                transaction=transaction,
-                table=table.name,
-                columns=key,
-                key_set=everything,
-                partition_token=token,
-            )
-            async with aclosing(self._rows(table, request, columns=key)) as batches:
-                async for rows in batches:
-                    firsts.append(row(list(rows[0])))
-                    break
-        if len(firsts) <= 1:
-            return []
-        request = ReadRequest(
-            session=session, transaction=transaction, table=table.name, columns=key, key_set=KeySet(keys=firsts)
-        )
         cuts: list[KeyText] = []
-        async with aclosing(self._rows(table, request, columns=key)) as batches:
-            async for rows in batches:
-                cuts += [KeyText(_encode(one).decode()) for one in rows]
+        async with self._partitions(table, at, key, everything) as (reading, tokens):
+            for token in tokens if len(tokens) > 1 else ():
+                request = ReadRequest(**reading, columns=key, key_set=everything, partition_token=token)
+                async with aclosing(self._rows(table, request, columns=key)) as batches:
+                    async for rows in batches:
+                        firsts.append(row(list(rows[0])))
+                        break
+            if len(firsts) > 1:
+                request = ReadRequest(**reading, columns=key, key_set=KeySet(keys=firsts))
+                async with aclosing(self._rows(table, request, columns=key)) as batches:
+                    async for rows in batches:
+                        cuts += [KeyText(_encode(one).decode()) for one in rows]
         return cuts[1:]
 
+    @asynccontextmanager
     async def _partitions(
         self, table: WatchedTable, at: Nanoseconds, columns: Sequence[str], keys: KeySet
-    ) -> tuple[str, TransactionSelector, Sequence[bytes]]:
-        """Return the parts that Spanner would read keys in, and the transaction in which they may be read."""
+    ) -> AsyncIterator[tuple[Mapping[str, Any], Sequence[bytes]]]:
+        """Yield the parts that Spanner would read keys in, and what every request says that reads some of them.
+
+        In a session of its own: the emulator ends a session's transaction when another begins.
+        """
+        database = self._database
+        how: Mapping[str, Any] = {"retry": None, "timeout": TIMEOUT, "metadata": database.metadata}
         with self._errors(table):
-            session = await self._database.session()
-            options: TransactionOptions = read_only_at(at).single_use
-            begun = await self._database.client.begin_transaction(
-                BeginTransactionRequest(session=session, options=options),
-                retry=None,
-                timeout=TIMEOUT,
-                metadata=self._database.metadata,
-            )
-            transaction = TransactionSelector(id=begun.id)
-            found = await self._database.client.partition_read(
-                PartitionReadRequest(
-                    session=session,
-                    transaction=transaction,
-                    table=table.name,
+            session = str((await database.client.create_session(database=database.name, **how)).name)
+        try:
+            with self._errors(table):
+                begin = BeginTransactionRequest(session=session, options=read_only_at(at).single_use)
+                begun = await database.client.begin_transaction(begin, **how)
+                reading = {
+                    "session": session,
+                    "transaction": TransactionSelector(id=begun.id),
+                    "table": table.name,
+                }
+                asked = PartitionReadRequest(
+                    **reading,
                     columns=columns,
                     key_set=keys,
                     partition_options=PartitionOptions(max_partitions=_MOST_PARTS),
-                ),
-                retry=None,
-                timeout=TIMEOUT,
-                metadata=self._database.metadata,
-            )
-            return session, transaction, [one.partition_token for one in found.partitions]
+                )
+                found = await database.client.partition_read(asked, **how)
+            yield {**reading, "request_options": _LOW}, [one.partition_token for one in found.partitions]
+        finally:
+            with suppress(GoogleAPICallError):  # it ends by itself after an hour
+                await database.client.delete_session(name=session, **how)
 
     async def _session(self, table: WatchedTable) -> str:
         with self._errors(table):
