@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
 from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.adapters.inspection import inspect
+from services.bigtable_reader.adapters.inspection import inspect, inspect_cluster
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
@@ -67,15 +68,13 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Bigtable", str(error), _LOGIN)]
     options = file.options(settings.bigtable_table)
+    watched = Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
+    kept = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
     try:
-        looked = inspect(
-            channels,
-            Table(settings.instance_path, settings.bigtable_table, settings.app_profile),
-            Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile),
-            options.bigtable,
-            reads_rows=options.mode != "history",
-        )
-        return [found async for found in looked]
+        looked = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
+        findings = [found async for found in looked]
+        cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
+        return findings + ([] if cluster is None else [cluster])
     finally:
         await channels.close()
 

@@ -11,10 +11,9 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.anew import ANEW
-from services.bigtable_reader.core.seen import ANY, Seen
+from services.bigtable_reader.core.seen import Seen, require_the_same_cluster
 from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import TransientError
 
 _AGES: Final = (0.5, 0.8)
 """The parts of the retention behind which the low watermark is too old."""
@@ -71,7 +70,7 @@ class TableWatch:
         if known is not None and found.routed_to is None:
             found = replace(found, routed_to=known.routed_to)
         if known is not None:
-            _require_the_same_cluster(known.routed_to, found.routed_to)
+            require_the_same_cluster(known.routed_to, found.routed_to)
         if self._learnt is not None and found.families - self._learnt:
             await self._learn(found.families - self._learnt)
         self._learnt = found.families
@@ -150,17 +149,3 @@ class TableWatch:
                 "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
             )
         self._age = age
-
-
-def _require_the_same_cluster(known: str | None, found: str | None) -> None:
-    if known is None or found is None or known == found:
-        return
-    now = "any cluster" if found == ANY else f"cluster {found}"
-    raise MisconfiguredError(
-        f"this stream was read from cluster {known}, and the app profile routes to {now}. Nothing promises that a "
-        "position of one cluster goes on in another; and a row that is read back where its change has not arrived yet "
-        "stays old in the mirror, for no record tells of it again. Let APP_PROFILE route to "
-        f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}), and "
-        "write the rows once more that changed while it did not. To stay with the other cluster: "
-        f"{ANEW}, and write every row once more"
-    )

@@ -11,6 +11,9 @@ import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 from google.cloud.bigtable_v2 import types as data_types
 
+from deploy.local.bigtable_change_streams import handlers
+from deploy.local.bigtable_change_streams.mutations import check_mutations
+from deploy.local.bigtable_change_streams.refusals import RefusedError
 from deploy.local.bigtable_change_streams.server import serving
 from tests.integration.bigtable_front import ReadChangeStreamResponse, set_cell
 
@@ -184,3 +187,25 @@ def test_rows_that_came_before_a_reading_broke_off_come_too() -> None:
         assert refused.value.code() is grpc.StatusCode.DATA_LOSS
 
     run(scene)
+
+
+def test_a_row_that_is_too_large_cannot_be_read_and_those_before_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "_ROW_BYTES", 1_000)
+
+    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
+        read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
+        answers = aiter(read_rows(sent(b"1", b"x" * 999, b"x" * 1_000, b"2")))
+        assert len(await anext(answers)) == 1_002
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await anext(answers)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+    run(scene)
+
+
+def test_a_value_of_more_than_a_hundred_megabytes_is_refused() -> None:
+    families = {"f": admin_types.ColumnFamily.pb()()}
+    check_mutations([set_cell("f", b"q", b"v" * (100 << 20), 0)], b"row", TABLE, families)
+    with pytest.raises(RefusedError) as refused:
+        check_mutations([set_cell("f", b"q", b"v" * ((100 << 20) + 1), 0)], b"row", TABLE, families)
+    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT

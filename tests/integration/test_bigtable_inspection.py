@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.connection import Channels, Table
@@ -216,10 +217,13 @@ def test_families_that_would_be_one_column_of_a_mirror_are_found_with_the_cure(f
 def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: Front) -> None:
     table = front.table("f", "g", retention=timedelta(days=2))
 
-    async def seen() -> Seen:
+    async def seen(*, twice: bool = False) -> Seen:
         channels = Channels(front.address)
+        catalog = BigtableCatalog(channels, Table(INSTANCE, table.name.rpartition("/")[2]))
         try:
-            return await BigtableCatalog(channels, Table(INSTANCE, table.name.rpartition("/")[2])).seen()
+            if twice:
+                await catalog.seen()
+            return await catalog.seen()
         finally:
             await channels.close()
 
@@ -232,9 +236,12 @@ def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: F
     front.tables.update_table({"table": retention, "update_mask": {"paths": ["change_stream_config"]}})
     fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
     try:
-        assert asyncio.run(seen()) == replace(first, families=frozenset({"f", "h"}), retention=86_400, routed_to=None)
+        with capture_logs() as said:
+            unseen = asyncio.run(seen(twice=True))
     finally:
         front.control.clear_faults(fault)
+    assert unseen == replace(first, families=frozenset({"f", "h"}), retention=86_400, routed_to=None)
+    assert [line["log_level"] for line in said if line["event"] == "app_profile_not_seen"] == ["warning", "debug"]
     front.tables.update_table({"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}})
     with pytest.raises(MisconfiguredError, match="no change stream any more"):
         asyncio.run(seen())

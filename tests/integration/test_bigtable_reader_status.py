@@ -3,19 +3,23 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
 
-from services.bigtable_reader.__main__ import partition_rows, partition_store, status
+from services.bigtable_reader.__main__ import partition_rows, partition_store, status, watched_table
 from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.adapters.inspection import inspect_cluster
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.core.partitions import Progress
-from services.bigtable_reader.core.records import KeyRange
+from services.bigtable_reader.core.records import KeyRange, Microseconds
+from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.settings import Settings
+from shared.runtime.findings import Level
 from shared.runtime.settings import read_settings
-from tests.integration.bigtable_front import INSTANCE, PROJECT, Front
+from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front
 
 pytestmark = pytest.mark.integration
 
@@ -82,3 +86,39 @@ def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody
             await channels.close()
 
     asyncio.run(scenario())
+
+
+def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Settings, bigtable_front: str) -> None:
+    table = watched_table(settings)
+
+    async def scenario(front: Front) -> None:
+        channels = Channels(settings.bigtable_emulator_host)
+        try:
+            rows = partition_rows(settings, channels)
+            assert await inspect_cluster(channels, table, rows) is None, "there is no partition table yet"
+            await create_partition_table(channels, rows)
+            store = partition_store(settings, rows, "reader", timedelta(days=1))
+            await store.begin([KeyRange(b"", b"")], Microseconds(1))
+            assert await inspect_cluster(channels, table, rows) is None, "nobody has looked where it routes to"
+            await store.remember(Seen(frozenset({"f"}), frozenset(), routed_to=CLUSTER))
+            found = await inspect_cluster(channels, table, rows)
+            assert found is not None
+            assert (found.level, found.detail) == (Level.OK, f"{CLUSTER}, which the positions are of")
+            fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
+            try:
+                found = await inspect_cluster(channels, table, rows)
+            finally:
+                front.control.clear_faults(fault)
+            assert found is not None
+            assert found.level is Level.WARNING
+            await store.remember(Seen(frozenset({"f"}), frozenset(), routed_to="another-c1"))
+            found = await inspect_cluster(channels, table, rows)
+            assert found is not None
+            assert found.level is Level.ERROR
+            assert f"from cluster another-c1, and the app profile routes to cluster {CLUSTER}" in found.detail
+            assert "--route-to=another-c1" in found.cure
+        finally:
+            await channels.close()
+
+    with Front(bigtable_front) as front:
+        asyncio.run(scenario(front))

@@ -12,7 +12,7 @@ from deploy.local.bigtable_change_streams.emulator import Emulator, Metadata
 from deploy.local.bigtable_change_streams.faults import Faults
 from deploy.local.bigtable_change_streams.profiles import Profiles
 from deploy.local.bigtable_change_streams.protocol import DATA
-from deploy.local.bigtable_change_streams.refusals import RefusedError
+from deploy.local.bigtable_change_streams.refusals import RefusedError, precondition
 from deploy.local.bigtable_change_streams.tables import instance_of
 
 Unary = Callable[[bytes], Coroutine[Any, Any, bytes]]
@@ -20,6 +20,8 @@ Streaming = Callable[[bytes], AsyncIterator[bytes]]
 
 _ROUTING: Final = "x-goog-request-params"
 _READ_ROWS: Final = f"{DATA}ReadRows"
+_ROW_BYTES: Final = 256 * 1024 * 1024
+"""Of one row. Source: google/bigtable/v2/data.proto, Row: larger ones cannot be read in full."""
 _ROWS_BYTES: Final = 512 * 1024
 """Of rows in one message, about. Bigtable has been seen to send 1.8 MB (googleapis/google-cloud-go, issue 295)."""
 # What gRPC sets by itself on each connection.
@@ -151,6 +153,12 @@ async def _together(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     size = 0
     try:
         async for answer in answers:
+            if len(answer) > _ROW_BYTES:
+                if waiting:
+                    yield b"".join(waiting)
+                raise precondition(
+                    f"Row is too large to be read: {len(answer)} bytes, at most {_ROW_BYTES} are allowed"
+                )
             waiting.append(answer)
             size += len(answer)
             if size >= _ROWS_BYTES:

@@ -1,6 +1,6 @@
 """What production refuses of a mutation before it does anything. The emulator does the first half and then complains.
 
-Source: cloud.google.com/bigtable/quotas (keys, mutations per row) and google/bigtable/v2/data.proto, Mutation.
+Source: cloud.google.com/bigtable/quotas (keys, values, mutations per row) and google/bigtable/v2/data.proto, Mutation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from deploy.local.bigtable_change_streams.refusals import invalid, not_found
 _KEY_BYTES: Final = 4_096
 _QUALIFIER_BYTES: Final = 16_384
 _MUTATIONS: Final = 100_000
+_CELL_BYTES: Final = 100 * 1024 * 1024
 _GRANULARITY: Final = 1_000
 _INT64_BYTES: Final = 8
 
@@ -37,6 +38,7 @@ def check_mutations(mutations: Sequence[Any], row_key: bytes, table: str, famili
             case "set_cell":
                 _check_aggregate(family, aggregate=False)
                 _check_qualifier(detail.column_qualifier)
+                _check_value(detail.value)
                 without_time |= detail.timestamp_micros == -1
                 _check_time(detail.timestamp_micros, may_be_now=True)
             case "add_to_cell" | "merge_to_cell":
@@ -114,6 +116,11 @@ def check_rules(rules: Sequence[Any], row_key: bytes, table: str, families: Mapp
 def _check_qualifier(qualifier: bytes) -> None:
     if len(qualifier) > _QUALIFIER_BYTES:
         raise invalid(f"Column qualifier is too long: {len(qualifier)} bytes, at most {_QUALIFIER_BYTES} are allowed")
+
+
+def _check_value(value: bytes) -> None:
+    if len(value) > _CELL_BYTES:
+        raise invalid(f"Cell value is too large: {len(value)} bytes, at most {_CELL_BYTES} are allowed")
 
 
 def _check_time(micros: int, *, may_be_now: bool = False) -> None:

@@ -5,13 +5,14 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
+import grpc
 import structlog
 from google.cloud.bigtable_admin_v2.types import AppProfile as AdminAppProfile
 from google.cloud.bigtable_admin_v2.types import GetAppProfileRequest, GetTableRequest
 from google.cloud.bigtable_admin_v2.types import Table as AdminTable
 
 from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Table
-from services.bigtable_reader.adapters.errors import bigtable_errors
+from services.bigtable_reader.adapters.errors import bigtable_errors, status_of
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.seen import ANY, Seen
 from shared.contracts.errors import MisconfiguredError
@@ -19,6 +20,7 @@ from shared.contracts.errors import MisconfiguredError
 _GET_TABLE: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/GetTable"
 _GET_PROFILE: Final = "/google.bigtable.admin.v2.BigtableInstanceAdmin/GetAppProfile"
 _FULL: Final = int(AdminTable.View.FULL)
+_MAY_NOT: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -48,6 +50,8 @@ class BigtableCatalog:
     def __init__(self, channels: Channels, table: Table) -> None:
         self._channels = channels
         self._table = table
+        self._said = False
+        """Whether it was said that the app profile is not seen."""
 
     async def seen(self) -> Seen:
         """Return what the change stream never tells; MisconfiguredError where the table is gone, or its stream is."""
@@ -61,10 +65,23 @@ class BigtableCatalog:
         try:
             routed_to = (await self.profile()).cluster or ANY
         except MisconfiguredError as error:
-            # Whether it may be looked at was said at the start. One that is gone shows at the next call.
-            structlog.get_logger().debug("app_profile_not_seen", error=str(error))
+            self._say_unseen(error)
             routed_to = None
         return Seen(look.families, look.clusters, look.retention.total_seconds(), routed_to)
+
+    def _say_unseen(self, error: MisconfiguredError) -> None:
+        """Say once that nobody may look at the app profile. One that is gone shows at the next call."""
+        log = structlog.get_logger()
+        if self._said or error.__cause__ is None or status_of(error.__cause__)[0] not in _MAY_NOT:
+            log.debug("app_profile_not_seen", error=str(error))
+            return
+        self._said = True
+        log.warning(
+            "app_profile_not_seen",
+            error=str(error),
+            why="a stream goes on from one cluster only, and nobody notices when the profile routes to another",
+            fix="grant roles/bigtable.viewer on the instance, or make sure of it",
+        )
 
     async def look(self) -> TableLook:
         """Return what the table is like. TransientError, MisconfiguredError."""

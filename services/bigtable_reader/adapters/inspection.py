@@ -14,9 +14,11 @@ from services.bigtable_reader.adapters.catalog import BigtableCatalog, Profile, 
 from services.bigtable_reader.adapters.change_stream import BigtableChangeStream, single_cluster
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.errors import status_of
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.rows import BigtableRows
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
+from services.bigtable_reader.core.seen import ANY, require_the_same_cluster
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import nearest
@@ -84,6 +86,40 @@ async def inspect(
         )
         yield failed or Finding(Level.OK, "rows", "can be read back")
     yield Finding(Level.OK, "costs", COSTS)
+
+
+async def inspect_cluster(channels: Channels, table: Table, rows: PartitionRows) -> Finding | None:
+    """Compare the cluster that the app profile routes to with the one that the positions are of; None: of none yet.
+
+    Every start does so too, and refuses another.
+    """
+    check = f"cluster of app profile {table.app_profile or 'default'}"
+    try:
+        seen = await rows.seen()
+    except MisconfiguredError as error:
+        if error.__cause__ is not None and status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
+            return None
+        cure = f"grant this identity roles/bigtable.user on table {rows.table.id}"
+        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", cure)
+    except TransientError as error:
+        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", _AGAIN)
+    if seen is None or seen.routed_to is None:
+        return None
+    try:
+        found = (await BigtableCatalog(channels, table).profile()).cluster or ANY
+    except (MisconfiguredError, TransientError):  # `inspect` says why
+        return Finding(
+            Level.WARNING,
+            check,
+            f"the positions are of cluster {seen.routed_to}, and nobody tells where the app profile routes to now",
+            f"make sure that it routes there, or grant roles/bigtable.viewer on instance {_instance(table)}",
+        )
+    try:
+        require_the_same_cluster(seen.routed_to, found)
+    except MisconfiguredError as error:
+        said, _stop, cure = str(error).partition(". ")
+        return Finding(Level.ERROR, check, said, cure)
+    return Finding(Level.OK, check, f"{found}, which the positions are of")
 
 
 def inspect_table(table: Table, look: TableLook, options: BigtableOptions) -> Iterator[Finding]:
@@ -159,8 +195,9 @@ def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactio
         return Finding(
             Level.WARNING,
             check,
-            "this identity may not look at it; whether it routes to one cluster shows at the first call",
-            f"grant roles/bigtable.viewer on instance {table.instance.rpartition('/')[2]}, or make sure of it",
+            "this identity may not look at it: whether it routes to one cluster shows at the first call, and nobody "
+            "notices when it routes to another",
+            f"grant roles/bigtable.viewer on instance {_instance(table)}, or make sure of it",
         )
     return Finding(Level.ERROR, check, str(error), single_cluster(table, transactional=transactional))
 
@@ -180,6 +217,10 @@ def _judged(table: Table, check: str, profile: Profile, *, transactional: bool) 
             Level.ERROR, check, "it does not allow transactions on single rows, by which readers keep apart", cure
         )
     return Finding(Level.OK, check, f"routes to cluster {profile.cluster}")
+
+
+def _instance(table: Table) -> str:
+    return table.instance.rpartition("/")[2]
 
 
 def _may_look(table: Table) -> str:
