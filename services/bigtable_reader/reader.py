@@ -15,9 +15,10 @@ from typing import Final
 import structlog
 
 from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.partitions import Piece, PieceId, Progress, Survey
+from services.bigtable_reader.core.partitions import Piece, Survey
 from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.held import Held, Options
+from services.bigtable_reader.leases import Leases
 from services.bigtable_reader.partition_reader import PartitionReader
 from services.bigtable_reader.ports import (
     Catalog,
@@ -47,8 +48,6 @@ _DRAIN: Final = timedelta(seconds=2)
 _FLUSH: Final = timedelta(seconds=4)
 _SAVE: Final = timedelta(seconds=3)
 """At the end of all: the least time that is kept for it."""
-_MICROSECOND: Final = timedelta(microseconds=1)
-_TOO_LATE: Final = "not renewed in time"
 _CROWDED: Final = 3
 """Surveys in a row that show more than a fair share here, before some of it is given back."""
 
@@ -80,6 +79,7 @@ class Reader:
         self._metrics = metrics
         self._health = health
         self._options = options
+        self._leases = Leases(store, clock, options, lambda: self._topic.trusted)
         set_aside = SettingAside(letters, clock)
         self._read_back = None
         if outputs.images is not None:
@@ -102,12 +102,9 @@ class Reader:
             metrics=metrics,
             options=options,
             fail=self._fail,
-            renew=self._renew_now,
+            renew=self._leases.renew_now,
         )
-        self._held: dict[PieceId, Held] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        self._saving = asyncio.Lock()
-        self._renewal = asyncio.Event()
         self._crowded = 0
         self._stalls = StallWatch(options.stalls, clock)
         self._table = TableWatch(catalog, store, metrics, options.look, self._learn, self._stalls.behind)
@@ -122,7 +119,7 @@ class Reader:
     @property
     def held(self) -> Collection[Held]:
         """Return the partitions that it holds now."""
-        return list(self._held.values())
+        return list(self._leases.held.values())
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop, or until every partition has reached the end asked for.
@@ -139,7 +136,7 @@ class Reader:
             loop.call_soon_threadsafe(self._wake.set)
 
         keepers = [
-            asyncio.create_task(self._keep_leases(), name="leases"),
+            asyncio.create_task(self._leases.keep(), name="leases"),
             asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
             asyncio.create_task(self._table.keep_looking(), name="table"),
         ]
@@ -207,8 +204,8 @@ class Reader:
     async def _take_and_give(self, survey: Survey) -> None:
         """Claim free pieces up to a fair share; give back what is more, if it stays more."""
         share = fair_share(survey, self._options.end)
-        reading = [held for held in self._held.values() if not held.over and not held.leaving]
-        due = claimable(survey, self._held.keys(), self._options.end)
+        reading = [held for held in self._leases.held.values() if not held.over and not held.leaving]
+        due = claimable(survey, self._leases.held.keys(), self._options.end)
         await self._claim(due[: max(0, share - len(reading))])
         self._crowded = self._crowded + 1 if len(reading) > share else 0
         if self._crowded >= _CROWDED:
@@ -223,8 +220,8 @@ class Reader:
             return
         asked_at = asyncio.get_running_loop().time()
         for partition in await retried(self._stop, self._health.attempting(lambda: self._store.claim(due))):
-            held = self._held[partition.piece.id] = Held(partition)
-            self._extend(held, asked_at)
+            held = Held(partition)
+            self._leases.take(held, asked_at)
             held.task = asyncio.create_task(
                 self._partitions.follow(held, self._stop), name=f"partition {partition.piece.id}"
             )
@@ -236,7 +233,7 @@ class Reader:
                 low_watermark=shown(partition.low_watermark),
                 fence=partition.fence,
             )
-        self._renew_now()  # no stamp can be made before a ceiling is saved
+        self._leases.renew_now()  # no stamp can be made before a ceiling is saved
 
     def _give_back(self, held: Held) -> None:
         held.leaving = True
@@ -254,66 +251,9 @@ class Reader:
         with contextlib.suppress(TimeoutError):  # what is not confirmed by then is published again
             async with asyncio.timeout(_FLUSH.total_seconds()):
                 await held.confirmed()
-        await retried(self._stop, partial(self._release, held))
-        self._held.pop(held.partition.piece.id, None)
+        await retried(self._stop, partial(self._leases.release, held))
+        self._leases.drop(held)
         self._log.info("partition_given_back", piece=held.partition.piece.id, range=str(held.partition.piece.range))
-
-    async def _release(self, held: Held) -> None:
-        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
-            held.over = True
-            await self._store.advance([self._progress(held)], release=True)
-
-    # Leases, and what else is done every now and then
-
-    async def _keep_leases(self) -> None:
-        """Save all positions, raise the ceilings and renew the leases, again and again."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.tick.total_seconds()):
-                    await self._renewal.wait()
-            self._renewal.clear()
-            await self._save()
-
-    async def _save(self) -> None:
-        loop = asyncio.get_running_loop()
-        async with self._saving:
-            held = [one for one in self._held.values() if not one.over]
-            if not held or not self._topic.trusted:
-                return
-            asked_at = loop.time()
-            now, ahead = self._clock.now(), self._options.reserve // _MICROSECOND
-            progress = [one.progress(one.stamps.wanted(now, ahead)) for one in held]
-            try:
-                lost = await self._store.advance(progress)
-            except TransientError as error:  # again at the next tick; the leases' own timers keep running
-                self._log.warning("positions_not_saved", error=str(error))
-                return
-        for one, saved in zip(held, progress, strict=True):
-            if one.partition.piece.id in lost:
-                self._lose(one, "taken by another reader")
-            else:
-                self._extend(one, asked_at)
-                one.raise_ceiling(saved.ceiling)
-
-    def _renew_now(self) -> None:
-        self._renewal.set()
-
-    def _extend(self, held: Held, asked_at: float) -> None:
-        """Stop reading when a lease that was asked for then is about to end, unless it is extended again."""
-        if held.lease_ends is not None:
-            held.lease_ends.cancel()
-        if not held.ours:
-            self._lose(held, _TOO_LATE)
-            return
-        held.trusted_until = asked_at + self._options.trust.total_seconds()
-        held.lease_ends = asyncio.get_running_loop().call_at(held.trusted_until, self._lose, held, _TOO_LATE)
-
-    def _lose(self, held: Held, why: str) -> None:
-        if held.over or held.task is None or held.task.done():
-            return
-        held.over = True
-        held.task.cancel()
-        self._log.warning("lease_lost", piece=held.partition.piece.id, range=str(held.partition.piece.range), why=why)
 
     # What tasks and futures report
 
@@ -322,7 +262,7 @@ class Reader:
             held.lease_ends.cancel()
         # At a stop, or on its way to another reader, it stays, so that its position is saved and its lease given back.
         if held.over:
-            self._held.pop(held.partition.piece.id, None)
+            self._leases.drop(held)
         if not task.cancelled():
             self._fail(task.exception())
         self._wake.set()
@@ -359,11 +299,11 @@ class Reader:
         loop = asyncio.get_running_loop()
         gone_at = (loop.time() if self._stopped_at is None else self._stopped_at) + _GONE.total_seconds()
         save_at = gone_at - _SAVE.total_seconds()
-        tasks = [held.task for held in self._held.values() if held.task is not None] + list(self._leaving)
+        tasks = [held.task for held in self._leases.held.values() if held.task is not None] + list(self._leaving)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for held in self._held.values():
+        for held in self._leases.held.values():
             if held.lease_ends is not None:
                 held.lease_ends.cancel()
         if self._read_back is not None:
@@ -377,8 +317,7 @@ class Reader:
         await asyncio.wait([flush], timeout=max(0, min(_FLUSH.total_seconds(), save_at - loop.time())))
         try:
             async with asyncio.timeout_at(gone_at):
-                progress = [self._progress(held) for held in self._held.values()]
-                await retried(Stop(), partial(self._store.advance, progress, release=True))
+                await retried(Stop(), self._leases.release_all)
                 await retried(Stop(), self._store.leave)
         except (TransientError, TimeoutError) as error:
             self._log.warning("positions_not_saved", error=str(error))
@@ -386,15 +325,9 @@ class Reader:
             await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))
             flush.cancel()
             await asyncio.gather(flush, return_exceptions=True)
-        self._log.info("reader_stopped", partitions=len(self._held))
-
-    def _progress(self, held: Held) -> Progress:
-        ceiling = held.stamps.ceiling
-        if self._topic.trusted:
-            return held.progress(ceiling)
-        return Progress(held.partition, held.partition.position, held.partition.low_watermark, ceiling)
+        self._log.info("reader_stopped", partitions=len(self._leases.held))
 
     def _show(self, survey: Survey) -> None:
         """Show how far all have come."""
-        low = low_watermark(survey, {piece: held.prefix.low_watermark for piece, held in self._held.items()})
+        low = low_watermark(survey, {piece: held.prefix.low_watermark for piece, held in self._leases.held.items()})
         self._metrics.surveyed(survey, low, self._stalls.told(low, asyncio.get_running_loop().time()))

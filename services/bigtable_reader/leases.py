@@ -1,0 +1,108 @@
+"""What a reader holds: leases that are renewed, positions that are saved with them, and ceilings of stamps."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.bigtable_reader.core.partitions import PieceId, Progress
+from services.bigtable_reader.held import Held, Options
+from services.bigtable_reader.ports import Clock, PartitionStore
+from shared.contracts.errors import TransientError
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_TOO_LATE: Final = "not renewed in time"
+
+
+class Leases:
+    """Keeps the leases of what this reader holds, until they are lost or given back."""
+
+    def __init__(self, store: PartitionStore, clock: Clock, options: Options, is_trusted: Callable[[], bool]) -> None:
+        """Take who tells whether what is published is kept: as long as it is not, no position is saved."""
+        self._store = store
+        self._clock = clock
+        self._options = options
+        self._is_trusted = is_trusted
+        self.held: dict[PieceId, Held] = {}
+        self._saving = asyncio.Lock()
+        self._renewal = asyncio.Event()
+        self._log = structlog.get_logger()
+
+    async def keep(self) -> None:
+        """Save all positions, raise the ceilings and renew the leases, again and again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.tick.total_seconds()):
+                    await self._renewal.wait()
+            self._renewal.clear()
+            await self._save()
+
+    def renew_now(self) -> None:
+        """Let that happen now."""
+        self._renewal.set()
+
+    def take(self, held: Held, asked_at: float) -> None:
+        """Hold a partition by a lease that was asked for then, by the event loop's clock."""
+        self.held[held.partition.piece.id] = held
+        self._extend(held, asked_at)
+
+    def drop(self, held: Held) -> None:
+        """Hold a partition no more."""
+        self.held.pop(held.partition.piece.id, None)
+
+    async def release(self, held: Held) -> None:
+        """Save how far a partition is, and let other readers have it."""
+        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
+            held.over = True
+            await self._store.advance([self._progress(held)], release=True)
+
+    async def release_all(self) -> None:
+        """Save how far all partitions are, and let other readers have them."""
+        await self._store.advance([self._progress(held) for held in self.held.values()], release=True)
+
+    async def _save(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._saving:
+            held = [one for one in self.held.values() if not one.over]
+            if not held or not self._is_trusted():
+                return
+            asked_at = loop.time()
+            now, ahead = self._clock.now(), self._options.reserve // _MICROSECOND
+            progress = [one.progress(one.stamps.wanted(now, ahead)) for one in held]
+            try:
+                lost = await self._store.advance(progress)
+            except TransientError as error:  # again at the next tick; the leases' own timers keep running
+                self._log.warning("positions_not_saved", error=str(error))
+                return
+        for one, saved in zip(held, progress, strict=True):
+            if one.partition.piece.id in lost:
+                self._lose(one, "taken by another reader")
+            else:
+                self._extend(one, asked_at)
+                one.raise_ceiling(saved.ceiling)
+
+    def _extend(self, held: Held, asked_at: float) -> None:
+        """Stop reading when a lease that was asked for then is about to end, unless it is extended again."""
+        if held.lease_ends is not None:
+            held.lease_ends.cancel()
+        if not held.ours:
+            self._lose(held, _TOO_LATE)
+            return
+        held.trusted_until = asked_at + self._options.trust.total_seconds()
+        held.lease_ends = asyncio.get_running_loop().call_at(held.trusted_until, self._lose, held, _TOO_LATE)
+
+    def _lose(self, held: Held, why: str) -> None:
+        if held.over or held.task is None or held.task.done():
+            return
+        held.over = True
+        held.task.cancel()
+        self._log.warning("lease_lost", piece=held.partition.piece.id, range=str(held.partition.piece.range), why=why)
+
+    def _progress(self, held: Held) -> Progress:
+        ceiling = held.stamps.ceiling
+        if self._is_trusted():
+            return held.progress(ceiling)
+        return Progress(held.partition, held.partition.position, held.partition.low_watermark, ceiling)
