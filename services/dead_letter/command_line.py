@@ -18,6 +18,7 @@ from services.dead_letter.commands.tools import Tools
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import topic_path
 from shared.pubsub.topology import check_topic
@@ -37,6 +38,7 @@ def commands(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         store=partial(_store, settings),
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
+        tables=partial(known_tables, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
         max_replays=settings.max_replays,
@@ -75,6 +77,12 @@ def replay_topic(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublis
         yield PubsubReplayPublisher(channel, topic, stop)
 
 
+def known_tables(settings: CommandSettings) -> TablesFile:
+    """Return what the tables file says; of no file, that every table is mirrored."""
+    _text, tables = load_tables_file(settings.tables_file)
+    return tables
+
+
 @contextmanager
 def known_mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
     """Open the mirrors for the block; None where it is not said where they are."""
@@ -83,10 +91,10 @@ def known_mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
         return
     if settings.dataset_project is None:
         raise MisconfiguredError("set BIGQUERY_PROJECT, or GOOGLE_CLOUD_PROJECT: the project of BIGQUERY_DATASET")
-    _text, tables = load_tables_file(settings.tables_file)
+    tables = known_tables(settings)
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     client: Any = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     try:
-        yield BigQueryMirrors(client, settings.dataset_project, datasets)
+        yield BigQueryMirrors(client, settings.dataset_project, datasets, lambda table: tables.options(table).dataset)
     finally:
         client.close()

@@ -1,6 +1,6 @@
 """What this service needs from outside, as small protocols."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -173,8 +173,10 @@ class Inbox(Protocol):
 class ReplayPublisher(Protocol):
     """The topic of change batches, for what is published again."""
 
-    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         """Publish letters in this order, each the bytes, attributes and ordering key it came with, plus ``replay_of``.
+
+        Those that are ``forced`` say so to the consumer, which takes them however old they are.
 
         Return when Pub/Sub has confirmed all. TransientError if it did not confirm: some may have gone out, and to
         send them again is harmless.

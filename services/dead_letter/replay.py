@@ -10,7 +10,7 @@ flood to the consumer.
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +23,7 @@ from services.dead_letter.core.rows import RowOf, content_of
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from shared.contracts.errors import TransientError
+from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
@@ -75,7 +76,7 @@ class Outcome:
     @property
     def left_open(self) -> int:
         """Return how many letters that were asked for stay open, by what can be told now."""
-        passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.HELD)
+        passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.NO_ROOM, Verdict.HELD)
         unsent = self.verdicts[Verdict.SEND] - self.sent
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
 
@@ -95,6 +96,7 @@ class Replay:
         clock: Clock,
         stop: Stop,
         max_replays: int = MAX_REPLAYS,
+        tables: TablesFile | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -102,6 +104,7 @@ class Replay:
         self._clock = clock
         self._stop = stop
         self._max_replays = max_replays
+        self._tables = tables or TablesFile()
 
     def run(self, order: ReplayOrder, tell: Tell | None = None) -> Outcome:
         """Judge the letters of an order and, if it is to be executed, send those that may go.
@@ -150,6 +153,7 @@ class Replay:
             max_replays=self._max_replays,
             named=bool(order.selection.ids),
             force=order.force,
+            tables=self._tables,
         )
         now = self._clock.now()
         return [judge(one, content, applied, now, terms) for one, content in zip(chunk, contents, strict=True)]
@@ -173,6 +177,7 @@ class Replay:
         if superseded:
             self._patiently(lambda: self._supersede(superseded, order.who))
         letters = [one.letter for one in judged if one.verdict is Verdict.SEND]
+        forced = frozenset(one.letter.id for one in judged if one.forced)
         ours, claimed_at = self._claimed(letters, outcome)
         while ours:
             self._look(comebacks, outcome)
@@ -186,7 +191,7 @@ class Replay:
             if self._clock.now() - claimed_at > _RENEWED_AFTER // timedelta(microseconds=1) * 1_000:
                 again, claimed_at = self._claimed([*piece, *ours], outcome)
                 piece, ours = again[: len(piece)], again[len(piece) :]
-            self._send(piece, order, outcome, comebacks)
+            self._send(piece, forced, order, outcome, comebacks)
             tell((), outcome)
 
     def _claimed(self, letters: Sequence[StoredLetter], outcome: Outcome) -> tuple[Sequence[StoredLetter], Nanoseconds]:
@@ -200,10 +205,17 @@ class Replay:
             outcome.verdicts[Verdict.HELD] += lost
         return [one for one in letters if one.id in got], now
 
-    def _send(self, piece: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome, comebacks: Comebacks) -> None:
+    def _send(
+        self,
+        piece: Sequence[StoredLetter],
+        forced: Collection[LetterId],
+        order: ReplayOrder,
+        outcome: Outcome,
+        comebacks: Comebacks,
+    ) -> None:
         if not piece:
             return
-        self._publisher.publish([one.letter for one in piece], order.force)
+        self._publisher.publish([one.letter for one in piece], forced)
         done = self._patiently(
             lambda: self._store.sent(_ids(piece), outcome.replay, order.who, self._clock.now()),
         )

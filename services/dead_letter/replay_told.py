@@ -1,10 +1,11 @@
 """What is told of a replay when it is over: the document that the command prints and the API answers with."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from services.dead_letter.core.documents import Document, planned_document
+from services.dead_letter.core.letters import LetterId
 from services.dead_letter.core.plan import Planned, Verdict
 from services.dead_letter.replay import Outcome
 from shared.contracts.dead_letter import DeadLetter
@@ -31,9 +32,9 @@ class Told:
 class Nobody:
     """The publisher of a dry run, for which no topic needs to be known."""
 
-    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         """Refuse: nothing is published."""
-        raise AssertionError(f"a dry run publishes nothing: {len(letters)} letters, forced: {forced}")
+        raise AssertionError(f"a dry run publishes nothing: {len(letters)} letters, {len(forced)} forced")
 
 
 def replay_document(outcome: Outcome, told: Told, executed: bool, seconds: float, *, asked: bool) -> Document:

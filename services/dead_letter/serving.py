@@ -7,7 +7,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
-from services.dead_letter.command_line import known_mirrors, replay_topic
+from services.dead_letter.command_line import known_mirrors, known_tables, replay_topic
 from services.dead_letter.metrics import ApiMetrics
 from services.dead_letter.ports import IdentityProxy, LetterStore
 from services.dead_letter.settings import Settings, is_loopback
@@ -32,6 +32,7 @@ def serving_api(
         store=store,
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
+        tables=partial(known_tables, settings),
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,

@@ -114,12 +114,16 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
 def replayed_attributes(letter: DeadLetter, *, forced: bool) -> dict[str, str]:
     """Return the attributes of the message that replays a letter: those that it came with, and whose replay it is.
 
-    Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. Of a foreign message at Pub/Sub's limit
-    the last attributes make room.
+    Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. ValueError where a foreign message has
+    so many attributes that there is no room for ours: it would lose some of its own.
     """
     marks = {REPLAY_OF: letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
-    kept = [pair for pair in letter.attributes.items() if not pair[0].startswith(_TAKEN_OFF)]
-    return dict(kept[: _ATTRIBUTES - len(marks)]) | marks
+    kept = {name: value for name, value in letter.attributes.items() if not name.startswith(_TAKEN_OFF)}
+    if len(kept) + len(marks) > _ATTRIBUTES:
+        raise ValueError(
+            f"it has {len(kept)} attributes, a message holds {_ATTRIBUTES}, and a replay adds {' and '.join(marks)}"
+        )
+    return kept | marks
 
 
 def _cut(text: str) -> str:

@@ -1,9 +1,10 @@
 """The ReplayPublisher and the Mirrors in memory, and a clock that stands still unless it is waited on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from services.dead_letter.core.letters import LetterId
 from services.dead_letter.core.rows import RowOf
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
@@ -22,10 +23,10 @@ class FakeReplayPublisher:
     away: int = 0
     then: Callable[[Sequence[DeadLetter]], None] | None = None
 
-    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         self.effects.note("publish")
         self.published += letters
-        self.forced += [forced] * len(letters)
+        self.forced += [LetterId(letter.identity) in forced for letter in letters]
         if self.then is not None:
             self.then(letters)
         if self.away:

@@ -117,6 +117,22 @@ def test_a_mirror_is_found_under_any_name_and_in_any_of_the_datasets(stand_in: S
     assert mirrors(stand_in).sequences([row]) == {}
 
 
+@pytest.mark.parametrize("mode", ["mirror", "both"])
+def test_a_mirror_is_found_in_the_dataset_that_its_schema_names(stand_in: StandIn, mode: str) -> None:
+    other = StandIn((stand_in._rest, stand_in.grpc))
+    file = f'[defaults]\ndataset = "{other.dataset[:-4]}{{schema}}"\nname = "{{table}}"\nmode = "{mode}"'
+    header = a_header(f"{other.dataset[-4:]}.planes")
+    made(stand_in, header, file)
+    planes(other, {1: 10})
+    row, elsewhere = row_of(a_change(1), header), row_of(a_change(1), a_header("nowhere.planes"))
+    named = BigQueryMirrors(
+        stand_in.client, PROJECT, [stand_in.dataset], lambda table: read_tables_file(file).options(table).dataset
+    )
+
+    assert named.sequences([row, elsewhere]) == ({row: str(four_sections(10))} if mode == "mirror" else {})
+    assert mirrors(stand_in).sequences([row]) == {}
+
+
 def test_of_two_mirrors_of_one_table_the_one_that_is_behind_decides(stand_in: StandIn) -> None:
     other = StandIn((stand_in._rest, stand_in.grpc))
     for place, applied in ((stand_in, {1: 10, 2: 5}), (other, {1: 9, 3: 5})):

@@ -55,15 +55,32 @@ class _Mirror:
     """GoogleSQL's names of the columns' types, by the upper-case names of the columns."""
 
 
-class BigQueryMirrors:
-    """The Mirrors of some datasets. Which tables they hold is read once, at the first question."""
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    mirrors: Mapping[str, Sequence[str]]
+    """Paths of tables, by their labels."""
+    with_history: frozenset[str]
+    """Labels of source tables of which a history is here."""
 
-    def __init__(self, client: bigquery.Client, project: str, datasets: Sequence[str]) -> None:
+
+class BigQueryMirrors:
+    """The Mirrors of some datasets, and of those that tables name (``dataset_of`` a source table, by its schema).
+
+    Which tables a dataset holds is read once, at the first question that it is asked.
+    """
+
+    def __init__(
+        self,
+        client: bigquery.Client,
+        project: str,
+        datasets: Sequence[str],
+        dataset_of: Callable[[str], str | None] = lambda _table: None,
+    ) -> None:
         self._client = client
         self._project = project
         self._datasets = datasets
-        self._labelled: Mapping[str, Sequence[str]] | None = None
-        self._with_history: frozenset[str] = frozenset()
+        self._dataset_of = dataset_of
+        self._listed: dict[str, _Dataset] = {}
         self._known: dict[str, Sequence[_Mirror]] = {}
 
     def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
@@ -90,13 +107,15 @@ class BigQueryMirrors:
 
     def _looked_up(self, source: str) -> Sequence[_Mirror]:
         label = label_of(source)
-        labelled = self._tables()
+        own = self._dataset_of(source.rpartition("/tables/")[2])
+        names = list(dict.fromkeys([*self._datasets, *([own] if own else [])]))
+        datasets = [self._dataset(name) for name in names]
         log = structlog.get_logger().bind(source_table=source)
-        if label in self._with_history:
+        if any(label in dataset.with_history for dataset in datasets):
             log.info("replays_go_to_a_history_too", effect="none of its letters counts as superseded")
             return ()
         mirrors = []
-        for path in labelled.get(label, ()):
+        for path in [path for dataset in datasets for path in dataset.mirrors.get(label, ())]:
             with _rest_errors(f"table {path}"):
                 try:
                     table = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
@@ -105,29 +124,30 @@ class BigQueryMirrors:
             types = {each.name.upper(): _LEGACY_NAMES.get(each.field_type, each.field_type) for each in table.schema}
             mirrors.append(_Mirror(path, types))
         if not mirrors:
-            log.warning("no_mirror_found", datasets=self._datasets, effect="none of its letters counts as superseded")
+            log.warning("no_mirror_found", datasets=names, effect="none of its letters counts as superseded")
         return mirrors
 
-    def _tables(self) -> Mapping[str, Sequence[str]]:
-        """Return the mirrors of all datasets by the value of their label."""
-        if self._labelled is None:
-            labelled: dict[str, list[str]] = {}
-            with_history: set[str] = set()
-            for dataset in self._datasets:
-                path = f"{self._project}.{dataset}"
-                with _rest_errors(f"dataset {path}"):
-                    try:
-                        for one in self._client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT):
-                            if MIRROR_OF in one.labels:
-                                labelled.setdefault(one.labels[MIRROR_OF], []).append(f"{path}.{one.table_id}")
-                            if HISTORY_OF in one.labels:
-                                with_history.add(one.labels[HISTORY_OF])
-                    except exceptions.NotFound:
-                        structlog.get_logger().warning(
-                            "dataset_not_found", dataset=path, effect="nothing in it counts as superseded"
-                        )
-            self._labelled, self._with_history = labelled, frozenset(with_history)
-        return self._labelled
+    def _dataset(self, name: str) -> _Dataset:
+        """Return the tables of a dataset, by the value of their label."""
+        if name not in self._listed:
+            self._listed[name] = self._read(f"{self._project}.{name}")
+        return self._listed[name]
+
+    def _read(self, path: str) -> _Dataset:
+        mirrors: dict[str, list[str]] = {}
+        with_history: set[str] = set()
+        with _rest_errors(f"dataset {path}"):
+            try:
+                for one in self._client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT):
+                    if MIRROR_OF in one.labels:
+                        mirrors.setdefault(one.labels[MIRROR_OF], []).append(f"{path}.{one.table_id}")
+                    if HISTORY_OF in one.labels:
+                        with_history.add(one.labels[HISTORY_OF])
+            except exceptions.NotFound:
+                structlog.get_logger().warning(
+                    "dataset_not_found", dataset=path, effect="nothing in it counts as superseded"
+                )
+        return _Dataset(mirrors, frozenset(with_history))
 
     def _asked(self, mirror: _Mirror, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
         asked = [(row, values) for row in rows if (values := _typed(row, mirror)) is not None]

@@ -4,13 +4,14 @@ Source: Pub/Sub, "Order messages": a publish request holds messages of one order
 order in which they were confirmed. So each key's requests go out one behind the other, and keys beside each other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any, Final
 
 import grpc
 
+from services.dead_letter.core.letters import LetterId
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors
@@ -35,13 +36,13 @@ class PubsubReplayPublisher:
         self._stop = stop
         self._patience = patience
 
-    def publish(self, letters: Sequence[DeadLetter], forced: bool) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         """Return when all are confirmed; as `ReplayPublisher.publish`."""
         by_key: dict[str, list[Any]] = {}
         for letter in letters:
             message = PubsubMessage(
                 data=letter.data,
-                attributes=replayed_attributes(letter, forced=forced),
+                attributes=replayed_attributes(letter, forced=LetterId(letter.identity) in forced),
                 ordering_key=letter.ordering_key,
             )
             by_key.setdefault(letter.ordering_key, []).append(message)

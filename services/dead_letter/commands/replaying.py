@@ -25,6 +25,7 @@ _WOULD_BE: Final = {
     Verdict.TOO_OLD: "too old to be safe",
     Verdict.WAITS: "waits for a person",
     Verdict.NO_PAYLOAD: "no payload",
+    Verdict.NO_ROOM: "no room for marks",
     Verdict.HELD: "held by another replay",
     Verdict.NOT_OPEN: "not open",
 }
@@ -92,7 +93,9 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
                 order = ReplayOrder(
                     selection=selection, who=tools.who, execute=execute, force=force, rate=rate or None, limit=limit
                 )
-                outcome = Replay(store, publisher, mirrors, tools.clock, stop, tools.max_replays).run(order, tell)
+                outcome = Replay(store, publisher, mirrors, tools.clock, stop, tools.max_replays, tools.tables()).run(
+                    order, tell
+                )
         seconds = time.monotonic() - began
         if json:
             print_document(replay_document(outcome, told, execute, seconds, asked=mirrors is not None))

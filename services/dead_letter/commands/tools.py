@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.replay import MAX_REPLAYS
+from shared.contracts.tables_file import TablesFile
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.stop import Stop, stop_on_signals
 
@@ -23,6 +24,8 @@ class Tools:
     """Who acts, for the trail."""
     editor: Callable[[str], str]
     """Let a person edit a text, and return it; ValueError where there is no editor."""
+    tables: Callable[[], TablesFile] = TablesFile
+    """What the consumer is told of tables."""
     max_replays: int = MAX_REPLAYS
     clock: Clock = field(default_factory=SystemClock)
     stopping: Callable[[], AbstractContextManager[Stop]] = stop_on_signals

@@ -1,16 +1,20 @@
 """What a replay would do with each letter, and why. Nothing is done here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from services.dead_letter.core.letters import ReplayId, State, StoredLetter
 from services.dead_letter.core.rows import Content, RowOf
 from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.dead_letter import replayed_attributes
 from shared.contracts.safe_age import SAFE_AGE, oldest_safe
+from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
+_ON_ITS_WAY: Final = 3600 * 1_000_000_000
+"""An hour, in nanoseconds: the longest that a replay should be on its way to its table."""
 _HOURS: Final = f"{SAFE_AGE.total_seconds() / 3600:.0f} hours"
 
 
@@ -27,6 +31,8 @@ class Verdict(Enum):
     """It has been replayed often enough, in vain."""
     NO_PAYLOAD = "no_payload"
     """Its bytes could not be kept."""
+    NO_ROOM = "no_room_for_marks"
+    """A foreign message with so many attributes that those of a replay have no place beside them."""
     HELD = "held"
     """Another replay is sending it."""
     NOT_OPEN = "not_open"
@@ -42,6 +48,8 @@ class Terms:
     named: bool = False
     """The letters were given by their ids, one by one: a person has looked at each."""
     force: bool = False
+    tables: TablesFile = field(default_factory=TablesFile)
+    """What the consumer is told of tables: which of them are a history alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class Planned:
     letter: StoredLetter
     verdict: Verdict
     why: str = ""
+    forced: bool = False
+    """It is sent though it is too old to be safe, which the consumer has to be told."""
 
 
 def judge(
@@ -76,7 +86,8 @@ def judge(
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, content.sequence):
         return Planned(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
-    if content.oldest_upsert is not None and content.oldest_upsert < oldest_safe(now) and not terms.force:
+    too_old = _is_too_old(letter, content, now, terms)
+    if too_old and not terms.force:
         return Planned(
             letter,
             Verdict.TOO_OLD,
@@ -90,7 +101,24 @@ def judge(
             Verdict.WAITS,
             f"replayed {times} in vain: look at it (show), mend its cause or edit it, then replay it by its id",
         )
-    return Planned(letter, Verdict.SEND)
+    # what is nearly too old may be so by the time it is applied, and what is not understood may be as old as it likes
+    by_then = Nanoseconds(now + _ON_ITS_WAY)
+    forced = terms.force and (not content.understood or _is_too_old(letter, content, by_then, terms))
+    try:
+        replayed_attributes(letter.letter, forced=forced)
+    except ValueError as error:
+        told = (
+            f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this letter"
+        )
+        return Planned(letter, Verdict.NO_ROOM, told)
+    return Planned(letter, Verdict.SEND, forced=forced)
+
+
+def _is_too_old(letter: StoredLetter, content: Content, now: Nanoseconds, terms: Terms) -> bool:
+    """Tell whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
+    if content.oldest_upsert is None or content.oldest_upsert >= oldest_safe(now):
+        return False
+    return terms.tables.options(letter.letter.table).mode != "history"
 
 
 def is_newer(applied: str, sequence: str) -> bool:

@@ -36,12 +36,16 @@ class Content:
     """Of that one change; a whole message that Pub/Sub forwarded says it nowhere else."""
     oldest_upsert: int | None = None
     """The commit timestamp of the oldest upsert in them, in microseconds; None where there is none for a mirror."""
+    understood: bool = True
+    """False where they are no change batch that this version reads: nobody here knows how old they are."""
 
 
 def content_of(letter: DeadLetter) -> Content:
     """Return what a letter's bytes say; nothing where they are no change batch that this version reads."""
     batch = batch_of(letter)
-    if batch is None or batch.header.content == "entries":  # lines of a change log never replace each other
+    if batch is None:
+        return Content(understood=False)
+    if batch.header.content == "entries":  # lines of a change log never replace each other
         return Content()
     upserts = [at for op, at in zip(batch.op, batch.commit_timestamp, strict=True) if op == "UPSERT"]
     instants = [instant for at in upserts if (instant := _micros(at)) is not None]

@@ -56,7 +56,7 @@ def _replayed(tools: Tools, body: Replaying, who: str) -> Answer:
         order = ReplayOrder(
             selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
         )
-        run = Replay(tools.store, publisher, mirrors, tools.clock, stop, tools.max_replays)
+        run = Replay(tools.store, publisher, mirrors, tools.clock, stop, tools.max_replays, tools.tables())
         outcome = run.run(order, lambda judged, _so_far: told.add(judged))
     seconds = time.monotonic() - began
     document = replay_document(outcome, told, body.execute, seconds, asked=mirrors is not None)

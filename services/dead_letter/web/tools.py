@@ -11,6 +11,7 @@ from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.replay import MAX_REPLAYS
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import Answered
+from shared.contracts.tables_file import TablesFile
 from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 
@@ -32,6 +33,8 @@ class Tools:
     """That the service is to stop: what takes long ends then."""
     answered: Answered = lambda _route, _status, _seconds: None
     """Is told of each answer, for the metrics."""
+    tables: Callable[[], TablesFile] = TablesFile
+    """What the consumer is told of tables."""
     max_replays: int = MAX_REPLAYS
     longest: timedelta = timedelta(seconds=60)
     """How long a replay may take before it ends where it is."""

@@ -105,8 +105,14 @@ def test_a_replayed_message_has_the_attributes_it_came_with_and_says_whose_repla
     assert again.identity == letter.identity
 
 
-def test_a_replayed_message_has_no_more_attributes_than_pubsub_takes() -> None:
-    letter = replace(WHOLE, attributes={f"a{n}": "v" for n in range(100)}, identity="")
-    found = replayed_attributes(letter, forced=True)
+@pytest.mark.parametrize(("most", "forced"), [(99, False), (98, True)])
+def test_a_replayed_message_keeps_every_attribute_and_one_without_room_for_its_marks_is_refused(
+    most: int, forced: bool
+) -> None:
+    attributes = {f"a{n}": "v" for n in range(most)}
+    marks = {"traceparent": "x"} | {"replay_of": "an earlier one"}
+    found = replayed_attributes(replace(WHOLE, attributes=attributes | {"replay_of": "x"}, identity=""), forced=forced)
     assert len(found) == 100
-    assert found["replay_of"] == letter.identity
+    assert found.items() >= attributes.items()
+    with pytest.raises(ValueError, match=f"it has {most + 1} attributes"):
+        replayed_attributes(replace(WHOLE, attributes=attributes | marks, identity=""), forced=forced)

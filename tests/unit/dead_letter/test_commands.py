@@ -378,4 +378,6 @@ def test_options_of_a_replay(shell: Shell, options: list[str]) -> None:
     shell.world.keep(ONE, JUNK)
     document = shell.asked("replay", "--all", "--execute", *options)
     assert document["sent"] == (1 if "--limit" in options else 2)
-    assert shell.world.publisher.forced == [options == ["--force"]] * document["sent"]
+    needs_it = {ONE.identity: False, JUNK.identity: options == ["--force"]}
+    marked = {one.identity: needs_it[one.identity] for one in shell.world.publisher.published}
+    assert list(marked.values()) == shell.world.publisher.forced

@@ -14,8 +14,10 @@ from services.dead_letter.core.rows import Content, RowOf, content_of
 from shared.contracts.change_batch import Change, Header, Op, encode_batch
 from shared.contracts.change_batch import Content as WireContent
 from shared.contracts.change_sequence import four_sections
+from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import SAFE_AGE
+from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.builders import COMMITTED, a_change, a_header
 from tests.unit.dead_letter.letters import NOW, a_letter, junk, stored
@@ -69,7 +71,7 @@ def test_entries_of_a_change_log_are_neither_superseded_nor_too_old() -> None:
 
 
 def test_what_cannot_be_read_is_sent_as_it_is() -> None:
-    assert content_of(junk()) == Content()
+    assert content_of(junk()) == Content(understood=False)
     assert judged(stored(junk()), now=Nanoseconds(LATE * 2)).verdict is Verdict.SEND
 
 
@@ -94,6 +96,41 @@ def test_an_upsert_is_too_old_at_the_moment_at_which_the_consumer_finds_so(now: 
 def test_a_delete_is_never_too_old_and_a_forced_upsert_neither() -> None:
     assert judged(stored(a_letter(a_change(op="DELETE"))), now=LATE).verdict is Verdict.SEND
     assert judged(stored(), now=LATE, terms=replace(TERMS, force=True)).verdict is Verdict.SEND
+
+
+@pytest.mark.parametrize(
+    ("letter", "now", "forced"),
+    [
+        (a_letter(), NOW, False),
+        (a_letter(), LATE, True),
+        (a_letter(), Nanoseconds(LATE - 3_599 * 1_000_000_000), True),
+        (a_letter(), Nanoseconds(LATE - 3_601 * 1_000_000_000), False),
+        (a_letter(a_change(op="DELETE")), LATE, False),
+        (junk(), NOW, True),
+    ],
+    ids=["new", "too old", "too old in an hour", "not so in an hour", "a delete", "not understood"],
+)
+def test_only_what_needs_it_is_marked_as_forced(letter: DeadLetter, now: Nanoseconds, forced: bool) -> None:
+    assert judged(stored(letter), now=now, terms=replace(TERMS, force=True)).forced is forced
+    assert not judged(stored(letter), now=now).forced
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict"), [("mirror", Verdict.TOO_OLD), ("both", Verdict.TOO_OLD), ("history", Verdict.SEND)]
+)
+def test_an_old_upsert_for_a_history_alone_overwrites_nothing_and_is_sent(mode: str, verdict: Verdict) -> None:
+    terms = replace(TERMS, tables=read_tables_file(f'[tables."planes"]\nmode = "{mode}"'))
+    assert judged(stored(), now=LATE, terms=terms).verdict is verdict
+    assert not judged(stored(), now=LATE, terms=replace(terms, force=True)).forced or mode != "history"
+
+
+@pytest.mark.parametrize("most", [99, 100])
+def test_a_foreign_message_without_room_for_the_marks_of_a_replay_loses_nothing_but_is_not_sent(most: int) -> None:
+    planned = judged(stored(junk(attributes={f"a{n}": "v" for n in range(most)})))
+    assert planned.verdict is (Verdict.SEND if most == 99 else Verdict.NO_ROOM)
+    assert ("publish it again yourself" in planned.why) is (most == 100)
+    forced = judged(stored(junk(attributes={f"a{n}": "v" for n in range(most)})), terms=replace(TERMS, force=True))
+    assert forced.verdict is Verdict.NO_ROOM
 
 
 @pytest.mark.parametrize(

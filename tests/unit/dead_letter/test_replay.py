@@ -142,8 +142,12 @@ def test_what_is_too_old_is_sent_when_it_is_forced_and_says_so(world: World) -> 
     world.keep(a_letter())
     outcome = world.replay()
     assert (outcome.verdicts, outcome.sent, outcome.left_open) == ({Verdict.TOO_OLD: 1}, 0, 1)
-    assert world.replay(force=True).sent == 1
-    assert world.publisher.forced == [True]
+    world.keep(a_letter(a_change(2, op="DELETE")))
+    assert world.replay(force=True).sent == 2
+    assert dict(zip((one.key for one in world.publisher.published), world.publisher.forced, strict=True)) == {
+        "[1]": True,
+        "[2]": False,
+    }
 
 
 def test_a_letter_that_fails_every_time_waits_for_a_person(world: World) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
+from services.dead_letter.core.letters import LetterId
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.stubs import PublishResponse
@@ -38,7 +39,7 @@ class Topic:
 
     def publish(self, *letters: DeadLetter, forced: bool = False) -> None:
         publisher = PubsubReplayPublisher(self.channel, TOPIC, Stop(), patience=timedelta(seconds=5))
-        publisher.publish(letters, forced)
+        publisher.publish(letters, [LetterId(one.identity) for one in letters] if forced else [])
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_topic_that_is_not_there_says_so(topic: Topic) -> None:
 def test_a_topic_that_stays_away_is_given_up(topic: Topic) -> None:
     topic.failing = dict.fromkeys(range(1, 1_000), grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(TransientError):
-        PubsubReplayPublisher(topic.channel, TOPIC, Stop(), timedelta(0)).publish([a_letter()], forced=False)
+        PubsubReplayPublisher(topic.channel, TOPIC, Stop(), timedelta(0)).publish([a_letter()], [])
 
 
 def test_a_request_stays_below_the_limits_of_pubsub(topic: Topic) -> None:
