@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Write the locked requirements anew: one file per service and one for development, with hashes.
+# Write the locked requirements anew, with hashes: one file per service, one for the local platform's images, and one
+# for development.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tool=$(mktemp -d)
@@ -10,6 +11,6 @@ compile() {
     "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-emit-index-url "$@" pyproject.toml
 }
 compile --extra development --output-file requirements/development.txt "${@}"
-for service in spanner_reader bigtable_reader cdc_consumer dead_letter; do
-    compile --extra "$service" --constraint requirements/development.txt --output-file "requirements/$service.txt"
+for image in spanner_reader bigtable_reader cdc_consumer dead_letter local; do
+    compile --extra "$image" --constraint requirements/development.txt --output-file "requirements/$image.txt"
 done
