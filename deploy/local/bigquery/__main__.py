@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from deploy.local.bigquery.server import serving
+from deploy.local.bigquery.server import HOST, serving
 from shared.runtime.logs import configure_logs
 from shared.runtime.stop import Stop, stop_on_signals
 
@@ -18,6 +18,7 @@ from shared.runtime.stop import Stop, stop_on_signals
 def main() -> int:
     """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.bigquery", description=__doc__)
+    parser.add_argument("--host", default=HOST, help="the address to listen on; %(default)s")
     parser.add_argument("--rest-port", type=int, default=0)
     parser.add_argument("--grpc-port", type=int, default=0)
     parser.add_argument("--directory", type=Path, help="where data is kept from one run to the next; else in memory")
@@ -27,12 +28,12 @@ def main() -> int:
     with stop_on_signals() as stop:
         if arguments.directory is not None:
             arguments.directory.mkdir(parents=True, exist_ok=True)
-        asyncio.run(_serve(arguments.rest_port, arguments.grpc_port, arguments.directory, stop))
+        asyncio.run(_serve(arguments, stop))
     return 0
 
 
-async def _serve(rest_port: int, grpc_port: int, directory: Path | None, stop: Stop) -> None:
-    async with serving(rest_port, grpc_port, directory) as ports:
+async def _serve(told: argparse.Namespace, stop: Stop) -> None:
+    async with serving(told.rest_port, told.grpc_port, told.directory, told.host) as ports:
         print(json.dumps(asdict(ports)), flush=True)
         await stop.wait_async()
 

@@ -37,18 +37,20 @@ class Ports:
 
 
 @asynccontextmanager
-async def serving(rest_port: int, grpc_port: int, directory: Path | None = None) -> AsyncIterator[Ports]:
+async def serving(
+    rest_port: int, grpc_port: int, directory: Path | None = None, host: str = HOST
+) -> AsyncIterator[Ports]:
     """Serve inside the block; a port of 0 means a free one. Without a directory all data is in memory."""
     clock = AdvancingClock()
     warehouse = Warehouse(clock.now, directory)
     faults, counters, throughput = Faults(), Counters(), Throughput(clock.now)
     write = write_server(warehouse, faults, counters, throughput)
-    bound = write.add_insecure_port(f"{HOST}:{grpc_port}")
+    bound = write.add_insecure_port(f"{host}:{grpc_port}")
     app = rest_app(warehouse, Control(warehouse, faults, counters, clock, throughput))
     rest = _RestServer(
         uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     )
-    with listening_socket(HOST, rest_port) as listening, _applying(warehouse):
+    with listening_socket(host, rest_port) as listening, _applying(warehouse):
         await write.start()
         running = asyncio.create_task(rest.serve(sockets=[listening]))
         try:

@@ -44,14 +44,16 @@ class Ports:
 
 
 @asynccontextmanager
-async def serving(port: int, emulator_address: str, garbage_every: timedelta | None = None) -> AsyncIterator[Ports]:
+async def serving(
+    port: int, emulator_address: str, garbage_every: timedelta | None = None, host: str = HOST
+) -> AsyncIterator[Ports]:
     """Serve inside the block; a port of 0 means a free one. Garbage is collected that often, or when asked to only."""
     emulator, clock = Emulator(emulator_address), AdvancingClock()
     tables, garbage = Tables(emulator, clock.now), Garbage(emulator, clock.now)
     handlers = _handlers(emulator, clock, tables, garbage)
     server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers((handlers,))
-    bound = server.add_insecure_port(f"{HOST}:{port}")
+    bound = server.add_insecure_port(f"{host}:{port}")
     await server.start()
     collecting = None if garbage_every is None else asyncio.create_task(_collecting(tables, garbage, garbage_every))
     try:
