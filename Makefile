@@ -32,6 +32,9 @@ up: install ## the same, left running; prints how to query it
 down: install ## stop what `make up` started
 	@$(BIN)/python -m deploy.local down
 
+containers: install ## the same in containers, one of each kind killed on the way; needs a container engine
+	@deploy/local/with_engine.sh $(BIN)/python -m deploy.local containers
+
 test: lint types imports unit contract integration e2e ## everything that can be tested on this machine
 
 lint: install ## ruff: lint and format
@@ -69,4 +72,4 @@ docs: install ## write docs/*.md anew that are made from code (configuration, me
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install run up down test lint format types imports unit contract integration e2e bench docs lock
+.PHONY: help install run up down containers test lint format types imports unit contract integration e2e bench docs lock

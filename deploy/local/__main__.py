@@ -18,13 +18,15 @@ from rich.table import Table
 from deploy.local.background import BackgroundPlatform, UpSettings
 from deploy.local.bigtable import BigtableInstance
 from deploy.local.cells import Increment
+from deploy.local.containers import ContainerSettings, run_containers
+from deploy.local.creation import DATABASES, Addresses, CreateSettings, platform_at, tables_file, wait_for
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
 from deploy.local.emulators import ROOT, find_java, find_sdk
 from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError
 from deploy.local.run import RunSettings, run
 from deploy.local.services import BigtablePipeline, Flow, LettersCommand, Pipeline, child_environment, show_status
 from deploy.local.source import SpannerInstance
-from deploy.local.stack import DATABASES, Say
+from deploy.local.stack import Say
 from deploy.local.target import BigQueryDataset
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import format_timestamp
@@ -32,6 +34,7 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
 
 _RUN: Final = ROOT / ".run" / "run"
+_CONTAINERS: Final = ROOT / ".run" / "containers"
 _UP: Final = ROOT / ".run" / "up"
 _INTERRUPTED: Final = 130
 
@@ -57,6 +60,12 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
     match arguments.command:
         case "run":
             return _run(console, stop)
+        case "containers":
+            settings = read_settings(ContainerSettings, os.environ)
+            with _emptied(_CONTAINERS) as directory:
+                return run_containers(settings, os.environ, directory, console, _say(console), stop)
+        case "create":
+            return _create(_plain(console))
         case "up":
             read_settings(UpSettings, os.environ)
             _check_needs()
@@ -101,6 +110,17 @@ def _run(console: Console, stop: Stop) -> int:
         except (StopRequestedError, ProcessDiedError, GoogleAPICallError):
             processes.check()  # a process that died is the reason, whatever failed because of it
             raise
+
+
+def _create(say: Say) -> int:
+    """Make everything that services need to find, on emulators and stand-ins that others run."""
+    addresses, settings = read_settings(Addresses, os.environ), read_settings(CreateSettings, os.environ)
+    wait_for(addresses, settings.patience)
+    settings.tables_file.write_text(tables_file())
+    with platform_at(addresses, settings.tables_file, create=True) as made:
+        names = [*(one.database for _, one in made.databases), *(one.table for _, one in made.wide_tables)]
+        say(f"made {', '.join(names)}, topic and dataset {made.flow.name}, and {settings.tables_file}")
+    return 0
 
 
 def _query(flow: Flow, statement: str, console: Console) -> int:
@@ -182,6 +202,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="the whole pipeline, from start to proof (SOURCES, ROWS, SECONDS, RATE)")
+    commands.add_parser("containers", help="the same in containers, by docker-compose.yaml")
+    commands.add_parser("create", help="make the demo's tables, topics and dataset where the environment says")
     commands.add_parser("up", help="the same, left running")
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people

@@ -236,6 +236,7 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
         examples.append(_IN_BIGTABLE)
     services.append(("cdc_consumer", f"{stack.consumer.address}/metrics"))
     services.append(("dead_letter", f"{stack.dead_letter.address}/metrics"))
+    assert stack.letters_api is not None
     services.append(("dead letters", f"{stack.letters_api.url.removeprefix('http://')}   (its HTTP API)"))
     width = max(len(name) for name, _ in services)
     running = "\n".join(

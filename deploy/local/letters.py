@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from deploy.local.processes import ProcessDiedError, wait_until
-from deploy.local.services import LettersCommand
 from deploy.local.source import SpannerDatabase, Value, Write
 from deploy.local.stack import Say, Stack
 from shared.contracts.reasons import Reason
@@ -87,10 +86,17 @@ class LettersFound:
         ]
 
 
+class Command(Protocol):
+    """The command that people use on dead letters, wherever it runs."""
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        """Run it; return the exit code, and what it says."""
+
+
 class LettersStory:
     """What goes wrong in a run, and how it is put right. Without Spanner there is only what is no change batch."""
 
-    def __init__(self, stack: Stack, command: LettersCommand, patience: timedelta, stop: Stop, say: Say) -> None:
+    def __init__(self, stack: Stack, command: Command, patience: timedelta, stop: Stop, say: Say) -> None:
         self._stack = stack
         self._command = command
         self._patience = patience

@@ -222,6 +222,7 @@ def wait_until(
     processes: Sequence[Process] = (),
     timeout: timedelta = timedelta(seconds=30),
     stop: Stop | None = None,
+    pause: timedelta = _PAUSE,
 ) -> T:
     """Return what ``ready`` returns once that is neither None nor False.
 
@@ -240,5 +241,5 @@ def wait_until(
         if time.monotonic() > deadline:
             ends = "\n".join(process.obituary() for process in processes[-1:])
             raise ProcessDiedError(f"waited {timeout.total_seconds():.0f} s for {what}, in vain. {ends}")
-        if stop.wait(_PAUSE):
+        if stop.wait(pause):
             raise StopRequestedError(f"asked to stop while waiting for {what}")

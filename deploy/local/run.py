@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deploy.local.bigtable_side import BigtableSide
 from deploy.local.demo.workloads import wide_workload, workloads
-from deploy.local.letters import LettersFound, LettersStory
+from deploy.local.letters import Command, LettersFound, LettersStory
 from deploy.local.processes import Processes, StopRequestedError
 from deploy.local.progress import Progress
 from deploy.local.report import Compared, Report
@@ -45,29 +45,46 @@ class RunSettings:
 
 def run(settings: RunSettings, processes: Processes, console: Console, say: Say) -> int:
     """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
-    stop = processes.stop
     with running_stack(processes, say, settings.sources) as stack:
-        sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed)
-        names = " and ".join(side.name for side in sides)
         told = stack.flow.dead_letter_environment(letters_in(processes.directory))
-        story = LettersStory(stack, LettersCommand(told), max(settings.patience, _LETTERS_PATIENCE), stop, say)
-        with Progress(console, sides, lambda: to_be_applied(stack, sides)):
-            say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
-            loaded = sum(side.load(stop) for side in sides)
-            say(f"loaded {loaded:,} rows; waiting until they are applied")
-            wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
-            story.begin()
-            say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
-            letters = _change(sides, story, settings, stop, say)
-            if stop.requested:
-                raise StopRequestedError("asked to stop")
-            say(f"writes have stopped; waiting until BigQuery equals {names}")
-            compared = _until_equal(stack, sides, settings.patience, stop)
+        report = prove(settings, stack, LettersCommand(told), console, say, processes.stop)
         processes.check()
-        found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
-        report = Report(found, stack.dataset.rows_written(), letters)
     report.print(console)
     return 0 if report.equal else 1
+
+
+def prove(
+    settings: RunSettings,
+    stack: Stack,
+    command: Command,
+    console: Console,
+    say: Say,
+    stop: Stop,
+    meanwhile: Callable[[], None] | None = None,
+) -> Report:
+    """Load rows, change them, let changes fail and replay them; return what was found when all writes were done.
+
+    ``meanwhile`` is done while rows are changed. If it starts services anew, their counters say nothing in the end:
+    then only the tables are looked at.
+    """
+    sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed)
+    names = " and ".join(side.name for side in sides)
+    story = LettersStory(stack, command, max(settings.patience, _LETTERS_PATIENCE), stop, say)
+    with Progress(console, sides, lambda: to_be_applied(stack, sides)):
+        say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
+        loaded = sum(side.load(stop) for side in sides)
+        say(f"loaded {loaded:,} rows; waiting until they are applied")
+        wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
+        story.begin()
+        say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
+        letters = _change(sides, story, meanwhile, settings, stop, say)
+        if stop.requested:
+            raise StopRequestedError("asked to stop")
+        say(f"writes have stopped; waiting until BigQuery equals {names}")
+        counted = timedelta(0) if meanwhile else settings.patience / 2
+        compared = _until_equal(stack, sides, settings.patience, counted, stop)
+    found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
+    return Report(found, stack.dataset.rows_written(), letters)
 
 
 def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013) -> list[Side]:
@@ -90,11 +107,19 @@ def wait_until_loaded(stack: Stack, sides: Sequence[Side], patience: timedelta, 
     return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), patience, stop)
 
 
-def _change(sides: Sequence[Side], story: LettersStory, settings: RunSettings, stop: Stop, say: Say) -> LettersFound:
+def _change(
+    sides: Sequence[Side],
+    story: LettersStory,
+    meanwhile: Callable[[], None] | None,
+    settings: RunSettings,
+    stop: Stop,
+    say: Say,
+) -> LettersFound:
     """Change the rows of all sources at once, poison among them; if that fails with one, the others stop too."""
-    with ThreadPoolExecutor(len(sides) + 1, thread_name_prefix="changes") as pool:
+    with ThreadPoolExecutor(len(sides) + 2, thread_name_prefix="changes") as pool:
         letters = pool.submit(story.happen)
-        changing = [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
+        changing = [pool.submit(meanwhile)] if meanwhile else []
+        changing += [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
         all_of_it: list[Future[Any]] = [letters, *changing]
         done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
         if any(one.exception() for one in done):
@@ -106,8 +131,13 @@ def _change(sides: Sequence[Side], story: LettersStory, settings: RunSettings, s
     return letters.result()
 
 
-def _until_equal(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> list[Sequence[Compared]]:
-    """Compare as soon as everything is said to be applied, and again what differs until equal or out of patience."""
+def _until_equal(
+    stack: Stack, sides: Sequence[Side], patience: timedelta, counted: timedelta, stop: Stop
+) -> list[Sequence[Compared]]:
+    """Compare as soon as everything is said to be applied, and again what differs until equal or out of patience.
+
+    What is said is believed as long as ``counted``; after that the tables are compared whatever is said.
+    """
     compared: list[Sequence[Compared]] = [()] * len(sides)
 
     def equal() -> bool:
@@ -118,7 +148,7 @@ def _until_equal(stack: Stack, sides: Sequence[Side], patience: timedelta, stop:
                 compared[number] = side.compare()
         return all(database.equal for databases in compared for database in databases)
 
-    deadline = time.monotonic() + patience.total_seconds() / 2
+    deadline = time.monotonic() + counted.total_seconds()
     _wait(equal, patience, stop)
     return [databases or side.compare() for databases, side in zip(compared, sides, strict=True)]
 

@@ -3,6 +3,7 @@
 Used by `make run` and by the end-to-end tests. The services are never imported.
 """
 
+import http.client
 import json
 import re
 import secrets
@@ -171,17 +172,12 @@ class BigtablePipeline(Flow):
 AnyPipeline = Pipeline | BigtablePipeline
 
 
-@dataclass(frozen=True)
-class Service:
-    """A service that has been started: its process, and the port of its health and metrics."""
+class Endpoint:
+    """Where a service serves its health and metrics, and what it says there."""
 
-    process: Process
-    port: int
-
-    @property
-    def address(self) -> str:
-        """Return the ``host:port`` of its health and metrics."""
-        return f"{HOST}:{self.port}"
+    def __init__(self, address: str) -> None:
+        """``address`` is ``host:port``."""
+        self.address = address
 
     @property
     def ready(self) -> bool:
@@ -205,8 +201,17 @@ class Service:
         try:
             with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
                 return str(answer.read().decode())
-        except (urllib.error.URLError, OSError):
+        except (urllib.error.URLError, OSError, http.client.HTTPException):
             return None
+
+
+class Service(Endpoint):
+    """A service that has been started as a process of this machine."""
+
+    def __init__(self, process: Process, port: int) -> None:
+        super().__init__(f"{HOST}:{port}")
+        self.process = process
+        self.port = port
 
 
 def start_reader(

@@ -79,17 +79,21 @@ class SpannerInstance:
     def create(cls, address: str, project: str, instance: str) -> "SpannerInstance":
         """Create the instance."""
         made = cls.connect(address, project, instance)
-        admin = InstanceAdminClient(transport=InstanceAdminGrpcTransport(channel=made._channel))
-        parent = f"projects/{project}"
-        body = Instance(config=f"{parent}/instanceConfigs/emulator-config", display_name=instance, node_count=1)
-        request = {"parent": parent, "instance_id": instance, "instance": body}
-        _finish(admin.create_instance(request, timeout=DEADLINE))
+        made.make()
         return made
 
     @classmethod
     def connect(cls, address: str, project: str, instance: str) -> "SpannerInstance":
         """Return an instance that is there."""
         return cls(address, project, instance, grpc.insecure_channel(address, options=_LARGE))
+
+    def make(self) -> None:
+        """Create the instance where it is not there."""
+        admin = InstanceAdminClient(transport=InstanceAdminGrpcTransport(channel=self._channel))
+        parent = f"projects/{self.project}"
+        body = Instance(config=f"{parent}/instanceConfigs/emulator-config", display_name=self.instance, node_count=1)
+        request = {"parent": parent, "instance_id": self.instance, "instance": body}
+        _finish(admin.create_instance(request, timeout=DEADLINE))
 
     @property
     def path(self) -> str:

@@ -1,19 +1,21 @@
 """The whole platform, started in order: emulators and stand-ins, tables and topics, then the services."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Literal
 
 from deploy.local import emulators
 from deploy.local.bigtable import BigtableInstance
-from deploy.local.demo.schema import FLIGHTS, WEATHER, DemoDatabase
+from deploy.local.creation import DATABASES, Addresses, Platform, platform_at, tables_file
+from deploy.local.demo.schema import DemoDatabase
 from deploy.local.demo.wide_tables import WIDE_TABLES, WideTable
 from deploy.local.processes import Processes
 from deploy.local.services import (
     AnyPipeline,
     BigtablePipeline,
+    Endpoint,
     Flow,
     LettersApi,
     Pipeline,
@@ -23,15 +25,9 @@ from deploy.local.services import (
     start_reader,
     wait_until_ready,
 )
-from deploy.local.source import SpannerDatabase, SpannerInstance
+from deploy.local.source import SpannerDatabase
 from deploy.local.target import BigQueryDataset
 from shared.contracts.timestamps import Nanoseconds
-
-PROJECT: Final = "millrace-local"
-INSTANCE: Final = "local"
-CLUSTER: Final = f"{INSTANCE}-c1"
-APP_PROFILE: Final = "millrace"
-DATABASES: Final = (FLIGHTS, WEATHER)
 
 Sources = Literal["both", "spanner", "bigtable"]
 Say = Callable[[str], None]
@@ -44,7 +40,7 @@ class Source:
     demo: DemoDatabase
     pipeline: Pipeline
     database: SpannerDatabase
-    reader: Service
+    reader: Endpoint
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class WideSource:
     demo: WideTable
     pipeline: BigtablePipeline
     instance: BigtableInstance
-    reader: Service
+    reader: Endpoint
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,10 @@ class Stack:
     databases: Sequence[Source]
     wide_tables: Sequence[WideSource]
     dataset: BigQueryDataset
-    consumer: Service
-    dead_letter: Service
-    letters_api: LettersApi
+    consumer: Endpoint
+    dead_letter: Endpoint
+    letters_api: LettersApi | None = None
+    """None where nobody is told of it."""
 
     @property
     def pipelines(self) -> Sequence[AnyPipeline]:
@@ -104,82 +101,51 @@ def running_stack(processes: Processes, say: Say, sources: Sources = "both", **s
         pubsub = stack.enter_context(emulators.pubsub_emulator(processes))
         rest, grpc = stack.enter_context(emulators.bigquery_stand_in(processes))
         say("creating databases, tables, change streams, topics and dataset")
-        tables_file = processes.directory / "tables.toml"
-        tables_file.write_text(_tables_file())
-        told: dict[str, Any] = {"pubsub": pubsub, "bigquery_rest": rest, "bigquery_grpc": grpc}
-        told |= {"project": PROJECT, "tables_file": str(tables_file)}
-        flow = Flow(**told)
-        flow.create_topics()
-        dataset = BigQueryDataset(rest, PROJECT, flow.dataset)
-        stack.callback(dataset.close)
-        dataset.create()
-        databases = _create_databases(stack, spanner, told) if with_spanner else []
-        wide = _create_tables(stack, bigtable, told) if with_bigtable else []
+        tables = processes.directory / "tables.toml"
+        tables.write_text(tables_file())
+        addresses = Addresses(pubsub=pubsub, spanner=spanner, bigtable=bigtable, bigquery_rest=rest, bigquery_grpc=grpc)
+        made = stack.enter_context(platform_at(addresses, tables, create=True))
         # before the first row, so that the streams carry every row
-        planned = [_Planned(f"spanner_reader_{one.database}", one, database.now()) for database, one in databases]
-        planned += [_Planned(f"bigtable_reader_{one.table}", one, _now()) for _, one in wide]
+        planned = [_Planned(reader_name(one), one, database.now()) for database, one in made.databases]
+        planned += [_Planned(reader_name(one), one, _now()) for _, one in made.wide_tables]
         api = LettersApi.create(processes.directory)
-        with _running_services(processes, flow, api, planned, say) as (consumer, dead_letter, readers):
-            yield Stack(
-                flow,
-                [
-                    Source(demo, one, database, reader)
-                    for demo, (database, one), reader in zip(DATABASES, databases, readers, strict=False)
-                ],
-                [
-                    WideSource(demo, one, instance, reader)
-                    for demo, (instance, one), reader in zip(WIDE_TABLES, wide, readers[len(databases) :], strict=False)
-                ],
-                dataset,
-                consumer,
-                dead_letter,
-                api,
-            )
+        with _running_services(processes, made.flow, api, planned, say) as (consumer, dead_letter, readers):
+            yield stack_of(made, readers, consumer, dead_letter, api)
             say("stopping")
 
 
-def _tables_file() -> str:
-    histories = [f'[tables."{table}"]\nmode = "both"\n' for demo in DATABASES for table in demo.histories]
-    return "\n".join([*histories, *(table.options for table in WIDE_TABLES)])
+def stack_of(
+    made: Platform,
+    readers: Sequence[Endpoint],
+    consumer: Endpoint,
+    dead_letter: Endpoint,
+    letters_api: LettersApi | None = None,
+) -> Stack:
+    """Return what runs on a platform; the readers are those of its databases, and then of its wide tables."""
+    return Stack(
+        made.flow,
+        [
+            Source(demo, one, database, reader)
+            for demo, (database, one), reader in zip(DATABASES, made.databases, readers, strict=False)
+        ],
+        [
+            WideSource(demo, one, instance, reader)
+            for demo, (instance, one), reader in zip(
+                WIDE_TABLES, made.wide_tables, readers[len(made.databases) :], strict=False
+            )
+        ],
+        made.dataset,
+        consumer,
+        dead_letter,
+        letters_api,
+    )
 
 
-def _create_databases(
-    stack: ExitStack, address: str, told: Mapping[str, Any]
-) -> list[tuple[SpannerDatabase, Pipeline]]:
-    """Make the databases of the demo, and for each one of the same dialect for its reader's partition table."""
-    instance = SpannerInstance.create(address, PROJECT, INSTANCE)
-    stack.callback(instance.close)
-    made = []
-    for demo in DATABASES:
-        database = instance.create_database(demo.statements, demo.name, postgresql=demo.postgresql)
-        partitions = instance.create_database([], f"{demo.name}-millrace", postgresql=demo.postgresql)
-        pipeline = Pipeline(
-            spanner=address,
-            instance=INSTANCE,
-            database=demo.name,
-            partition_database=partitions.name,
-            change_stream=demo.change_stream,
-            **told,
-        )
-        made.append((database, pipeline))
-    return made
-
-
-def _create_tables(
-    stack: ExitStack, address: str, told: Mapping[str, Any]
-) -> list[tuple[BigtableInstance, BigtablePipeline]]:
-    """Make the tables of the demo, and the app profile by which their readers read them."""
-    instance = BigtableInstance(address, PROJECT, INSTANCE)
-    stack.callback(instance.close)
-    instance.create_profile(APP_PROFILE, CLUSTER)
-    made = []
-    for demo in WIDE_TABLES:
-        instance.create_table(demo.table)
-        pipeline = BigtablePipeline(
-            bigtable=address, instance=INSTANCE, table=demo.name, app_profile=APP_PROFILE, **told
-        )
-        made.append((instance, pipeline))
-    return made
+def reader_name(pipeline: AnyPipeline) -> str:
+    """Return what the reader of a pipeline is called."""
+    if isinstance(pipeline, Pipeline):
+        return f"spanner_reader_{pipeline.database}"
+    return f"bigtable_reader_{pipeline.table}"
 
 
 def _now() -> Nanoseconds:

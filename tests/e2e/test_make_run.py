@@ -14,9 +14,9 @@ from datetime import timedelta
 import grpc
 import pytest
 
+from deploy.local.creation import PROJECT
 from deploy.local.processes import wait_until
 from deploy.local.services import child_environment
-from deploy.local.stack import PROJECT
 from shared.pubsub.errors import status_code
 from tests.e2e.commands import ROOT, new_mark, running
 from tests.integration.stand_in import Writing

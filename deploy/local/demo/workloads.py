@@ -1,4 +1,4 @@
-"""What happens to the sources of the demo: both databases in the order of `stack.DATABASES`, and the tables beside."""
+"""What happens to the sources of the demo: to the databases of `creation.DATABASES`, and to the tables beside."""
 
 from typing import Final
 

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from shared.runtime.health import Health, serving_health
 from shared.runtime.probe import main
+from shared.runtime.stop import Stop
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -15,10 +16,11 @@ def test_a_service_is_healthy_once_it_is_ready(
 ) -> None:
     health = Health()
     health.ready = ready
-    with serving_health(health, CollectorRegistry(), "127.0.0.1", 0) as port:
+    with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         monkeypatch.setenv("PORT", str(port))
         assert main() == (0 if ready else 1)
-    assert capsys.readouterr().out.splitlines()[-1] == ("healthy" if ready else "/readyz: 503 Service Unavailable: not ready")
+    said = "healthy" if ready else "/readyz: 503 Service Unavailable: not ready"
+    assert capsys.readouterr().out.splitlines()[-1] == said
 
 
 def test_a_service_that_does_not_listen_is_not_healthy(
