@@ -12,7 +12,7 @@ import yaml
 
 from deploy.local import compose
 from deploy.local.containers import READERS
-from deploy.local.creation import APP_PROFILE, DATABASES, INSTANCE, PROJECT, Addresses, CreateSettings
+from deploy.local.creation import APP_PROFILE, DATABASES, INSTANCE, PROJECT, Addresses, CreateSettings, tables_file
 from deploy.local.demo.wide_tables import WIDE_TABLES
 from deploy.local.emulators import ROOT
 from deploy.local.services import BigtablePipeline, Flow, Pipeline
@@ -93,12 +93,14 @@ def test_every_port_is_published_on_the_loopback_address_alone_and_can_be_chosen
 
 
 @pytest.mark.parametrize("service", SETTINGS)
-def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(service: str) -> None:
+def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(service: str, tmp_path: Path) -> None:
     told = environment(service)
     known = {variable_name(field) for field in fields(SETTINGS[service])}
     assert set(told) <= known
-    settings = read_settings(SETTINGS[service], told)
-    assert str(settings.tables_file) == "/etc/millrace/tables.toml"
+    assert told["TABLES_FILE"] == "/etc/millrace/tables.toml"
+    written = tmp_path / "tables.toml"
+    written.write_text(tables_file())
+    assert read_settings(SETTINGS[service], {**told, "TABLES_FILE": str(written)}).tables_file == written
 
 
 def test_what_makes_the_tables_is_told_nothing_that_it_does_not_know_and_all_that_it_needs() -> None:

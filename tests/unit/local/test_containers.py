@@ -1,0 +1,81 @@
+"""What `make containers` knows of services that are killed on the way."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from deploy.local.containers import ContainerSettings, RestartedEndpoint
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
+
+
+class Metrics:
+    """A service's metrics, as they are just now; nothing is answered while there are none."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    """Return what the service of the test says."""
+    return Metrics()
+
+
+@pytest.fixture
+def endpoint(metrics: Metrics) -> Iterator[RestartedEndpoint]:
+    """Serve the metrics, and yield the endpoint that asks for them."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if metrics.text is None:
+                self.send_error(503)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(metrics.text.encode())
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield RestartedEndpoint(f"127.0.0.1:{server.server_address[1]}")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_what_a_killed_service_has_counted_is_added_to_what_the_next_one_counts(
+    metrics: Metrics, endpoint: RestartedEndpoint
+) -> None:
+    said = []
+    for text in (
+        "a_total 5\ng 7\n",
+        "a_total 9\ng 2\n",
+        None,
+        "a_total 1\ng 3\n",
+        "a_total 4\ng 1\n",
+        "a_total 0\ng 0\n",
+    ):
+        metrics.text = text
+        said.append(endpoint.metrics())
+    assert said == [
+        {"a_total": 5, "g": 7},
+        {"a_total": 9, "g": 2},
+        {},
+        {"a_total": 10, "g": 3},
+        {"a_total": 13, "g": 1},
+        {"a_total": 13, "g": 0},
+    ]
+
+
+def test_a_run_in_containers_has_all_sources() -> None:
+    assert read_settings(ContainerSettings, {"ROWS": "7"}).rows == 7
+    with pytest.raises(MisconfiguredError, match="the compose file has all sources"):
+        read_settings(ContainerSettings, {"SOURCES": "spanner"})
