@@ -7,6 +7,7 @@ brought back by the engine. In the end nothing is left.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,8 +37,8 @@ READERS: Final = {
 CONSUMER: Final = "cdc_consumer"
 DEAD_LETTER: Final = "dead_letter"
 _RUNNING: Final = (*READERS, CONSUMER, DEAD_LETTER)
-_KILLED: Final = (DEAD_LETTER, "spanner_reader_flights", "bigtable_reader_hourly_weather", CONSUMER)
-"""One of each kind; the dead-letter service first, before its commands are wanted."""
+_KILLED: Final = ("spanner_reader_flights", "bigtable_reader_hourly_weather", CONSUMER)
+"""One of each kind, beside the dead-letter service, which is killed first, before its commands are wanted."""
 _BUILT_AS: Final = {
     "spanner_reader": "spanner_reader_flights",
     "bigtable_reader": "bigtable_reader_hourly_weather",
@@ -63,7 +64,7 @@ class ContainerSettings(RunSettings):
 
     sources: Sources = setting("both: the compose file has them all", default="both")
     rows: int = setting("flights that are loaded at the start", default=1000, least=1, most=336_776)
-    seconds: int = setting("how long rows are changed after that", default=45, least=1)
+    seconds: int = setting("how long rows are changed after that", default=60, least=1)
     rate: int = setting("changes a second, in each source", default=30, least=1)
     patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(minutes=8))
 
@@ -113,7 +114,9 @@ def run_containers(
     report.print(console)
     for line in wrong:
         console.print(line, markup=False, soft_wrap=True)
-    console.print(f"{', '.join(_KILLED)} were killed on the way and restarted by the engine", highlight=False)
+    console.print(
+        f"{', '.join((DEAD_LETTER, *_KILLED))} were killed on the way and restarted by the engine", soft_wrap=True
+    )
     return 0 if report.equal and not wrong else 1
 
 
@@ -191,9 +194,10 @@ class _Killer:
 
     def __init__(self, project: Project, settings: RunSettings, stop: Stop, say: Say) -> None:
         self._project = project
-        self._pause = timedelta(seconds=settings.seconds / (len(_KILLED) + 1))
+        self._pause = timedelta(seconds=settings.seconds / (2 * len(_KILLED)))
         self._stop = stop
         self._say = say
+        self._starts: dict[str, int] = {}
         self._whole = threading.Lock()
         """Held while a command about dead letters runs, or while there is no container to run it in."""
 
@@ -203,32 +207,34 @@ class _Killer:
             return self._project.inside(DEAD_LETTER, "python", "-m", "services.dead_letter", *arguments)
 
     def happen(self) -> None:
-        """Kill them, and wait until all are healthy again."""
-        for service in _KILLED:
-            if service == DEAD_LETTER:
-                with self._whole:
-                    self._kill(service)
-                    self._wait(service)
-            else:
+        """Kill them while rows are changed, and wait until all are healthy again."""
+        with ThreadPoolExecutor(1, thread_name_prefix="kill") as pool:
+            letters = pool.submit(self._kill_dead_letter)
+            for service in _KILLED:
+                if self._stop.wait(self._pause):
+                    return
                 self._kill(service)
-            if self._stop.wait(self._pause):
-                return
+            letters.result()
         for service in _KILLED:
             self._wait(service)
-        self._say("all that was killed is healthy again")
+        self._say("all that was killed was started by the engine, and is healthy again")
+
+    def _kill_dead_letter(self) -> None:
+        with self._whole:
+            self._kill(DEAD_LETTER)
+            self._wait(DEAD_LETTER)
 
     def _kill(self, service: str) -> None:
         self._say(f"killing {service}")
-        before = self._project.state(service)
+        self._starts[service] = self._project.state(service)["RestartCount"]
         self._project.inside(service, "sh", "-c", _KILL_ALL)
-        _wait(
-            lambda: self._project.state(service)["RestartCount"] > before["RestartCount"],
-            f"the engine to start {service} again",
-            self._stop,
-        )
 
     def _wait(self, service: str) -> None:
-        _wait(lambda: self._project.health(service) == "healthy", f"{service} to be healthy again", self._stop)
+        def again() -> bool:
+            started = self._project.state(service)["RestartCount"] > self._starts[service]
+            return started and self._project.health(service) == "healthy"
+
+        _wait(again, f"{service} to be started by the engine and to be healthy again", self._stop)
 
 
 def _wait(condition: Callable[[], bool], what: str, stop: Stop) -> None:
