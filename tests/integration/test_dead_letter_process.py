@@ -41,7 +41,9 @@ from shared.pubsub.stubs import (
 from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
+from tests.integration.generous_pubsub import generous_pubsub
 from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.stalling_proxy import stalling_proxy
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +72,7 @@ class Letters:
     def database(self) -> str:
         return f"sqlite:///{self.file}"
 
-    def launch(self, *arguments: str, **variables: str) -> Process:
+    def launch(self, *arguments: str, module: str = "services.dead_letter", **variables: str) -> Process:
         """Start a collector."""
         self.started += 1
         environment = {
@@ -82,7 +84,7 @@ class Letters:
             "DATABASE": self.database,
             "PORT": str(self.port),
         }
-        command = [sys.executable, "-m", "services.dead_letter", *arguments]
+        command = [sys.executable, "-m", module, *arguments]
         return self.processes.start(f"dead_letter_{self.started}", command, environment | variables)
 
     def start(self, **variables: str) -> Process:
@@ -242,13 +244,17 @@ def test_junk_that_somebody_publishes_is_collected_too(letters: Letters) -> None
     assert (line.reason, line.size) == (Reason.UNEXPLAINED, 2)
 
 
-def test_letters_of_many_megabytes_come_through_a_small_window(letters: Letters) -> None:
+def test_an_answer_larger_than_the_window_is_refused_and_its_letters_come_in_smaller_ones(letters: Letters) -> None:
     sent = [a_letter(number, size=4_000_000) for number in range(8)]
     letters.publish(sent)
 
-    letters.start(PULL_BYTES="11000000")
+    with generous_pubsub(letters.pubsub) as pubsub:
+        collector = letters.start(PUBSUB_EMULATOR_HOST=pubsub, PULL_BYTES="11000000")
 
-    letters.wait_until_stored(counted(sent))
+        letters.wait_until_stored(counted(sent))
+        assert "RESOURCE_EXHAUSTED" in collector.output(), "all of them came in one answer"
+        assert collector.exit_code is None
+        collector.end()
 
 
 def test_a_second_collector_on_one_file_is_refused(letters: Letters) -> None:
@@ -274,6 +280,32 @@ def test_a_store_that_is_locked_is_waited_for_and_the_service_is_not_ready(lette
     letters.wait_until_stored(counted([a_letter(1)]))
     assert collector.exit_code is None
     letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", PATIENCE)
+
+
+def test_a_pubsub_that_answers_nothing_shows_and_it_stays_stoppable_and_goes_on_when_that_is_over(
+    letters: Letters,
+) -> None:
+    with stalling_proxy(letters.pubsub) as pubsub:
+        collector = letters.start(PUBSUB_EMULATOR_HOST=pubsub.address)
+        letters.publish([a_letter(1)])
+        letters.wait_until_stored(counted([a_letter(1)]))
+        pubsub.hang()
+        letters.processes.wait_until(
+            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", PATIENCE
+        )
+        assert letters.get("/healthz") == "alive\n", "a restart would mend nothing"
+        letters.publish([a_letter(2)])
+
+        pubsub.heal()
+        letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", PATIENCE)
+        letters.wait_until_stored(counted([a_letter(1), a_letter(2)]))
+
+        pubsub.hang()
+        letters.processes.wait_until(
+            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", PATIENCE
+        )
+        collector.ask_to_end()
+        assert collector.wait(timedelta(seconds=10)) == 0, collector.obituary()
 
 
 @pytest.mark.parametrize(

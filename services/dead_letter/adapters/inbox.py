@@ -2,6 +2,8 @@
 
 A pull that waits is never cancelled but at the very end: what a cancelled pull has leased comes back only when its
 deadline has passed (see googleapis/python-pubsub#343). So it has a long deadline and is kept from one wait to the next.
+That such a pull is not answered says nothing: there may be no messages, or a Pub/Sub that takes calls and answers none.
+So one that has been silent for a while is asked something that it always answers.
 
 Memory is bounded by what a channel lets through: an answer above the limit is refused by gRPC on this side, its
 messages come again when their leases end, and the next pull asks for as many as fit whatever they are. Pub/Sub's Pull
@@ -9,6 +11,7 @@ knows no limit of bytes, and any message may have ten million.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -40,6 +43,7 @@ _FIRST_PULL: Final = 10  # messages, while nothing is known of their size
 _TIMEOUT: Final = 3.0  # a stop waits for the call under way, for the lease keeper's, and for one more
 _LONGEST_PULL: Final = timedelta(minutes=10)
 _REQUEST_BYTES: Final = 480_000  # Pub/Sub's limit is 512 KiB; an ack id of the service has about 200 bytes
+_SILENCE: Final = 10.0  # seconds without an answer, after which one is asked for
 _LAST_WAIT: Final = timedelta(milliseconds=500)
 _SECOND: Final = 1_000_000_000
 
@@ -61,13 +65,18 @@ class PubsubInbox:
         self._bytes_held = bytes_held
         self._most = min(_FIRST_PULL, messages)
         self._waiting: tuple[Any, threading.Event] | None = None
+        self._answered_at = time.monotonic()
         self._held: dict[str, None] = {}
         self._lock = threading.Lock()
         self._extending = threading.Lock()
         self._ended = threading.Event()
 
     def pull(self, wait: timedelta) -> Sequence[Received]:
-        """Lease some messages; empty if none came in time. The pull goes on, and the next call waits for the same."""
+        """Lease some messages; empty if none came in time. The pull goes on, and the next call waits for the same.
+
+        TransientError also where Pub/Sub takes calls and does not answer them.
+        """
+        self._see_that_it_answers()
         call, answered = self._waiting or self._begin()
         if not answered.wait(wait.total_seconds()):
             self._waiting = call, answered
@@ -82,6 +91,7 @@ class PubsubInbox:
                 if status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED:  # too large an answer, or a quota
                     self._most = max(1, min(self._most, self._bytes_held // LARGEST_MESSAGE))
                 raise
+        self._answered_at = time.monotonic()
         self._hold(response)
         return [_received(one) for one in response.received_messages]
 
@@ -106,6 +116,7 @@ class PubsubInbox:
             found = self._get(
                 GetSubscriptionRequest(subscription=self._subscription), timeout=_TIMEOUT, metadata=self._metadata
             )
+        self._answered_at = time.monotonic()
         return timedelta(seconds=found.ack_deadline_seconds or 10)
 
     @contextmanager
@@ -119,6 +130,18 @@ class PubsubInbox:
             self._ended.set()
             thread.join()
             self._close()
+
+    def _see_that_it_answers(self) -> None:
+        """Ask after a silence; a pull that is not answered by whoever does not answer that either is begun anew."""
+        if time.monotonic() - self._answered_at < _SILENCE or (self._waiting and self._waiting[1].is_set()):
+            return
+        try:
+            self.ack_deadline()
+        except TransientError:
+            if self._waiting is not None:
+                self._waiting[0].cancel()
+                self._waiting = None
+            raise
 
     def _begin(self) -> tuple[Any, threading.Event]:
         request = PullRequest(subscription=self._subscription, max_messages=self._most)
