@@ -1,0 +1,108 @@
+"""What the Bigtable reader sets aside: through the real collector, read twice, and replayed as it came."""
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.processes import Processes
+from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.command_line import commands
+from services.dead_letter.core.letters import State, StoredLetter
+from services.dead_letter.core.selection import Selection
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from tests.integration.bigtable_front import Front, set_cell
+from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.test_bigtable_reader_process import Pipeline
+from tests.integration.test_bigtable_reader_process import front as front  # noqa: PLC0414  a fixture
+from tests.integration.test_bigtable_reader_process import pubsub_channel as pubsub_channel  # noqa: PLC0414  the same
+from tests.integration.test_dead_letter_process import PATIENCE, Letters
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+NO_TEXT = b"\xff\xfe"
+
+
+@pytest.fixture
+def letters(
+    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes, tmp_path: Path
+) -> tuple[Pipeline, Letters]:
+    """Return a reader's pipeline, and the dead-letter service behind it."""
+    topology = a_topology(pubsub_channel)
+    pipeline = Pipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+    return pipeline, Letters(pubsub_channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
+
+
+def kept(letters: Letters) -> Mapping[Reason, StoredLetter]:
+    """Return the letters that are in the store, by reason."""
+    if not letters.file.exists():
+        return {}
+    with closing(open_database(letters.database)) as database:
+        found = list(SqlLetterStore(database).in_replay_order(Selection()))
+    assert len({one.letter.reason for one in found}) == len(found)
+    return {one.letter.reason: one for one in found}
+
+
+def test_what_it_cannot_make_a_change_of_is_the_same_letter_when_it_is_read_again_and_is_replayed_as_it_came(
+    letters: tuple[Pipeline, Letters], tmp_path: Path
+) -> None:
+    pipeline, service = letters
+    since = pipeline.table.since
+    tables = tmp_path / "tables.toml"
+    tables.write_text('[defaults]\nmode = "history"\n', encoding="utf-8")
+    reading = {"TABLES_FILE": str(tables), "START_TIMESTAMP": format_timestamp(Nanoseconds(since * 1_000))}
+    pipeline.table.write(b"good", set_cell("f", b"q", b"1"))
+    pipeline.table.write(NO_TEXT, set_cell("f", b"q", b"2"))  # a key that is no text
+    pipeline.table.write(b"bad", set_cell("f", NO_TEXT, b"3"))  # a column that is none
+    wanted = {Reason.KEY_NOT_REPRESENTABLE, Reason.VALUE_DOES_NOT_FIT}
+
+    service.start()
+    reader = pipeline.start(**reading)
+    service.processes.wait_until(lambda: kept(service).keys() == wanted or None, "two letters", PATIENCE)
+    first = kept(service)
+    reader.kill()
+    pipeline.partitions += "-anew"  # another reader, that knows nothing of what this one did
+    pipeline.start(**reading)
+    service.processes.wait_until(
+        lambda: {one.attempts for one in kept(service).values()} == {2} or None, "both to be read once more", PATIENCE
+    )
+
+    again = kept(service)
+    for reason, one in first.items():
+        assert (again[reason].id, again[reason].state, again[reason].replays) == (one.id, State.OPEN, 0)
+        assert again[reason].letter.data == one.letter.data
+        assert one.letter.failed_in == "bigtable_reader"
+        assert not one.without_payload
+        assert b"Mw==" in one.letter.data or b"Mg==" in one.letter.data, "what was written is kept, as base64"
+
+    # A replay publishes what was kept, byte for byte; no consumer makes more of it than the reader did, and it is the
+    # reader that is to be told how to take such keys and columns (TABLES_FILE), so they are discarded.
+    pull(pipeline.channel, pipeline.topology.subscription)
+    environment: Mapping[str, Any] = {
+        "GOOGLE_CLOUD_PROJECT": "millrace-test",
+        "PUBSUB_EMULATOR_HOST": service.pubsub,
+        "TOPIC": pipeline.topology.topic,
+        "DATABASE": service.database,
+        "MILLRACE_USER": "ada",
+    }
+    assert commands(["replay", "--all", "--execute"], environment) == 0
+    arrived = {
+        one.message.attributes["replay_of"]: one.message
+        for one in pull(pipeline.channel, pipeline.topology.subscription)
+        if "replay_of" in one.message.attributes
+    }
+    assert arrived.keys() == {one.id for one in first.values()}
+    for one in first.values():
+        message = arrived[one.id]
+        assert (message.data, message.ordering_key) == (one.letter.data, one.letter.ordering_key)
+        batch = decode_batch(message.data)
+        assert (batch.header.table, batch.sequence) == (one.letter.table, [one.letter.sequence])
+        assert json.loads(bytes(batch.old[0]))
+    assert commands(["discard", "--all", "--state", "replayed", "--why", "the tables file"], environment) in (1, 3)
