@@ -42,6 +42,7 @@ class Answers:
         self.acked: list[str] = []
         self.changed = threading.Event()
         self.failures = 0
+        self.away = False
 
     def __call__(self, name: str, request: Any) -> Any:
         match name:
@@ -59,6 +60,8 @@ class Answers:
             case "Acknowledge":
                 self.acked += request.ack_ids
             case "GetSubscription":
+                if self.away:
+                    raise FakeRpcError(grpc.StatusCode.DEADLINE_EXCEEDED)
                 return Subscription(ack_deadline_seconds=60)
             case _:
                 raise AssertionError(name)
@@ -158,3 +161,17 @@ def test_many_acks_are_cut_into_requests_that_pubsub_takes() -> None:
 
 def test_the_subscription_says_how_long_it_leases() -> None:
     assert an_inbox(Answers()).ack_deadline() == timedelta(seconds=60)
+
+
+def test_after_a_silence_nothing_is_pulled_from_a_pubsub_that_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(an_answer(1))
+    inbox = an_inbox(answers)
+    monkeypatch.setattr("services.dead_letter.adapters.inbox._SILENCE", 0.0)
+    answers.away = True
+    for _ in range(2):
+        with pytest.raises(TransientError, match="DEADLINE_EXCEEDED"):
+            inbox.pull(NOW)
+    assert answers.asked == []
+
+    answers.away = False
+    assert len(inbox.pull(NOW)) == 1

@@ -1,0 +1,193 @@
+"""The collector and the commands as processes, killed before every step that leaves a mark outside, one after another.
+
+Nothing is lost, and nothing is there twice but a message that was published before its letter could be said to be
+replayed: that is harmless, for a change carries its own sequence.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.processes import Processes
+from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.command_line import commands
+from services.dead_letter.commands.app import NOTHING
+from services.dead_letter.core.letters import LetterId, State
+from services.dead_letter.core.selection import Selection
+from shared.pubsub.channels import open_channel
+from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.test_dead_letter_commands import PATIENCE, Place, fresh
+from tests.integration.test_dead_letter_process import ACK_DEADLINE, Letters, a_letter, counted
+from tests.integration.test_dead_letter_process import PATIENCE as IN_TIME
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
+
+KILLED = -signal.SIGKILL
+MOST_STEPS = 60
+KEYS = 2
+KEEPING = [
+    "insert letters",
+    "insert letter_payloads",
+    "update letters",
+    "insert letter_deliveries",
+    "insert letter_trail",
+    "commit",
+]
+
+
+class Deaths:
+    """A store as it was, and what is run on a copy of it until it is dead."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.before = place.file.with_name("before.sqlite3")
+        with closing(open_database(f"sqlite:///{place.file}")):
+            pass  # no log of writes is left beside it
+        shutil.copy(place.file, self.before)
+
+    def each(self, *arguments: str) -> Iterator[Sequence[str]]:
+        """Run a command on the store as it was, dead before each step in turn; yield the steps that it has done."""
+        for step in count():
+            assert step < MOST_STEPS
+            for one in self.place.file.parent.glob(f"{self.place.file.name}*"):
+                one.unlink()
+            shutil.copy(self.before, self.place.file)
+            file = self.before.with_name(f"steps-{step}")
+            file.touch()
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.integration.dying", str(step), str(file), *arguments],
+                env=self.place.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE,
+            )
+            steps = file.read_text().splitlines()
+            assert len(steps) <= step
+            if done.returncode != KILLED:
+                assert done.returncode == 0, done.stderr
+                return
+            yield steps
+
+    def state(self) -> Any:
+        """Return all that the store says."""
+        with closing(open_database(f"sqlite:///{self.place.file}")) as database:
+            store = SqlLetterStore(database)
+            letters = list(store.in_replay_order(Selection()))
+            return [(one, list(store.trail(one.id))) for one in letters]
+
+
+@pytest.fixture
+def place(tmp_path: Path, pubsub_emulator: str) -> Iterator[Place]:
+    with open_channel(pubsub_emulator) as channel:
+        yield Place(tmp_path / "letters.sqlite3", pubsub_emulator, channel, a_topology(channel))
+
+
+@pytest.fixture
+def letters(pubsub_emulator: str, new_processes: Processes, tmp_path: Path) -> Iterator[Letters]:
+    with open_channel(pubsub_emulator) as channel:
+        topology = a_topology(channel, ACK_DEADLINE)
+        yield Letters(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
+
+
+def test_a_collector_killed_before_each_step_keeps_every_letter_once(letters: Letters, tmp_path: Path) -> None:
+    letters.start().kill()  # its store is made
+    sent, seen = [], []
+    for step in count():
+        assert step < MOST_STEPS
+        sent.append(a_letter(step))
+        letters.publish([sent[-1]])
+        file = tmp_path / f"steps-{step}"
+        collector = letters.launch(str(step), str(file), module="tests.integration.dying")
+
+        def over(file: Path = file, collector: Any = collector) -> bool:
+            steps = file.read_text().splitlines() if file.exists() else []
+            return collector.exit_code is not None or steps[-2:] == ["acknowledge", "pull"]
+
+        collector.expected_to_end = True
+        letters.processes.wait_until(over, f"its end before step {step}", IN_TIME)
+        steps = file.read_text().splitlines() if file.exists() else []
+        seen.append(steps)
+        there = sent[-1].identity in letters.attempts()
+        if collector.exit_code is None:
+            collector.kill()
+            break
+        assert collector.exit_code == 128 + signal.SIGKILL, collector.output()
+        committed = "insert letters" in steps and "commit" in steps[steps.index("insert letters") :]
+        if there:
+            assert committed or step > len(seen[0]) + len(KEEPING)
+        else:
+            assert not committed
+    assert ["pull", *KEEPING, "acknowledge", "pull"] == seen[-1][seen[-1].index("pull") :][: len(KEEPING) + 3]
+
+    collector = letters.start()
+    letters.wait_until_stored(counted(sent))
+    letters.processes.wait_until(
+        lambda: pull(letters.channel, letters.topology.dead_letter_subscription) == [] or None, "acks", IN_TIME
+    )
+    collector.ask_to_end()
+    assert letters.attempts() == counted(sent), "a message that came again is no further attempt"
+    with closing(open_database(letters.database)) as database:
+        store = SqlLetterStore(database)
+        assert {len(store.trail(LetterId(one.identity))) for one in sent} == {1}
+
+
+def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Place) -> None:
+    sent = fresh(5, keys=KEYS)
+    place.keep(sent)
+    names = {letter.identity for letter in sent}
+    done: set[str] = set()
+    for steps in Deaths(place).each("replay", "--all", "--execute"):
+        done.update(steps)
+        before = Counter(message.attributes["replay_of"] for message in place.published())
+        published = steps.count("publish")  # one for each ordering key; one that was begun may have arrived
+        assert before.keys() == names if published == KEYS else before.keys() < names
+        assert published or not before
+        replayed = {one.id for one in place.letters(State.REPLAYED)}
+        assert replayed <= before.keys(), "none is said to be replayed that was not published"
+
+        assert commands(["replay", "--all", "--execute"], place.environment) == (NOTHING if replayed else 0)
+        again = Counter(message.attributes["replay_of"] for message in place.published())
+        assert (before + again).keys() == names, "nothing is lost"
+        assert again.keys() == names - replayed, "only what was not said to be replayed goes once more"
+        assert set((before + again).values()) <= {1, 2}
+        assert len(place.letters(State.REPLAYED)) == 5
+    assert done == {"update letters", "commit", "publish", "insert letter_trail"}
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (("discard", "--all", "--why", "not needed"), {"update letters", "insert letter_trail"}),
+        (
+            ("edit", "ID", "--set", 'seats="12"', "--why", "a typo"),
+            {"insert letters", "insert letter_payloads", "update letters", "insert letter_trail"},
+        ),
+    ],
+)
+def test_a_decision_killed_before_each_step_has_happened_whole_or_not_at_all(
+    place: Place, words: Sequence[str], steps: set[str]
+) -> None:
+    sent = fresh(3)
+    place.keep(sent)
+    words = [sent[0].identity if word == "ID" else word for word in words]
+    deaths = Deaths(place)
+    before = deaths.state()
+    done: set[str] = set()
+    for reached in deaths.each(*words):
+        done.update(reached)
+        after = deaths.state()
+        assert after == before, "its only commit is its last step"
+        assert commands(words, place.environment) == 0
+        assert deaths.state() != before
+    assert done == steps
