@@ -33,6 +33,7 @@ from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import Survey
 from services.spanner_reader.core.records import ROOT, StreamQuery
+from services.spanner_reader.core.snapshot import SnapshotSurvey
 from services.spanner_reader.doctor import doctor
 from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
@@ -210,11 +211,13 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
         if await store.exists():
             survey = await store.survey()
             look, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
+            snapshots = await snapshot_store(settings, partitions, owner="status").survey()
         else:
             survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
+            snapshots = SnapshotSurvey(survey.now, ())
     finally:
         await channels.close()
-    shown = document(settings.source, survey, definition.retention, look, marks, definition.dialect.quote)
+    shown = document(settings.source, survey, definition.retention, look, marks, definition.dialect.quote, snapshots)
     print_status(shown, as_json, out)
     return exit_code(shown)
 

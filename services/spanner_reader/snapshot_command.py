@@ -86,7 +86,7 @@ def _summary(table: str, ranges: Sequence[SnapshotRange]) -> Mapping[str, Any]:
     }
 
 
-def line(shown: Mapping[str, Any]) -> str:
+def summary_line(shown: Mapping[str, Any]) -> str:
     """Return a summary as text."""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     return (
@@ -99,4 +99,4 @@ def _print(shown: Sequence[Mapping[str, Any]], as_json: bool, out: TextIO) -> No
     if as_json:
         out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
     else:
-        out.writelines(f"{line(one)}\n" for one in shown)
+        out.writelines(f"{summary_line(one)}\n" for one in shown)

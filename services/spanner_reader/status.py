@@ -10,6 +10,8 @@ import msgspec
 from services.spanner_reader.core.partitions import State, Survey, low_watermark
 from services.spanner_reader.core.resync import cure
 from services.spanner_reader.core.shapes import Look, Mark
+from services.spanner_reader.core.snapshot import SnapshotSurvey
+from services.spanner_reader.snapshot_command import summaries, summary_line
 from shared.contracts.timestamps import format_timestamp
 
 NOT_STARTED: Final = "not started yet"
@@ -22,12 +24,18 @@ _LITTLE: Final = 0.5
 
 
 def document(
-    source: str, survey: Survey, retention: timedelta, look: Look | None, marks: Sequence[Mark], quote: str
+    source: str,
+    survey: Survey,
+    retention: timedelta,
+    look: Look | None,
+    marks: Sequence[Mark],
+    quote: str,
+    snapshots: SnapshotSurvey,
 ) -> Mapping[str, Any]:
     """Return everything there is to say, ready for JSON: names, counts and times, no row's values. Time is Spanner's.
 
     ``needs_resync`` names the tables whose mirror may differ, since when, why, and what mends it; ``left`` those that
-    are not mirrored any more, whose rows BigQuery keeps.
+    are not mirrored any more, whose rows BigQuery keeps; ``snapshots`` how far the latest one of each table is.
     """
     states = Counter(partition.state.value for partition in survey.unfinished)
     states[State.FINISHED.value] = survey.finished
@@ -50,6 +58,7 @@ def document(
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
         "schema_looked_at": None if look is None else format_timestamp(look.at),
         "needs_resync": [resync(mark, quote) for mark in marks],
+        "snapshots": summaries(snapshots),
         "left": [] if look is None else [n for n, t in sorted(look.tables.items()) if t.mirrored and not t.watched],
     }
 
@@ -80,6 +89,8 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         left, retention = (_seconds(shown[name]) for name in ("retention_left_seconds", "retention_seconds"))
         yield f"what is behind is kept for {left} more (the stream keeps {retention})"
     yield f"schema looked at: {shown['schema_looked_at'] or 'not yet'}"
+    for one in shown["snapshots"]:
+        yield summary_line(one)
     for name in shown["left"]:
         yield f"{name}: not mirrored any more; BigQuery keeps the rows it has"
     for table in shown["needs_resync"]:

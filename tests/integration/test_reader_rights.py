@@ -18,7 +18,12 @@ pytestmark = pytest.mark.integration
 _messages: Any = any_client  # the messages of IAM have no types, and come with the clients
 iam_policy_pb2 = _messages.iam_policy_pb2
 NAME = "projects/p/instances/i/databases/d"
-READS = {"spanner.sessions.create", "spanner.databases.select", "spanner.databases.beginReadOnlyTransaction"}
+READS = {
+    "spanner.sessions.create",
+    "spanner.databases.select",
+    "spanner.databases.read",
+    "spanner.databases.beginReadOnlyTransaction",
+}
 WRITES = {"spanner.databases.beginOrRollbackReadWriteTransaction", "spanner.databases.write"}
 CHANGES = {"spanner.databases.updateDdl"}
 

@@ -4,6 +4,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import grpc
@@ -248,3 +250,71 @@ def test_tables_of_a_database_of_the_postgresql_dialect(
     topic = Topic(pipeline)
     topic.wait_for("all rows", lambda: finished(reader) and len(topic.live("Planes")) == 1_000)
     assert topic.live("Planes")[json.dumps({"Id": "7", "part": "p1"})] == {"Name": "é7"}
+
+
+GOOGLESQL_TYPES: Mapping[str, tuple[str, Any]] = {
+    "B": ("BOOL", True),
+    "I": ("INT64", 9_007_199_254_740_993),
+    "F": ("FLOAT64", 1.5e300),
+    "F32": ("FLOAT32", 1.1),
+    "N": ("NUMERIC", Decimal("123456789.12")),
+    "S": ("STRING(MAX)", 'é"\\\n'),
+    "Y": ("BYTES(MAX)", b"\x00\xff"),
+    "D": ("DATE", date(2024, 2, 29)),
+    "T": ("TIMESTAMP", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    "J": ("JSON", {"a": [1, 2.5, None], "é": "x"}),
+    "Nothing": ("STRING(MAX)", None),
+    "AI": ("ARRAY<INT64>", (1, -2)),
+    "Texts": ("ARRAY<STRING(MAX)>", ("a", "")),
+    "AY": ("ARRAY<BYTES(MAX)>", (b"\x01",)),
+    "AE": ("ARRAY<BOOL>", ()),
+    "AF": ("ARRAY<FLOAT64>", (0.1,)),
+}
+POSTGRESQL_TYPES: Mapping[str, tuple[str, Any]] = {
+    "b": ("boolean", False),
+    "i": ("bigint", -9_007_199_254_740_993),
+    "f": ("double precision", 0.1),
+    "r": ("real", 1.1),
+    "n": ("numeric", Decimal("1.50")),
+    "s": ("varchar", "é"),
+    "y": ("bytea", b"\x00\xff"),
+    "d": ("date", date(2024, 2, 29)),
+    "t": ("timestamptz", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    "j": ("jsonb", {"a": [1, 2.5, None]}),
+    "ai": ("bigint[]", (1, 2)),
+    "as": ("varchar[]", ("a",)),
+}
+
+
+@pytest.mark.parametrize("postgresql", [False, True])
+def test_a_value_of_every_type_is_written_as_the_stream_writes_it(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+    postgresql: bool,
+) -> None:
+    types = POSTGRESQL_TYPES if postgresql else GOOGLESQL_TYPES
+    if postgresql:
+        columns = "".join(f', "{name}" {kind}' for name, (kind, _value) in types.items())
+        ddl = f'CREATE TABLE "Planes" ("Id" bigint PRIMARY KEY, "Touched" bigint{columns})'
+        stream = """CREATE CHANGE STREAM "Everything" FOR "Planes" WITH (value_capture_type = 'NEW_ROW')"""
+    else:
+        columns = "".join(f", {name} {kind}" for name, (kind, _value) in types.items())
+        ddl = f"CREATE TABLE Planes (Id INT64, Touched INT64{columns}) PRIMARY KEY (Id)"
+        stream = "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')"
+    watched = database(ddl, stream, postgresql=postgresql)
+    topology = a_topology(pubsub_channel)
+    pipeline = Pipeline(watched, database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    values = {name: value for name, (_kind, value) in types.items()}
+    watched.commit([Write("insert", "Planes", {"Id": 1, "Touched": 0, **values})])
+    reader = pipeline.start()
+    topic = Topic(pipeline)
+    topic.wait_for("the row", lambda: finished(reader) and len(topic.live("Planes")) == 1)
+    (read,) = topic.live("Planes").values()
+    watched.commit([Write("update", "Planes", {"Id": 1, "Touched": 1})])
+    topic.wait_for("the change", lambda: topic.origins["Planes", "stream"] == 1)
+    (changed,) = topic.live("Planes").values()
+    assert (read["Touched"], changed["Touched"]) == ("0", "1")
+    assert set(read) == {"Touched", *types}
+    assert {**read, "Touched": "1"} == changed

@@ -18,6 +18,7 @@ _A_WEEK: Final = "retention_period = '7d'"
 _READS: Final = (
     "spanner.sessions.create",
     "spanner.databases.select",
+    "spanner.databases.read",
     "spanner.databases.beginReadOnlyTransaction",
 )
 _WRITES: Final = (
