@@ -3,7 +3,8 @@
 `python -m services.dead_letter`, or `run`, collects. Exits 0 when asked to stop, 1 when something failed that a restart
 may mend, 2 when nothing will work until someone acts; the log says what.
 
-Everything else is a command for people and their scripts: `python -m services.dead_letter --help` lists them.
+`doctor` looks whether all that it needs is there and right. Everything else is a command for people and their scripts:
+`python -m services.dead_letter --help` lists them.
 """
 
 import os
@@ -20,6 +21,7 @@ from services.dead_letter.adapters.lock import collector_lock
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.collector import Collector
 from services.dead_letter.command_line import commands
+from services.dead_letter.doctor import doctor
 from services.dead_letter.metrics import CollectorMetrics
 from services.dead_letter.serving import serving_api
 from services.dead_letter.settings import Settings
@@ -46,6 +48,8 @@ def command(arguments: Sequence[str]) -> int:
     match arguments:
         case [] | ["run"]:
             return service()
+        case ["doctor", *rest]:
+            return doctor(rest, os.environ, sys.stdout)
         case _:
             return commands(arguments, os.environ)
 

@@ -48,6 +48,13 @@ def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
         ) from error
 
 
+def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
+    """Raise MisconfiguredError or TransientError where the tables of a dataset cannot be listed."""
+    path = f"{project}.{dataset}"
+    with _rest_errors(f"dataset {path}"):
+        list(client.list_tables(path, max_results=1, retry=_NO_RETRY, timeout=_TIMEOUT))
+
+
 @dataclass(frozen=True, slots=True)
 class _Mirror:
     path: str

@@ -27,6 +27,9 @@ No command asks anything: `replay` shows what it would do until --execute, and `
 Exit codes: 0 done; 1 something that was asked for was not done, or a service was away; 2 wrong usage or settings;
 3 no letter is as it was asked for; 4 a replay has ended because what it sent comes back failing.
 
+Beside these: `run` is the service itself, `doctor` looks whether all that it needs is there and right, and the service
+says how it is at /status of its health port (`stats` says the same of the store).
+
 Settings are environment variables: DATABASE (the store); for a replay TOPIC and GOOGLE_CLOUD_PROJECT, and
 BIGQUERY_DATASET (with TABLES_FILE, if there is one) to see what is superseded; MILLRACE_USER is who acts.
 """

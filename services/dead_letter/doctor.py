@@ -1,0 +1,116 @@
+"""`python -m services.dead_letter doctor`: look at everything the service and its replays need, before or beside it.
+
+Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
+It takes the service's own settings, leases no message and changes nothing.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TextIO
+
+from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.mirrors import check_dataset, open_client
+from services.dead_letter.settings import Settings
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TablesFile
+from shared.pubsub.channels import open_channel
+from shared.pubsub.inspection import Inspection
+from shared.pubsub.names import short_name, subscription_path, topic_path
+from shared.pubsub.topology import check_letters_subscription
+from shared.runtime.findings import Finding, Level, exit_code, print_findings
+from shared.runtime.settings import read_settings
+from shared.runtime.tables_file import load_tables_file
+
+_LOGIN: Final = "gcloud auth application-default login, or a service account of the workload's"
+_AS_IT_SAYS: Final = "as the message says"
+
+
+def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+    """Look at everything, print what was found and return the exit code."""
+    parser = argparse.ArgumentParser("python -m services.dead_letter doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    as_json = parser.parse_args(arguments).json
+    findings = list(_looked_at(environ))
+    print_findings(findings, as_json, out)
+    return exit_code(findings)
+
+
+def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        settings = read_settings(Settings, environ)
+    except MisconfiguredError as error:
+        yield Finding(
+            Level.ERROR, "settings", str(error), "set what is named; nothing else can be looked at without it"
+        )
+        return
+    yield Finding(Level.OK, "settings", f"project {settings.project}, subscription {settings.dead_letter_subscription}")
+    yield _store(settings)
+    file = TablesFile()
+    try:
+        _text, file = load_tables_file(settings.tables_file)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "tables file", str(error), "mend the lines that are named")
+    else:
+        yield Finding(Level.OK, "tables file", str(settings.tables_file or "none: every table is mirrored"))
+    yield from _pubsub(settings)
+    yield from _mirrors(settings, file)
+
+
+def _store(settings: Settings) -> Finding:
+    try:
+        open_database(settings.database, make=False).close()
+    except MisconfiguredError as error:
+        cure = "start the service, which makes what is missing, or mend DATABASE"
+        return Finding(Level.ERROR, "store", str(error), cure)
+    except TransientError as error:
+        return Finding(Level.ERROR, "store", str(error), "see that it runs and can be reached: DATABASE")
+    return Finding(Level.OK, "store", "it can be read, and is of this version")
+
+
+def _pubsub(settings: Settings) -> Iterator[Finding]:
+    try:
+        opened = open_channel(settings.pubsub_emulator_host)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "Pub/Sub", str(error), _LOGIN)
+        return
+    keep = settings.keep_messages_for
+    subscription = subscription_path(settings.project, settings.dead_letter_subscription)
+    topic = None if settings.topic is None else topic_path(settings.project, settings.topic)
+    with opened as channel:
+        inspection, what = Inspection(channel), f"subscription {short_name(subscription)}"
+        try:
+            check_letters_subscription(channel, subscription, keep, None, topic)
+        except MisconfiguredError as error:
+            yield Finding(Level.ERROR, what, str(error), _AS_IT_SAYS)
+        except TransientError as error:
+            yield Finding(Level.ERROR, what, str(error), "see that Pub/Sub can be reached from here")
+        else:
+            yield Finding(Level.OK, what, "it takes every letter and keeps it")
+        yield from inspection.rights(subscription, "consume", "get")
+        if topic is None:
+            told = "not set: letters are collected, and none can be replayed"
+            yield Finding(Level.WARNING, "topic", told, "set TOPIC to the topic of the change batches")
+            return
+        yield from inspection.topic(topic, keep)
+        yield from inspection.rights(topic, "publish")
+
+
+def _mirrors(settings: Settings, file: TablesFile) -> Iterator[Finding]:
+    if settings.bigquery_dataset is None:
+        told = "not set: a replay sends also what the mirror has something newer of, which loses by its sequence"
+        yield Finding(Level.OK, "BIGQUERY_DATASET", told)
+        return
+    project = settings.dataset_project or settings.project
+    try:
+        client = open_client(project, settings.bigquery_emulator_host)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "BigQuery", str(error), _LOGIN)
+        return
+    for dataset in sorted({settings.bigquery_dataset, *file.datasets}):
+        what = f"dataset {dataset}"
+        try:
+            check_dataset(client, project, dataset)
+        except (MisconfiguredError, TransientError) as error:
+            yield Finding(Level.ERROR, what, str(error), _AS_IT_SAYS)
+        else:
+            yield Finding(Level.OK, what, "its tables can be listed")

@@ -1,0 +1,80 @@
+"""The dead-letter service's doctor: all is well, or what is not is named with its cure."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from services.dead_letter.adapters.database import open_database
+from services.dead_letter.doctor import doctor
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import short_name
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Place:
+    """What a service would be told."""
+
+    environ: dict[str, str]
+
+    def wrong(self, **settings: str) -> Mapping[str, str]:
+        """Return what is not right, by its check: what was found, and the cure."""
+        out = io.StringIO()
+        code = doctor(["--json"], self.environ | settings, out)
+        found = json.loads(out.getvalue())
+        assert code == any(one["level"] == "error" for one in found)
+        return {one["check"]: f"{one['detail']} -> {one['cure']}" for one in found if one["level"] != "ok"}
+
+
+@pytest.fixture
+def place(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], tmp_path: Path) -> Place:
+    database = f"sqlite:///{tmp_path / 'letters.sqlite3'}"
+    open_database(database).close()
+    with open_channel(pubsub_emulator) as channel:
+        topology = a_topology(channel)
+    return Place(
+        {
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "PUBSUB_EMULATOR_HOST": pubsub_emulator,
+            "DEAD_LETTER_SUBSCRIPTION": short_name(topology.dead_letter_subscription),
+            "TOPIC": short_name(topology.topic),
+            "DATABASE": database,
+            "BIGQUERY_DATASET": StandIn(bigquery_stand_in).dataset,
+            "BIGQUERY_EMULATOR_HOST": bigquery_stand_in[0],
+        }
+    )
+
+
+def test_where_all_is_well_nothing_is_wrong_but_what_an_emulator_cannot_say(place: Place) -> None:
+    assert [check for check in place.wrong() if not check.startswith("rights on ")] == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check", "told"),
+    [
+        ("DEAD_LETTER_SUBSCRIPTION", "nobody-made-it", "subscription nobody-made-it", "cdc_consumer setup"),
+        ("TOPIC", "nobody-made-it", "topic nobody-made-it", "nobody-made-it"),
+        ("TOPIC", "", "topic", "set TOPIC"),
+        ("BIGQUERY_DATASET", "nowhere", "dataset nowhere", "nowhere"),
+        ("DATABASE", "sqlite:////nowhere/letters.sqlite3", "store", "start the service"),
+        ("DATABASE", "postgresql://me:secret@127.0.0.1:1/letters", "store", "can be reached"),
+        ("GOOGLE_CLOUD_PROJECT", "", "settings", "GOOGLE_CLOUD_PROJECT"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_cure(place: Place, setting: str, value: str, check: str, told: str) -> None:
+    found = place.wrong(**{setting: value})
+    assert told in found[check]
+    assert "secret" not in str(found)
+
+
+def test_the_consumers_subscription_is_found_to_be_none_of_letters(place: Place) -> None:
+    subscription = place.environ["TOPIC"]  # the same name, as it happens
+    found = place.wrong(DEAD_LETTER_SUBSCRIPTION=subscription)
+    assert "it is of the topic of change batches" in found[f"subscription {subscription}"]
