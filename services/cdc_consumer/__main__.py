@@ -248,6 +248,9 @@ def start_query(
         "reportSocket": str(exchange / "reports"),
         "logLevel": settings.log_level,
     }
+    if settings.one_machine:  # what messages hold goes past Spark
+        (exchange / "data").mkdir()
+        shared["dataDirectory"] = str(exchange / "data")
     source = shared | {
         "emulatorHost": settings.pubsub_emulator_host or "",
         "tasks": str(settings.tasks),

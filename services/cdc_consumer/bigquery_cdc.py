@@ -19,7 +19,7 @@ service gives up), ``reportSocket`` (where counts are sent), ``suspectsDirectory
 they count how many of them a message has ended), ``poisonLimit`` (how many messages that cannot be read, or
 ten times as many changes that cannot be applied, may become dead letters in each process although most of what it saw
 last is such: 100), ``tablesFile`` (the text of one, for the workers do not see the driver's disk; every table is
-mirrored), ``logLevel``.
+mirrored), ``dataDirectory`` (as the source's, where the rows say only where the messages' data is), ``logLevel``.
 """
 
 import functools
@@ -40,6 +40,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.data_files import forget_data, with_data
 from services.cdc_consumer.adapters.deaths import DeathsOnDisk
 from services.cdc_consumer.adapters.imports import exempt_imports
 from services.cdc_consumer.adapters.kept_file import KeptFile
@@ -85,6 +86,7 @@ class SinkOptions:
     suspects_directory: str | None = None
     poison_limit: int = POISON_LIMIT
     tables_file: str = ""
+    data_directory: str | None = None
     log_level: str = "INFO"
 
 
@@ -150,8 +152,9 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         ports = replace(composed.ports, waiting=waiting)
         acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
         try:
+            whole = self._with_data(messages, leases)
             with _stopping_at(self._options.stop_file, composed.stop):
-                counts = apply(messages, ports, composed.memory, composed.stop, SystemClock())
+                counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
         except BaseException:  # a task that fails has no commit message, so it tells by itself
             left = Counts(
                 messages=len(messages),
@@ -164,8 +167,18 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         report(ended=True)
         return Committed(counts)
 
+    def _with_data(self, messages: pa.Table, leases: PubsubLeases) -> pa.Table:
+        directory = self._options.data_directory
+        try:
+            return with_data(messages, Path(directory) if directory else None)
+        except BaseException:
+            leases.give_back(messages["ack_id"].to_pylist())
+            raise
+
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Hand the counts of a micro-batch on: to the driver's metrics, or else to the log."""
+        if self._options.data_directory:
+            forget_data(Path(self._options.data_directory))
         self._report("micro_batch_applied", messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -216,6 +229,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         suspects_directory=known.get("suspectsdirectory"),
         poison_limit=int(poison_limit),
         tables_file=known.get("tablesfile", ""),
+        data_directory=known.get("datadirectory"),
         log_level=known.get("loglevel", "INFO"),
     )
 

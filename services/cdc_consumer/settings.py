@@ -92,6 +92,11 @@ class Settings:
         return "set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none"
 
     @property
+    def one_machine(self) -> bool:
+        """Tell whether all tasks run on this machine for certain: not those of a cluster, be it a local one."""
+        return self.spark_master.partition("[")[0] == "local"
+
+    @property
     def dataset_project(self) -> str:
         """Return the project that the dataset is in."""
         return self.bigquery_project or self.project

@@ -14,14 +14,16 @@ how much there is decides how many tasks read. The tasks take what is there and 
 Options: ``subscription`` (or with ``project`` its short name), ``emulatorHost``, ``tasks`` (reading when behind, 2),
 ``microBatchMessages`` (10000) and ``microBatchBytes`` (128 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
 when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile`` (which ends the
-wait), ``reportSocket`` (where the leases taken are reported), ``logLevel``.
+wait), ``reportSocket`` (where the leases taken are reported), ``dataDirectory`` (where tasks that read and tasks that
+write are on one machine: the messages' data is kept there, and rows say where, see `data_files`), ``logLevel``.
 """
 
 import functools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
@@ -34,6 +36,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.data_files import DataFile
 from services.cdc_consumer.adapters.imports import exempt_imports
 from services.cdc_consumer.adapters.leases import PubsubLeases
 from services.cdc_consumer.adapters.pulling import (
@@ -45,7 +48,7 @@ from services.cdc_consumer.adapters.pulling import (
 )
 from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.core.counts import Counts, Report
-from services.cdc_consumer.core.messages import MESSAGE_DDL
+from services.cdc_consumer.core.messages import KEPT_DDL, MESSAGE_DDL
 from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
@@ -80,6 +83,7 @@ class SourceOptions:
     ack_deadline: timedelta | None = None
     stop_file: str | None = None
     report_socket: str | None = None
+    data_directory: str | None = None
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -130,7 +134,7 @@ class PubsubDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the schema of the message rows."""
-        return MESSAGE_DDL
+        return KEPT_DDL if read_options(self.options).data_directory else MESSAGE_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader; MisconfiguredError where the options are not right."""
@@ -210,13 +214,13 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = [PullResponse.FromString(partition.held)] if partition.held else []
         taken: list[str] = []
         given_back, unseen = clients.leases.given_back, clients.puller.given_back
-        with clients.leases.keeper() as keeper:
+        with clients.leases.keeper() as keeper, _keeping_data(partition.options.data_directory) as keep:
             try:
                 for response in chain(held, clients.puller.collect(partition.limits)):
                     ids = ack_ids(response)
                     taken += ids
                     keeper.add(ids)
-                    yield to_record_batch(response)
+                    yield to_record_batch(response, keep)
             except BaseException:  # GeneratorExit too: Spark throws away what it has been given already
                 clients.leases.give_back(taken)
                 raise
@@ -308,6 +312,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         "emulator_host": known.get("emulatorhost") or None,
         "stop_file": known.get("stopfile") or None,
         "report_socket": known.get("reportsocket") or None,
+        "data_directory": known.get("datadirectory") or None,
         "log_level": known.get("loglevel") or "INFO",
     }
     for option, field, parse in (
@@ -348,6 +353,15 @@ def _clients(process: int, options: SourceOptions, ack_deadline: timedelta) -> _
     channel = _channel(process, options.emulator_host, options.log_level)
     leases = PubsubLeases(channel, options.subscription, ack_deadline, Stop())
     return _Clients(Puller(channel, options.subscription, leases), leases)
+
+
+@contextmanager
+def _keeping_data(directory: str | None) -> Iterator[Callable[[Sequence[bytes]], Sequence[str]] | None]:
+    if directory is None:
+        yield None
+        return
+    with DataFile(Path(directory)) as file:
+        yield file.keep
 
 
 def _pause() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import structlog
 
 from services.cdc_consumer.adapters.leases import PubsubLeases
-from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
+from services.cdc_consumer.core.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors, status_code
 from shared.pubsub.stubs import (
@@ -201,19 +201,24 @@ def ack_ids(response: Any) -> list[str]:
     return [received.ack_id for received in response.received_messages]
 
 
-def to_record_batch(response: Any) -> pa.RecordBatch:
-    """Return an answer's messages as message rows."""
+def to_record_batch(response: Any, keep: Callable[[Sequence[bytes]], Sequence[str]] | None = None) -> pa.RecordBatch:
+    """Return an answer's messages as message rows, their data beside them if that is kept elsewhere (`KEPT_SCHEMA`)."""
     received = response.received_messages
     messages = [one.message for one in received]
     times = [message.publish_time for message in messages]
-    columns = (
+    data: list[bytes] = [message.data for message in messages]
+    columns: list[Sequence[Any]] = [
         [one.ack_id for one in received],
         [message.message_id for message in messages],
         [message.ordering_key for message in messages],
-        [message.data for message in messages],
+        data if keep is None else [None] * len(messages),
         [list(message.attributes.items()) for message in messages],
         [time.seconds * 1_000_000 + time.nanos // 1_000 for time in times],
         [one.delivery_attempt for one in received],
-    )
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, MESSAGE_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
+    ]
+    schema = MESSAGE_SCHEMA
+    if keep is not None:
+        columns.append(keep(data))
+        schema = KEPT_SCHEMA
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -26,3 +26,10 @@ MESSAGE_DDL: Final = (
     "publish_time TIMESTAMP, delivery_attempt INT"
 )
 """MESSAGE_SCHEMA as Spark's data definition language."""
+
+DATA_AT: Final = "data_at"
+"""The column that says where a message's data is, where it does not travel with its row: ``data`` is NULL then."""
+
+KEPT_SCHEMA: Final = MESSAGE_SCHEMA.append(pa.field(DATA_AT, pa.string()))
+KEPT_DDL: Final = f"{MESSAGE_DDL}, {DATA_AT} STRING"
+"""The schema of rows whose data is elsewhere, in both spellings."""

@@ -71,6 +71,14 @@ def test_tasks_are_not_limited_where_the_slots_suffice_or_are_not_known(master: 
     assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "4"}).tasks == 4
 
 
+@pytest.mark.parametrize(
+    ("master", "one"),
+    [("local[*]", True), ("local[2]", True), ("local-cluster[2,1,1024]", False), ("spark://host:7077", False)],
+)
+def test_data_goes_past_spark_only_where_all_tasks_run_on_this_machine(master: str, one: bool) -> None:
+    assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master}).one_machine is one
+
+
 def test_set_up_needs_the_topic_and_not_the_dataset() -> None:
     with pytest.raises(MisconfiguredError, match="TOPIC is not set") as raised:
         read_settings(SetupSettings, {"GOOGLE_CLOUD_PROJECT": "p", "SUBSCRIPTION": "s", "DEAD_LETTER_TOPIC": "d"})

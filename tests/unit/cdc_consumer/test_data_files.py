@@ -1,0 +1,76 @@
+"""Messages' data beside Spark: what was kept is read again whole, or not at all, and nothing of it stays."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from services.cdc_consumer.adapters.data_files import DataFile, forget_data, with_data
+from services.cdc_consumer.adapters.pulling import to_record_batch
+from services.cdc_consumer.core.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
+from shared.pubsub.stubs import PullResponse
+
+
+def an_answer(*data: bytes) -> object:
+    return PullResponse(
+        received_messages=[
+            {"ack_id": f"lease {number}", "message": {"data": each, "message_id": f"{number}"}}
+            for number, each in enumerate(data)
+        ]
+    )
+
+
+def kept(directory: Path, *answers: tuple[bytes, ...]) -> pa.Table:
+    with DataFile(directory) as file:
+        return pa.Table.from_batches([to_record_batch(an_answer(*data), file.keep) for data in answers], KEPT_SCHEMA)
+
+
+def test_rows_of_several_files_in_any_order_get_their_own_data_again(tmp_path: Path) -> None:
+    one = kept(tmp_path, (b"\x00\xff", b""), (b"x" * 300_000,))
+    other = kept(tmp_path, (b"other",))
+    rows = pa.concat_tables([other, one]).take([3, 0, 1, 2])
+    assert rows["data"].null_count == 4
+
+    whole = with_data(rows, tmp_path)
+
+    assert whole.schema.equals(MESSAGE_SCHEMA)
+    assert whole["data"].to_pylist() == [b"x" * 300_000, b"other", b"\x00\xff", b""]
+    assert whole["ack_id"].to_pylist() == ["lease 0", "lease 0", "lease 0", "lease 1"]
+
+
+def test_rows_that_carry_their_data_are_left_alone(tmp_path: Path) -> None:
+    rows = pa.Table.from_batches([to_record_batch(an_answer(b"here"))])
+
+    assert with_data(rows, tmp_path) is rows
+    assert with_data(rows, None) is rows
+
+
+def test_data_that_is_not_there_any_more_or_not_whole_is_an_error(tmp_path: Path) -> None:
+    rows = kept(tmp_path, (b"first", b"second"))
+    (path,) = tmp_path.iterdir()
+
+    os.truncate(path, 7)
+    with pytest.raises(ValueError, match="2 bytes of a message's data where 6 were kept"):
+        with_data(rows, tmp_path)
+    with pytest.raises(ValueError, match="no directory"):
+        with_data(rows, None)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        with_data(rows, tmp_path)
+
+
+def test_files_are_closed_and_forgotten_and_a_task_without_messages_makes_none(tmp_path: Path) -> None:
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    rows = kept(tmp_path, (b"a",), (b"b",))
+    with_data(rows, tmp_path)
+    with DataFile(tmp_path):
+        pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert len(list(tmp_path.iterdir())) == 1
+
+    (tmp_path / "another's").touch()
+    forget_data(tmp_path)
+    forget_data(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["another's"]
