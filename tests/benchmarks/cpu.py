@@ -63,7 +63,7 @@ _KINDS = {
     "GC Thread": "garbage collector",
     "G1 ": "garbage collector",
     "VM Thread": "garbage collector",
-    "stream execution": "micro-batch planning",
+    "stream executio": "micro-batch planning",  # the kernel keeps fifteen characters of a name
     "dag-scheduler": "scheduler",
     "dispatcher": "scheduler",
     "task-result": "scheduler",

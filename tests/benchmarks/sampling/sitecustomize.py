@@ -42,6 +42,8 @@ _STAGES = (
     ("pulling.py", "to_record_batch", "receive: to Arrow"),
     ("pulling.py", "ack_ids", "receive: to Arrow"),
     ("pulling.py", "", "receive: pull"),
+    ("data_files.py", "keep", "receive: keep the data"),
+    ("data_files.py", "", "sink: read the data"),
     ("pubsub_source.py", "", "receive: the rest"),
     ("bigquery_cdc.py", "", "sink: rows from the JVM"),
     ("record_decoder.py", "", "decode records"),
