@@ -1,9 +1,8 @@
 """Messages' data in files beside Spark: where source and sink are on one machine, Spark carries only where it is.
 
-Data that travels as a column is copied six times on its way from one worker process to another, through two sockets
-and a shuffle that compresses it, and that costs as much as all that is done with it. A file is written once, to the
-page cache, and read once. Its life is a micro-batch: nothing in it is needed again, for what is not acknowledged comes
-again from Pub/Sub.
+Data that travels as a column goes from one worker process to another through two sockets and a shuffle that compresses
+it, and that costs almost as much as all that is done with it. A file is written once, to the page cache, and read once.
+Its life is a micro-batch: nothing in it is needed again, for what is not acknowledged comes again from Pub/Sub.
 """
 
 import os
