@@ -35,6 +35,9 @@ _READINGS: Final = 8
 """At a time."""
 _REST: Final = 0.01
 """Seconds from one reading of fewer rows than may be read at once to the next such: what comes meanwhile is one."""
+_MANY: Final = 32
+_LONGER: Final = 5
+"""Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
 _WAITING: Final = 20_000
 """Records whose rows wait to be read, at most."""
 
@@ -137,7 +140,7 @@ class ReadBack:
                     if self._resting is None:
                         self._resting = loop.call_at(self._rested_at, self._rested, stop)
                     return
-                self._rested_at = now + self._rest
+                self._rested_at = now + self._rest * (_LONGER if len(self._waiting) >= _MANY else 1)
             batch = self._next()
             if batch is None:
                 return

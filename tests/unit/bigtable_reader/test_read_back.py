@@ -141,3 +141,22 @@ def test_as_many_rows_as_one_reading_takes_wait_for_nothing() -> None:
         assert reading.rows.readings == [[b"a"], [b"b", b"c"]]
 
     run_in_virtual_time(scenario())
+
+
+def test_where_many_rows_wait_the_next_reading_waits_longer_for_more() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows())
+        reading.rows.gate.set()
+        for number in range(40):
+            await reading.ask(b"a %d" % number, number)
+        await asyncio.sleep(0.001)
+        for number in range(40):
+            await reading.ask(b"b %d" % number, number)
+        await asyncio.sleep(0.02)
+        assert [len(keys) for keys in reading.rows.readings] == [40]
+        for number in range(40):
+            await reading.ask(b"c %d" % number, number)
+        await asyncio.sleep(0.04)
+        assert [len(keys) for keys in reading.rows.readings] == [40, 80]
+
+    run_in_virtual_time(scenario())
