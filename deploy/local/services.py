@@ -184,10 +184,14 @@ class Endpoint:
         """Tell whether it says that it is ready."""
         return self._get("/readyz") is not None
 
+    def exposed(self) -> str:
+        """Return its metrics as Prometheus reads them; empty while it does not answer."""
+        return self._get("/metrics") or ""
+
     def metrics(self) -> dict[str, float]:
         """Return its counters and gauges, each summed over its labels; empty while it does not answer."""
         sums: defaultdict[str, float] = defaultdict(float)
-        for family in text_string_to_metric_families(self._get("/metrics") or ""):
+        for family in text_string_to_metric_families(self.exposed()):
             for sample in family.samples:
                 sums[sample.name] += sample.value
         return dict(sums)

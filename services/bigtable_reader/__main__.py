@@ -132,7 +132,8 @@ async def read(
         outputs, store = await until_stopped(stop, prepared)
         options = file.options(settings.bigtable_table).bigtable
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
-            letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
+            dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
+            letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
             reader = Reader(
                 stream=BigtableChangeStream(
                     channels,
@@ -153,6 +154,7 @@ async def read(
                     limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
                     outstanding_bytes=settings.outstanding_bytes,
                     last_chance=_LAST_CHANCE,
+                    confirmed=metrics.publishing.confirmed,
                 ),
                 letters=letters,
                 subscriptions=subscriptions,

@@ -20,6 +20,7 @@ from services.bigtable_reader.core.sharing import unread
 from services.bigtable_reader.ports import Clock
 from services.bigtable_reader.status import READING, STATES, state
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.metrics import PublishingMetrics
 
 _SECOND: Final = 1_000_000
 
@@ -36,6 +37,8 @@ class ReaderMetrics:
         self._asked = Counter(
             "millrace_reader_read_backs_asked", "Records that asked for their row to be read back", registry=registry
         )
+        self.publishing = PublishingMetrics(registry)
+        """What the publisher counts by itself."""
         self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
         self._partitions = Gauge(
             "millrace_partitions", "Pieces of the key space by state", ["state"], registry=registry

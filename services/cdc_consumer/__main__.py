@@ -50,6 +50,7 @@ from services.cdc_consumer.spark_session import (
     open_session,
     start_error,
 )
+from services.cdc_consumer.spark_words import words_as_lines
 from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.status_command import status
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -69,7 +70,8 @@ FAILED: Final = 1
 LEFT: Final = 3
 
 _IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
-_FINISH_WITHIN: Final = timedelta(seconds=6.5)  # of the ten that a stop may take: Spark's own end needs the rest
+_FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may take: Spark's own end needs the rest
+_GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
 _LOOK: Final = timedelta(milliseconds=200)
 
@@ -158,7 +160,12 @@ def serve(settings: Settings, stop: Stop) -> int:
         ack_deadline = check_start(settings, datasets, stop)
         exchange = Path(directory)
         try:
-            with receiving_reports(exchange / "reports", take), told.looking(), spark(settings, stop) as session:
+            with (
+                receiving_reports(exchange / "reports", take),
+                told.looking(),
+                ending_with(stop, _GONE),
+                spark(settings, stop) as session,
+            ):
                 if stop.requested:
                     return 0
                 run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
@@ -222,7 +229,7 @@ def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> time
 def spark(settings: Settings, stop: Stop) -> Iterator[SparkSession]:
     """Start Spark for the block; what prevents it, a stop among it, is one error with Spark's own words."""
     try:
-        with ending_with(stop):
+        with ending_with(stop), words_as_lines():
             session = open_session(os.environ, settings.spark_master, settings.driver_memory, settings.tasks)
     except Exception as error:  # whatever Spark, py4j or Java raise; there is no list of it
         raise start_error(settings.spark_master, error) from error

@@ -61,6 +61,7 @@ from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.names import subscription_path, topic_path
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs, log_whatever_happens
+from shared.runtime.metrics import RETRIED
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -132,7 +133,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         messages, leases = pa.Table.from_batches(batches), composed.leases
         oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
 
-        before = composed.writer.appends
+        before, retries = composed.writer.appends, RETRIED.made
 
         def report(counts: Counts | None = None, oldest_held: int | None = None, *, ended: bool = False) -> None:
             writer = composed.writer
@@ -140,6 +141,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 counts=counts or Counts(),
                 process=_process_name(),
                 appends=writer.appends.since(before) if ended else Appends(),
+                retries=RETRIED.made - retries if ended else 0,
                 connections=writer.connections_open,
                 oldest_held=oldest_held,
             )

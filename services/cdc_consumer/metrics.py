@@ -7,9 +7,13 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.cdc_consumer.core.counts import Report, stages
+from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
+from shared.runtime.metrics import RETRIED
 
+MOST_TABLES: Final = 100
+"""That are shown one by one: labels have a bound, and who has more in trouble knows it by their number."""
 _IDLE: Final = timedelta(minutes=10)
 """After which BigQuery closes a connection that is not used."""
 
@@ -32,7 +36,8 @@ class ConsumerMetrics:
         self._acked = counter("leases_acked", "Messages acknowledged")
         self._put_off = counter("leases_put_off", "Messages put off, for their table was in trouble")
         self._given_back = counter("leases_given_back", "Messages given back by tasks that failed")
-        self._letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
+        letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
+        self._letters = {reason.value: letters.labels(reason.value) for reason in Reason}
         self._applied = Gauge(
             "millrace_consumer_latest_commit_seconds",
             "Unix time of the latest commit that has been applied",
@@ -43,7 +48,7 @@ class ConsumerMetrics:
         )
         self._trouble_since = Gauge(
             "millrace_consumer_table_in_trouble_since_seconds",
-            "Unix time since when a table's messages are being put off",
+            "Unix time since when a table's messages are being put off; of the first hundred tables",
             ["table"],
             registry=registry,
         )
@@ -58,6 +63,7 @@ class ConsumerMetrics:
         )
         self._lag = {stage: lag.labels(stage) for stage in stages(None)}
         self._troubles: set[str] = set()
+        self._shown: set[str] = set()
         self._refused: set[str] = set()
         self._oldest: dict[str, int] = {}
         oldest = Gauge(
@@ -86,6 +92,7 @@ class ConsumerMetrics:
             self._hold(report)
             if report.connections is not None:
                 self._connections[report.process] = report.connections, self._clock.now()
+        RETRIED.add(report.retries)
         self._appends(report.appends.requests)
         self._appended_bytes(report.appends.bytes)
         self._append_seconds.inc(report.appends.seconds)
@@ -103,10 +110,11 @@ class ConsumerMetrics:
         for name in self.leases:
             self.leases[name] += getattr(counts, name)
         for reason, letters in counts.letters.items():
-            self._letters.labels(reason).inc(letters)
-        for table in set(counts.tables_in_trouble) - self._troubles:
-            self._trouble_since.labels(table).set(self._clock.now() / 1e9)
-        for table in self._troubles & set(counts.tables_well):
+            self._letters.get(reason, self._letters[Reason.UNEXPLAINED.value]).inc(letters)
+        for table in sorted(set(counts.tables_in_trouble) - self._troubles):
+            self._in_trouble(table)
+        for table in self._shown & set(counts.tables_well):
+            self._shown.remove(table)
             self._trouble_since.remove(table)
         self._troubles = (self._troubles - set(counts.tables_well)) | set(counts.tables_in_trouble)
         self._tables_in_trouble.set(len(self._troubles))
@@ -120,6 +128,11 @@ class ConsumerMetrics:
                     self._lag[stage].set(seconds)
         if counts.max_commit_timestamp is not None:
             self._applied.set(counts.max_commit_timestamp / 1e6)
+
+    def _in_trouble(self, table: str) -> None:
+        if len(self._shown) < MOST_TABLES:
+            self._shown.add(table)
+            self._trouble_since.labels(table).set(self._clock.now() / 1e9)
 
     def left(self) -> Mapping[str, int]:
         """Return what became of leases, and how many are left to their deadlines, once nothing is held any more."""

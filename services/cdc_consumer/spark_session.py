@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -62,17 +63,22 @@ def check_java(environ: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def ending_with(stop: Stop) -> Iterator[None]:
-    """End the processes that Spark is started as, once asked to stop in the block: it waits for them without end."""
+def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
+    """End the processes that Spark is, so long after a stop that comes in the block: it waits for them without end.
+
+    What they held comes again, as after any death of theirs.
+    """
     over = threading.Event()
 
     def end() -> None:
+        if over.wait(after.total_seconds()):
+            return
         while not over.wait(_LOOK_FOR_PROCESSES):  # there may be none yet
-            for process in psutil.Process().children():
+            for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
 
-    with stop.calling(lambda: threading.Thread(target=end, name="end Spark's start", daemon=True).start()):
+    with stop.calling(lambda: threading.Thread(target=end, name="end Spark", daemon=True).start()):
         try:
             yield
         finally:

@@ -140,7 +140,8 @@ async def read(
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
-            letters = AsyncDeadLetterPublisher(channel, topic_path(settings.project, settings.dead_letter_topic), stop)
+            dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
+            letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
             publisher = BatchPublisher(
                 channel,
                 topic_path(settings.project, settings.topic),
@@ -150,6 +151,7 @@ async def read(
                 limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
                 outstanding_bytes=settings.outstanding_bytes,
                 last_chance=_LAST_CHANCE,
+                confirmed=metrics.publishing.confirmed,
             )
 
             def reading_snapshots(trusted: Callable[[], bool]) -> Snapshots:

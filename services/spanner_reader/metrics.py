@@ -14,6 +14,7 @@ from services.spanner_reader.core.records import (
 from services.spanner_reader.core.shapes import Kind, Mark
 from services.spanner_reader.status import READING, resync
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.metrics import PublishingMetrics
 
 _SECOND: Final = 1_000_000_000
 
@@ -24,6 +25,8 @@ class ReaderMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
         self._changes = Counter("millrace_reader_changes", "Changes read", registry=registry)
+        self.publishing = PublishingMetrics(registry)
+        """What the publisher counts by itself."""
         self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
         self._late = Counter(
             "millrace_reader_late_records", "Records after a heartbeat that excluded them", registry=registry

@@ -1,6 +1,6 @@
 """Dead letters on their way to the dead-letter topic: kept means confirmed, and only then may a message be acked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -57,9 +57,17 @@ class DeadLetterPublisher:
 
 
 class AsyncDeadLetterPublisher:
-    """The same in an event loop."""
+    """The same in an event loop; ``kept`` is told of letters that are."""
 
-    def __init__(self, channel: grpc.aio.Channel, topic: str, stop: Stop, patience: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        topic: str,
+        stop: Stop,
+        patience: timedelta | None = None,
+        kept: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
+    ) -> None:
+        self._kept = kept
         self._publish = publish_stub(channel)
         self._topic = topic
         self._stop = stop
@@ -71,6 +79,7 @@ class AsyncDeadLetterPublisher:
             async for attempt in retrying_async(self._stop, self._patience):
                 with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
+        self._kept(letters)
 
 
 def _requests(topic: str, letters: Sequence[DeadLetter]) -> Iterator[Any]:

@@ -5,7 +5,7 @@ Nothing is given up on the quiet: a future resolves when Pub/Sub has all its cha
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
@@ -57,12 +57,15 @@ class BatchPublisher:
         last_chance: timedelta = _LAST_CHANCE,
         rest: timedelta = REST,
         clock: Clock | None = None,
+        confirmed: Callable[[int], None] = lambda _messages: None,
     ) -> None:
+        """``confirmed`` is told how many messages Pub/Sub has just confirmed."""
         self._stub = publish_stub(channel)
         self._topic = topic
         self._letters = letters
         self._stop = stop
         self._failed_in = failed_in
+        self._confirmed = confirmed
         self._clock = clock or SystemClock()
         self._packer = Packer(limits, resting=rest > timedelta())
         self._rest = rest.total_seconds()
@@ -165,6 +168,7 @@ class BatchPublisher:
             self._break(error)
             return
         if self._error is None:
+            self._confirmed(len(request.messages))
             self.published_messages += len(request.messages)
             self.published_changes += sum(len(message.changes) for message in request.messages)
             self._resolve(self._packer.confirm(request.ordering_key))

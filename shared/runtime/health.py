@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.metrics import count_runtime
 from shared.runtime.stop import Stop
 
 T = TypeVar("T")
@@ -134,6 +135,7 @@ def serving_health(
         def log_message(self, *_arguments: object) -> None:
             """Say nothing: a probe every few seconds is no event."""
 
+    count_runtime(registry)
     try:
         server = _Server((host, port), Handler)
     except OSError as error:

@@ -24,6 +24,7 @@ from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_base
 
 from shared.contracts.errors import TransientError
+from shared.runtime.metrics import RETRIED
 from shared.runtime.stop import Stop
 
 LONGEST_WAIT = timedelta(seconds=10)
@@ -82,5 +83,6 @@ def _ends(stop: Stop, patience: timedelta | None) -> stop_base:
 
 
 def _log(state: RetryCallState) -> None:
+    RETRIED.add()
     error = state.outcome.exception() if state.outcome else None
     structlog.get_logger().warning("call_retried", attempt=state.attempt_number, error=str(error))

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.documents import configuration
+from tests.documents import configuration, metrics
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 
 DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     configuration.FILE: configuration.text,
+    metrics.FILE: metrics.text,
 }

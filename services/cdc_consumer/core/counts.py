@@ -148,6 +148,8 @@ class Report:
     """Which process says what it holds; empty where this is nothing but counts."""
     appends: Appends = field(default_factory=Appends)
     """What it has appended since its last report that had any."""
+    retries: int = 0
+    """Calls that it has made again since its last report that had any."""
     connections: int | None = None
     """How many connections to BigQuery it has open; None: it does not say."""
     oldest_held: int | None = None

@@ -1,0 +1,61 @@
+"""Metrics that every service has, and those of all that publish. Labels have a bound: closed lists, never keys."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+
+
+class RetryCount:
+    """How many calls have been made again: of this process, and of those that report to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.made = 0
+
+    def add(self, retries: int = 1) -> None:
+        """Count retries."""
+        with self._lock:
+            self.made += retries
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what there is, for a registry."""
+        yield CounterMetricFamily(
+            "millrace_retries",
+            "Calls made again, for a service was away or had refused them for the moment",
+            value=self.made,
+        )
+
+
+RETRIED: Final = RetryCount()
+
+
+def count_runtime(registry: CollectorRegistry) -> None:
+    """Show what every service counts: its retries, and what its process takes (CPU, memory, open files)."""
+    registry.register(RETRIED)
+    ProcessCollector(registry=registry)
+
+
+class PublishingMetrics:
+    """What a reader has published: messages that Pub/Sub has confirmed, and changes that no message can hold."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._messages = Counter(
+            "millrace_published_messages", "Change batches confirmed by Pub/Sub", registry=registry
+        )
+        letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
+        self._letters = {reason: letters.labels(reason.value) for reason in Reason}
+
+    def confirmed(self, messages: int) -> None:
+        """Count messages that Pub/Sub has confirmed."""
+        self._messages.inc(messages)
+
+    def kept(self, letters: Sequence[DeadLetter]) -> None:
+        """Count letters that the dead-letter topic has confirmed."""
+        for letter in letters:
+            self._letters[letter.reason].inc()

@@ -1,0 +1,116 @@
+"""`docs/metrics.md`: every metric of every service, from the classes that count."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from services.bigtable_reader.__main__ import MicrosecondClock
+from services.bigtable_reader.metrics import ReaderMetrics as BigtableReaderMetrics
+from services.cdc_consumer.metrics import MOST_TABLES, ConsumerMetrics
+from services.dead_letter.metrics import ApiMetrics, CollectorMetrics
+from services.spanner_reader.metrics import ReaderMetrics as SpannerReaderMetrics
+from shared.runtime.clock import SystemClock
+from shared.runtime.metrics import count_runtime
+
+FILE: Final = "metrics.md"
+
+
+def _collector(registry: CollectorRegistry) -> None:
+    CollectorMetrics(registry, SystemClock())
+    ApiMetrics(registry)
+
+
+SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
+    "spanner_reader": SpannerReaderMetrics,
+    "bigtable_reader": lambda registry: BigtableReaderMetrics(registry, MicrosecondClock()),
+    "cdc_consumer": lambda registry: ConsumerMetrics(registry, SystemClock()),
+    "dead_letter": _collector,
+}
+
+LABELS: Final[Mapping[str, str]] = {
+    "kind": "of record, or of what was done to a table: a closed list",
+    "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
+    "route": "the template of a route of the HTTP API, such as `/v1/letters/{letter}`",
+    "stage": "`commit_to_published`, `published_to_applied`",
+    "state": "of a partition, or of a letter: a closed list",
+    "status": "an HTTP status",
+    "table": f"a table in BigQuery; {MOST_TABLES} at most",
+    "what": "`new`, `again`, `seen`",
+}
+"""Every label that there is, with its bound. Keys, ids and words of errors are none."""
+
+_SUFFIX: Final = {"counter": "_total"}
+
+_HEAD: Final = """# Metrics
+
+<!-- Made from the classes that count by `make docs`; a test fails where they differ. Mend those, not this file. -->
+
+Each service serves its metrics on `PORT` at `/metrics`, as Prometheus reads them, beside `/healthz` (alive: its loop
+made progress within `LIVENESS`, or asks again and again for what is away) and `/readyz` (it works: not before it has
+begun, not while what it stands on is away, not from SIGTERM on). Counters begin at 0 with the process. What Spark's
+workers count is among the consumer's.
+
+How far behind it all is: `millrace_reader_lag_seconds` of the readers (commit to confirmed),
+`millrace_consumer_lag_seconds` by stage (of the change applied last), `millrace_consumer_oldest_held_age_seconds` for
+what does not go on, and `millrace_dead_letter_oldest_open_age_seconds` for what waits for people.
+
+Labels are of few values, whatever the data:
+
+| label | values |
+|---|---|
+"""
+
+
+class Recording(CollectorRegistry):
+    """A registry that remembers what was registered with it, in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        """Remember it, too."""
+        super().register(collector)
+        self.collectors.append(collector)
+
+
+def collectors(register: Callable[[CollectorRegistry], object]) -> Sequence[Collector]:
+    """Return what is registered."""
+    registry = Recording()
+    register(registry)
+    return registry.collectors
+
+
+def labels_of(collector: Collector) -> Sequence[str]:
+    """Return the names of a metric's labels."""
+    names: Sequence[str] = getattr(collector, "_labelnames", ())
+    return names
+
+
+def text() -> str:
+    """Return the whole document."""
+    lines = [_HEAD + "\n".join(f"| `{name}` | {bound} |" for name, bound in LABELS.items()) + "\n"]
+    sections = {**SERVICES, "every service": count_runtime}
+    for title, register in sections.items():
+        lines += [
+            f"## {title}\n",
+            "| metric | type | labels | |",
+            "|---|---|---|---|",
+            *_rows(collectors(register)),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _rows(registered: Sequence[Collector]) -> Iterator[str]:
+    for collector in registered:
+        for family in _families(collector):
+            name = f"{family.name}{_SUFFIX.get(family.type, '')}"
+            labels = " ".join(f"`{label}`" for label in labels_of(collector))
+            yield f"| `{name}` | {family.type} | {labels} | {family.documentation} |"
+
+
+def _families(collector: Any) -> Sequence[Any]:
+    return list(collector.describe() if hasattr(collector, "describe") else collector.collect())

@@ -1,0 +1,56 @@
+"""No label of any metric can grow without bound: closed lists, or a limit; and every metric says what it is."""
+
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.cdc_consumer.core.counts import Counts, Report, TableNote
+from services.cdc_consumer.metrics import MOST_TABLES, ConsumerMetrics
+from shared.runtime.clock import SystemClock
+from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
+
+TROUBLE = TableNote(put_off="PERMISSION_DENIED")
+
+
+@pytest.mark.parametrize("register", SERVICES.values(), ids=SERVICES)
+def test_every_label_has_a_bound_that_is_written_down(register: Callable[[CollectorRegistry], object]) -> None:
+    registered = collectors(register)
+
+    assert len(registered) > 5
+    assert {label for one in registered for label in labels_of(one)} <= LABELS.keys()
+    for metric in (metric for one in registered for metric in one.collect()):
+        assert metric.name.startswith("millrace_")
+        assert metric.documentation
+
+
+def test_tables_in_trouble_are_shown_up_to_a_limit_and_all_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry, SystemClock())
+
+    def shown() -> set[str]:
+        found = (one.samples for one in registry.collect() if "in_trouble_since" in one.name)
+        return {sample.labels["table"] for samples in found for sample in samples}
+
+    metrics.take(Report(counts=Counts(tables={f"table_{number}": TROUBLE for number in range(1_000)})))
+    assert len(shown()) == MOST_TABLES
+    assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 1_000
+
+    metrics.take(Report(counts=Counts(tables={f"table_{number}": TableNote() for number in range(1_000)})))
+    assert shown() == set()
+    assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 0
+
+    metrics.take(Report(counts=Counts(tables={"another": TROUBLE})))
+    assert shown() == {"another"}
+
+
+def test_a_reason_that_nobody_knows_makes_no_series_of_its_own() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry, SystemClock())
+
+    metrics.take(Report(counts=Counts(letters={"made-up": 2, "undecodable": 1})))
+
+    def counted(reason: str) -> float | None:
+        return registry.get_sample_value("millrace_dead_letters_total", {"reason": reason})
+
+    assert (counted("made-up"), counted("unexplained"), counted("undecodable")) == (None, 2.0, 1.0)
