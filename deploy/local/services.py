@@ -184,6 +184,11 @@ class Endpoint:
         """Tell whether it says that it is ready."""
         return self._get("/readyz") is not None
 
+    @property
+    def alive(self) -> bool:
+        """Tell whether it says that its loop makes progress."""
+        return self._get("/healthz") is not None
+
     def exposed(self) -> str:
         """Return its metrics as Prometheus reads them; empty while it does not answer."""
         return self._get("/metrics") or ""

@@ -219,6 +219,23 @@ def test_asked_to_stop_while_bigquery_is_away_it_gives_back_and_ends_in_time(wor
     assert received.delivery_attempt == 2
 
 
+def test_a_spark_that_hangs_turns_healthz_red_and_one_that_goes_on_turns_it_green_again(world: World) -> None:
+    consumer = start_consumer(world.processes, world.pipeline, LIVENESS="15s")
+    wait_until_ready(world.processes, consumer)
+    (java,) = [
+        one
+        for one in psutil.Process(consumer.process.pid).children()
+        if "org.apache.spark" in " ".join(command_line(one))
+    ]
+    java.suspend()
+    try:
+        world.processes.wait_until(lambda: not consumer.alive, "the consumer to be called dead", PATIENCE)
+    finally:
+        java.resume()
+    world.processes.wait_until(lambda: consumer.alive, "the consumer to be alive again", PATIENCE)
+    assert ends(consumer) == 0
+
+
 def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(world: World) -> None:
     consumer = start_consumer(world.processes, world.pipeline)
 

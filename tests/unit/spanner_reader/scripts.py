@@ -93,6 +93,7 @@ class World:
         poll: timedelta = timedelta(milliseconds=1),
         included: Callable[[str], bool] = lambda _table: True,
         buckets_of: Callable[[str], int | None] = lambda _table: None,
+        health: Health | None = None,
     ) -> Reader:
         """Return a new reader in this world."""
         life = life or Life()
@@ -106,7 +107,7 @@ class World:
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
             included=included,
             metrics=self.metrics,
-            health=Health(),
+            health=health or Health(),
             options=Options(
                 owner=owner,
                 lease=lease,
