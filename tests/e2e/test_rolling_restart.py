@@ -41,7 +41,7 @@ from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_ce
 pytestmark = pytest.mark.timeout(1_800)
 
 MARKER: Final = f"marked{uuid.uuid4().hex}"
-PATIENCE: Final = timedelta(minutes=5)
+PATIENCE: Final = timedelta(minutes=7)
 ROWS: Final = 40
 
 
@@ -67,7 +67,7 @@ class Load:
 
     def _write(self) -> None:
         for number in itertools.count():
-            if self._over.wait(0.02):
+            if self._over.wait(0.15):  # the emulator takes one transaction at a time, and reads its stream between them
                 return
             key = number % ROWS
             self._rig.commit(
@@ -78,7 +78,7 @@ class Load:
                 self._rig.commit(Write("delete", "Singers", {"Id": (number * 7) % ROWS}))
             self.cells[f"row-{key}"] = value = f"{MARKER} {number}".encode()
             self._table.write(f"row-{key}".encode(), set_cell("f", b"q", value))
-            if number % 25 == 24:
+            if number % 8 == 7:
                 self._rig.publish([_undecodable(number), _unfit(number)])
                 self.poison += 2
 
