@@ -1,0 +1,43 @@
+"""How far long work has come is shown on a terminal, and nowhere else."""
+
+import io
+import os
+import sys
+
+import pytest
+
+from services.dead_letter.commands.output import progress
+
+
+def test_on_a_terminal_it_is_shown_how_far_work_has_come_and_nothing_of_it_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)  # nothing shown is a failure, and no wait
+    try:
+        with os.fdopen(theirs, "w") as terminal:
+            monkeypatch.setattr(sys, "stderr", terminal)
+            with progress("replayed", 10) as bar:
+                bar.add(3, "3 sent")
+            terminal.flush()
+            shown = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+
+    assert "replayed" in shown
+    assert "3/10" in shown.replace(" ", "")
+    assert "3 sent" in shown
+    assert shown.rindex("\x1b[2K") > shown.rindex("3 sent")  # the line is taken away again
+
+
+def test_where_nobody_looks_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    with progress("replayed", 10) as bar:
+        bar.add(3, "3 sent")
+    assert piped.getvalue() == ""
