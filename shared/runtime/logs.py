@@ -11,6 +11,7 @@ Reporting, "Format errors in logs" (the traceback as text, in the field ``except
 import json
 import logging
 import os
+import socketserver
 import sys
 import threading
 import traceback
@@ -71,6 +72,7 @@ def log_whatever_happens() -> None:
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_a_thread
     sys.unraisablehook = _unraisable
+    setattr(socketserver.BaseServer, "handle_error", _unanswered)  # noqa: B010  Spark has servers in our driver
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when its first channel is made, also by processes of ours
 
 
@@ -93,6 +95,10 @@ def _unraisable(about: "sys.UnraisableHookArgs") -> None:
     exc_info = (about.exc_type, about.exc_value, about.exc_traceback)
     where = getattr(about.object, "__qualname__", type(about.object).__name__)  # its text may hold anything
     structlog.get_logger().error("exception_ignored", where=where, exc_info=exc_info, **_raised_at(about.exc_traceback))
+
+
+def _unanswered(server: socketserver.BaseServer, _request: object, _client_address: object) -> None:
+    structlog.get_logger().error("request_failed", server=type(server).__qualname__, exc_info=True)
 
 
 def _raised_at(trace: TracebackType | None) -> dict[str, object]:

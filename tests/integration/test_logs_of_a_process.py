@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 PROGRAM: Final = """
-import asyncio, contextlib, gc, logging, threading, warnings
+import asyncio, contextlib, gc, logging, socket, socketserver, threading, warnings
 import grpc
 import structlog
 from shared.runtime.service import run_as
@@ -43,9 +43,19 @@ def work():
     thread.join()
     Broken()
     asyncio.run(forget())
+    serve()
     with grpc.insecure_channel("127.0.0.1:1") as channel, contextlib.suppress(grpc.RpcError):
         channel.unary_unary("/service/method")(b"", timeout=0.2)
     fail("at the end")
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        fail("in a server")
+
+def serve():
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        with socket.create_connection(server.server_address):
+            server.handle_request()
 
 run_as("some_service", work)
 """
@@ -67,9 +77,11 @@ def test_whatever_a_process_says_is_a_line_of_json_with_its_severity() -> None:
         ("ERROR", "thread_failed"),
         ("ERROR", "exception_ignored"),
         ("ERROR", "Task exception was never retrieved"),
+        ("ERROR", "request_failed"),
         ("CRITICAL", "process_failed"),
     ]
-    for line, words in ((3, "in a thread"), (4, "in a finalizer"), (5, "in a task"), (6, "at the end")):
+    places = ("in a thread", "in a finalizer", "in a task", "in a server", "at the end")
+    for line, words in enumerate(places, start=3):
         told = said[line]["exception"].splitlines()
         assert (told[0], told[-1]) == ("Traceback (most recent call last):", f"ValueError: {words}")
-    assert said[6]["logging.googleapis.com/sourceLocation"]["function"] == "fail"
+    assert said[7]["logging.googleapis.com/sourceLocation"]["function"] == "fail"
