@@ -1,4 +1,4 @@
-"""The emulators and the stand-in, once for all tests of a session; a fresh database for each test that asks for one.
+"""The emulators and the stand-in, once for a session (Spanner's for a module); a fresh database for each test.
 
 A machine without the Cloud SDK or Java fails these tests with the message that names the need: nothing is skipped.
 """
@@ -56,9 +56,12 @@ def platform_processes(logs: Path) -> Iterator[Processes]:
         yield processes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spanner_emulator(platform_processes: Processes) -> Iterator[str]:
-    """Return ``host:port`` of a Spanner emulator whose partitions stay as they are."""
+    """Return ``host:port`` of a Spanner emulator whose partitions stay as they are.
+
+    One for each module: a query whose reader was killed goes on in it, and takes the processor from what comes after.
+    """
     with emulators.spanner_emulator(platform_processes, enable_change_stream_churning="false") as address:
         yield address
 
@@ -98,7 +101,7 @@ def new_processes(tmp_path: Path) -> Iterator[Processes]:
         yield processes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spanner_instance(spanner_emulator: str) -> SpannerInstance:
     """Return an instance on the session's emulator."""
     return SpannerInstance.create(spanner_emulator, PROJECT, "tests")
