@@ -48,9 +48,11 @@ def test_what_waits_for_a_table_is_left_to_the_next_run(world: World) -> None:
     first.process.expected_to_end = True
     assert first.process.wait(PATIENCE) == 3, first.process.obituary()
     (counted,) = events(first.process, "leases_counted")
-    assert (counted["acked"], counted["put_off"], counted["left"]) == (1, 1, 0)
+    # Where the machine is so slow that leases end before the sink begins, both messages come once more.
+    assert (counted["acked"], counted["left"]) == (counted["put_off"], 0)
+    assert counted["acked"] >= 1
     (left_to_it,) = events(first.process, "messages_left")
-    assert left_to_it["put_off"] == 1
+    assert left_to_it["put_off"] == counted["put_off"]
     assert set(left_to_it["tables"]) == {"planes"}
     assert world.names("pilots") == {1: "name 1"}
 
