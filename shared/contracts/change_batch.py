@@ -24,6 +24,8 @@ _CONTENT_FORMAT: Final = 2  # the first that says what a batch holds
 
 Op = Literal["UPSERT", "DELETE"]
 Origin = Literal["stream", "snapshot", "replay"]
+SequenceText = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-F]{16}(/[0-9A-F]{16}){3}\Z")]
+"""A change sequence number as Millrace writes it."""
 Content = Literal["changes", "images", "entries"]
 """What the changes of a batch are.
 
@@ -53,6 +55,10 @@ class Header(msgspec.Struct, frozen=True):
     origin: Origin = "stream"
     content: Content = "changes"
     format: Annotated[int, msgspec.Meta(ge=1)] = 1
+    complete_since: SequenceText | msgspec.UnsetType = msgspec.UNSET
+    """Says that a snapshot of the table is at its end: each row that the source had then is published with this
+    sequence or a higher one. It stands in a batch without changes, and nowhere else; unset, it is not written at all.
+    """
 
     def __post_init__(self) -> None:
         if self.content != "changes" and self.format < _CONTENT_FORMAT:
@@ -82,10 +88,13 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     def size(self) -> int:
         """Return about how many bytes this change adds to a message (never fewer)."""
-        size = _OVERHEAD
-        for text in (self.place, self.key, self.row, self.old):
-            if text is not None:
-                size += len(text) if text.isascii() else len(text.encode())
+        place, key, row, old = self.place, self.key, self.row, self.old
+        size = _OVERHEAD + (len(place) if place.isascii() else len(place.encode()))
+        size += len(key) if key.isascii() else len(key.encode())
+        if row is not None:
+            size += len(row) if row.isascii() else len(row.encode())
+        if old is not None:
+            size += len(old) if old.isascii() else len(old.encode())
         return size
 
 

@@ -10,6 +10,12 @@ from shared.contracts.timestamps import Nanoseconds, microseconds
 
 SAFE_AGE: Final = timedelta(hours=46)
 """BigQuery remembers a delete for two days; an older upsert could bring the deleted row back. Two hours are margin."""
+SNAPSHOT_END_AGE: Final = SAFE_AGE - timedelta(hours=26)
+"""How long after it was published the end of a snapshot is believed.
+
+A snapshot row is a day old at most when it is published, and becomes a dead letter where it is older than `SAFE_AGE`
+when it is applied. What arrives later than this arrives with rows that may be refused, and two hours are margin.
+"""
 SAFE_MICROSECONDS: Final = SAFE_AGE // timedelta(microseconds=1)
 
 

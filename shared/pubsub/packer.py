@@ -132,19 +132,20 @@ class Packer:
         receipt = Receipt(waiting=max(1, len(changes)))
         oversized: list[Oversized] = []
         if not changes:
-            self._enqueue(announce_under, [_Entry(header, header_size, None, 0, receipt)])
+            self._enqueue(announce_under, [_Entry(header, header_size, None, 0, receipt)], 0)
         for key, some in groupby(changes, _KEY):
-            entries = []
+            entries, of_entries = [], 0
             room_of_key = room - len(key.encode())
             for _key, change in some:
                 size = change.size()
                 if size > room_of_key:
                     oversized.append(Oversized(header, key, change, size, receipt))
                 else:
-                    receipt.size += size
+                    of_entries += size
                     entries.append(_Entry(header, header_size, change, size, receipt))
             if entries:
-                self._enqueue(key, entries)
+                receipt.size += of_entries
+                self._enqueue(key, entries, of_entries)
         self._open.add(receipt)
         self.outstanding_bytes += receipt.size
         return receipt, oversized
@@ -162,12 +163,14 @@ class Packer:
         self._under_way -= 1
         self._settle(ordering_key, lane)
         done: list[Receipt] = []
+        size = 0
         for entry in confirmed:
-            self.outstanding_bytes -= entry.size
+            size += entry.size
             receipt = entry.receipt
             receipt.waiting -= 1
             if receipt.waiting == 0:
                 self._close(receipt, done)
+        self.outstanding_bytes -= size
         return done
 
     def rested(self, ordering_key: str) -> None:
@@ -207,13 +210,12 @@ class Packer:
         """Tell whether every receipt is done."""
         return not self._open
 
-    def _enqueue(self, key: str, entries: Sequence[_Entry]) -> None:
+    def _enqueue(self, key: str, entries: Sequence[_Entry], size: int) -> None:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
         lane.waiting += entries
-        for entry in entries:
-            lane.waiting_bytes += entry.size
+        lane.waiting_bytes += size
         if not lane.under_way:
             self._settle(key, lane)
 
@@ -244,7 +246,7 @@ class Packer:
                 break
             room -= size
             lane.under_way += cut
-            lane.waiting_bytes -= sum(entry.size for entry in cut)
+            lane.waiting_bytes -= size - overhead - cut[0].header_size  # what is left is the changes'
             messages.append(Message(cut[0].header, [entry.change for entry in cut if entry.change is not None]))
         self._under_way += 1
         return Request(key, messages)
@@ -259,13 +261,15 @@ class Packer:
         if first.change is None:
             return cut, size
         most = min(room, max(self._limits.bytes_per_message, size))
-        while waiting and len(cut) < self._limits.changes_per_message:
+        header, left = first.header, self._limits.changes_per_message - 1
+        while waiting and left > 0:
             entry = waiting[0]
             if entry.change is None or size + entry.size > most:
                 break
-            if entry.header is not first.header and entry.header != first.header:
+            if entry.header is not header and entry.header != header:
                 break
             size += entry.size
+            left -= 1
             cut.append(waiting.popleft())
         return cut, size
 

@@ -4,6 +4,7 @@ The client library's own classes wrap every message, and cost fourteen times as 
 ``timeout`` and ``metadata``; the metadata route the call as the client library's do.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -47,6 +48,7 @@ def get_subscription_stub(channel: Any) -> Any:
     return _stub(channel, "Subscriber/GetSubscription", GetSubscriptionRequest, Subscription)
 
 
+@lru_cache(maxsize=64)  # of a few topics and subscriptions, for every call
 def routing(parameter: str, resource: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata that route a call to where its resource lives."""
     return (("x-goog-request-params", f"{parameter}={quote(resource, safe='/')}"),)

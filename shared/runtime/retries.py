@@ -69,9 +69,9 @@ def retrying_async(
     )
 
 
-async def retried(stop: Stop, call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call again until it succeeds, or until asked to stop."""
-    async for attempt in retrying_async(stop):
+async def retried(stop: Stop, call: Callable[[], Awaitable[T]], patience: timedelta | None = None) -> T:
+    """Make a call again until it succeeds, or until asked to stop, or out of patience."""
+    async for attempt in retrying_async(stop, patience):
         with attempt:
             return await call()
     raise AssertionError("a retry ends with a value or an error")

@@ -89,6 +89,31 @@ def test_an_empty_batch_announces_a_table() -> None:
     assert batch.header.columns == HEADER.columns
 
 
+END_OF_SNAPSHOT = "00063B1E00000000/0000000000000000/0000000000000000/0000000000000000"
+
+
+def test_the_end_of_a_snapshot_is_said_in_the_header() -> None:
+    header = msgspec.structs.replace(HEADER, origin="snapshot", complete_since=END_OF_SNAPSHOT)
+    batch = decode_batch(encode_batch(header, []))
+
+    assert batch.header == header
+    assert batch.header.complete_since == END_OF_SNAPSHOT
+    assert batch.header.format == 1, "who does not know it takes it for an announcement, and is right"
+
+
+def test_a_header_that_is_not_of_the_end_of_a_snapshot_has_the_bytes_it_always_had() -> None:
+    assert "complete_since" not in json.loads(damaged())["header"]
+    assert decode_batch(damaged()).header.complete_since is msgspec.UNSET
+
+
+@pytest.mark.parametrize("wrong", ["", "0", END_OF_SNAPSHOT.lower(), END_OF_SNAPSHOT + "\n", END_OF_SNAPSHOT[:-17], 7])
+def test_an_end_of_a_snapshot_that_is_no_sequence_is_poison(wrong: object) -> None:
+    with pytest.raises(PoisonRecordError) as caught:
+        decode_batch(damaged(header=json.loads(damaged())["header"] | {"complete_since": wrong}))
+
+    assert caught.value.reason is Reason.UNDECODABLE
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe", b"{}", b"[]", b"null", b'{"header":{}}', b"{" * 200_000, damaged()[:-1]]
 )
