@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Final, TextIO
 
@@ -24,20 +24,31 @@ from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.rows import BigtableRows
+from services.bigtable_reader.adapters.scan import BigtableScan
+from services.bigtable_reader.adapters.snapshot_row import BigtableSnapshotStore
 from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.partitions import Survey
-from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.records import KeyRange, Microseconds
+from services.bigtable_reader.core.snapshot import watched_ranges
 from services.bigtable_reader.core.topology import Patience
 from services.bigtable_reader.doctor import doctor
+from services.bigtable_reader.first_snapshot import request_first_snapshot
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
+from services.bigtable_reader.held_part import SnapshotOptions
 from services.bigtable_reader.metrics import ReaderMetrics
+from services.bigtable_reader.pause_command import pause, resume
 from services.bigtable_reader.reader import Reader
+from services.bigtable_reader.rows_command import rows
+from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.settings import Settings, owner_name
+from services.bigtable_reader.snapshot_command import snapshot
+from services.bigtable_reader.snapshots import Snapshots
 from services.bigtable_reader.status import document, exit_code, print_status
+from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
@@ -58,6 +69,7 @@ from shared.runtime.tables_file import load_tables_file
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
 _COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
+_LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
 
 
@@ -90,10 +102,18 @@ def command(arguments: Sequence[str]) -> int:
         match arguments:
             case ["status", *rest]:
                 return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["pause" | "resume" as what, *rest]:
+                return asyncio.run(paused(what, rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["rows"]:
+                return asyncio.run(rows(read_settings(Settings, os.environ)))
+            case ["snapshot", *rest]:
+                return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
             case ["doctor", *rest]:
                 return doctor(rest, os.environ, sys.stdout)
             case _:
-                raise MisconfiguredError("usage: python -m services.bigtable_reader [doctor | status]")
+                raise MisconfiguredError(
+                    "usage: python -m services.bigtable_reader [doctor | status | snapshot | pause | resume]"
+                )
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
             f"Bigtable does not answer: {error}. Check the network and BIGTABLE_EMULATOR_HOST, which is for emulators "
@@ -110,11 +130,8 @@ def serve(settings: Settings, stop: Stop) -> None:
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
     ):
-        subscriptions = TopicSubscriptions(
-            settings.pubsub_emulator_host,
-            [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
-            settings.keep_messages_for,
-        )
+        topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
+        subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
         subscriptions.check_now(stop)
         asyncio.run(read(settings, stop, health, metrics, subscriptions))
 
@@ -134,6 +151,41 @@ async def read(
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
             letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
+            publisher = BatchPublisher(
+                channel,
+                topic_path(settings.project, settings.topic),
+                letters,
+                stop,
+                failed_in="bigtable_reader",
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                outstanding_bytes=settings.outstanding_bytes,
+                last_chance=_LAST_CHANCE,
+                confirmed=metrics.publishing.confirmed,
+            )
+
+            def reading_snapshots(
+                set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+            ) -> Snapshots:
+                assert outputs.images is not None, "a change log has no snapshot"
+                return Snapshots(
+                    table=settings.bigtable_table,
+                    keys=watched_ranges(prefix.encode() for prefix in options.key_prefixes),
+                    store=snapshot_store(settings, channels, owner),
+                    scan=table_scan(channels, table, outputs.watched, options),
+                    images=outputs.images,
+                    publisher=publisher,
+                    set_aside=set_aside,
+                    raise_floors=raise_floors,
+                    trusted=trusted,
+                    metrics=metrics,
+                    stop=stop,
+                    options=SnapshotOptions(
+                        rows_per_second=settings.snapshot_rows_per_second,
+                        unconfirmed_bytes=settings.outstanding_bytes // 4,
+                        save=min(settings.lease_duration / 6, _LONGEST_SAVE),
+                    ),
+                )
+
             reader = Reader(
                 stream=BigtableChangeStream(
                     channels,
@@ -145,17 +197,8 @@ async def read(
                 rows=BigtableRows(
                     channels, table, family_pattern=outputs.watched.family_pattern(), versions=options.versions
                 ),
-                publisher=BatchPublisher(
-                    channel,
-                    topic_path(settings.project, settings.topic),
-                    letters,
-                    stop,
-                    failed_in="bigtable_reader",
-                    limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
-                    outstanding_bytes=settings.outstanding_bytes,
-                    last_chance=_LAST_CHANCE,
-                    confirmed=metrics.publishing.confirmed,
-                ),
+                publisher=publisher,
+                snapshots=None if outputs.images is None else reading_snapshots,
                 letters=letters,
                 subscriptions=subscriptions,
                 catalog=BigtableCatalog(channels, table),
@@ -208,9 +251,8 @@ def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]
     """Return what is made of the table's changes, as the tables file says; MisconfiguredError if it is left out."""
     table = settings.bigtable_table
     if not file.included(table):
-        raise MisconfiguredError(
-            f"the tables file leaves table {table} out: mend include and exclude, or BIGTABLE_TABLE"
-        )
+        why = f"the tables file leaves table {table} out"
+        raise MisconfiguredError(f"{why}: mend include and exclude, or BIGTABLE_TABLE")
     options = file.options(table)
     watched = Watched(options.bigtable)
     buckets = options.buckets or settings.buckets
@@ -262,8 +304,46 @@ async def prepare(
         name=settings.stream_name,
         resume=settings.resume,
         asked=_micros(settings.start_timestamp),
+        before=lambda: request_first_snapshot(
+            settings.bigtable_table,
+            options,
+            snapshot_store(settings, channels, owner),
+            MicrosecondClock().now(),
+            wanted=settings.snapshot == "initial",
+            mirrored=outputs.images is not None,
+        ),
     )
     return outputs, store
+
+
+async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Ask for a snapshot, see how it is, give it up; the service reads it."""
+    _text, file = load_tables_file(settings.tables_file)
+    options = file.options(settings.bigtable_table)
+    channels = Channels(settings.bigtable_emulator_host)
+    try:
+        return await snapshot(
+            arguments,
+            table=settings.bigtable_table,
+            mode=options.mode,
+            options=options.bigtable,
+            store=snapshot_store(settings, channels, ""),
+            scan=table_scan(channels, watched_table(settings), Watched(options.bigtable), options.bigtable),
+            clock=MicrosecondClock(),
+            out=out,
+        )
+    finally:
+        await channels.close()
+
+
+def snapshot_store(settings: Settings, channels: Channels, owner: str) -> BigtableSnapshotStore:
+    """Return what there is to read of snapshots, as one owner sees it."""
+    return BigtableSnapshotStore(partition_rows(settings, channels), owner=owner, lease=settings.lease_duration)
+
+
+def table_scan(channels: Channels, table: Table, watched: Watched, options: BigtableOptions) -> BigtableScan:
+    """Return the watched families of the table's rows, in key order."""
+    return BigtableScan(channels, table, family_pattern=watched.family_pattern(), versions=options.versions)
 
 
 async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
@@ -281,6 +361,20 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
     shown = document(settings.source, survey, look.retention, now)
     print_status(shown, as_json, out)
     return exit_code(shown)
+
+
+async def paused(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Pause the stream, or let it go on."""
+    channels = Channels(settings.bigtable_emulator_host)
+    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
+    try:
+        return await (pause if what == "pause" else resume)(arguments, store, out)
+    except MisconfiguredError as error:
+        if "NOT_FOUND" not in str(error):
+            raise
+        raise MisconfiguredError("there is no partition table yet: start the reader first") from error
+    finally:
+        await channels.close()
 
 
 async def survey_of(settings: Settings, channels: Channels, now: Microseconds) -> Survey:

@@ -12,9 +12,11 @@ from typing import Final, TextIO
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.inspection import inspect, inspect_cluster
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import partition_table_exists
 from services.bigtable_reader.settings import Settings
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.names import topic_path
@@ -74,9 +76,28 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
         looked = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
         findings = [found async for found in looked]
         cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
-        return findings + ([] if cluster is None else [cluster])
+        found = [*findings, *([] if cluster is None else [cluster])]
+        return [*found, *([] if (pause := await _pause(channels, kept, settings)) is None else [pause])]
     finally:
         await channels.close()
+
+
+async def _pause(channels: Channels, kept: Table, settings: Settings) -> Finding | None:
+    """Return that the stream is paused; nothing where that cannot be told: another finding says why."""
+    try:
+        if not await partition_table_exists(channels, kept):
+            return None
+        found = await PartitionRows(channels, kept, settings.stream_name).topology()
+    except (MisconfiguredError, TransientError):
+        return None
+    if found is None or found.paused_since is None:
+        return None
+    return Finding(
+        Level.WARNING,
+        "stream: pause",
+        f"it is paused since {format_timestamp(Nanoseconds(found.paused_since * 1_000))}: nothing is read",
+        "`python -m services.bigtable_reader resume`, before what the stream keeps is over (`status` says when)",
+    )
 
 
 def _pubsub(settings: Settings) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Where a reader goes on, or begins: the first pieces of the key space, and the time from which they are read."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
@@ -20,11 +21,19 @@ _PROBE_MILLISECONDS: Final = 1_000
 
 
 async def begin(
-    stream: ChangeStream, store: PartitionStore, stop: Stop, *, name: str, resume: Resume, asked: Microseconds | None
+    stream: ChangeStream,
+    store: PartitionStore,
+    stop: Stop,
+    *,
+    name: str,
+    resume: Resume,
+    asked: Microseconds | None,
+    before: Callable[[], Awaitable[None]],
 ) -> None:
     """Remember the first pieces of a stream by its name unless it is known, as RESUME allows.
 
-    ``asked``: START_TIMESTAMP. TransientError, MisconfiguredError.
+    ``asked``: START_TIMESTAMP. ``before`` is done before a first start is remembered: one that is killed in between is
+    a first start again. TransientError, MisconfiguredError.
     """
     log = structlog.get_logger()
     survey = await store.survey()
@@ -33,6 +42,7 @@ async def begin(
         return
     ranges = await stream.initial_partitions()
     start = await _first_start(stream, ranges[0], survey.now, asked)
+    await before()
     # Again by itself, and not with what precedes it: its answer may be lost after it succeeded, and RESUME=new would
     # then refuse the pieces that it has just remembered.
     if await retried(stop, lambda: store.begin(ranges, start)):

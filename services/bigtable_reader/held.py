@@ -57,6 +57,8 @@ class Held:
         self.partition = partition
         self.prefix = ConfirmedPrefix(partition.piece.range, partition.position, partition.low_watermark)
         self.stamps = Stamps(partition.floor, partition.ceiling)
+        self.least_floor = 0
+        """No stamp up to it is to be made any more, as soon as the ceiling is above it."""
         self.moved = asyncio.Event()
         self.raised = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -80,7 +82,7 @@ class Held:
 
     def progress(self, ceiling: int) -> Progress:
         """Return how far it has been read and confirmed."""
-        return Progress(self.partition, self.prefix.position, self.prefix.low_watermark, ceiling)
+        return Progress(self.partition, self.prefix.position, self.prefix.low_watermark, ceiling, self.stamps.last)
 
     async def confirmed(self, *, all_but: int = 0) -> None:
         """Wait until no more than so many records of it wait for Pub/Sub."""
@@ -96,4 +98,5 @@ class Held:
     def raise_ceiling(self, ceiling: int) -> None:
         """Let stamps be made up to a ceiling that is saved."""
         self.stamps.raised(ceiling)
+        self.stamps.rise(self.least_floor)
         self.raised.set()

@@ -8,9 +8,10 @@ from typing import Final
 
 import structlog
 
-from services.bigtable_reader.core.partitions import PieceId, Progress
+from services.bigtable_reader.core.partitions import PieceId, Progress, overlapping
+from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.held import Held, Options
-from services.bigtable_reader.ports import Clock, PartitionStore
+from services.bigtable_reader.ports import Clock, Metrics, PartitionStore
 from shared.contracts.errors import TransientError
 
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -20,10 +21,13 @@ _TOO_LATE: Final = "not renewed in time"
 class Leases:
     """Keeps the leases of what this reader holds, until they are lost or given back."""
 
-    def __init__(self, store: PartitionStore, clock: Clock, options: Options, is_trusted: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: PartitionStore, clock: Clock, metrics: Metrics, options: Options, is_trusted: Callable[[], bool]
+    ) -> None:
         """Take who tells whether what is published is kept: as long as it is not, no position is saved."""
         self._store = store
         self._clock = clock
+        self._metrics = metrics
         self._options = options
         self._is_trusted = is_trusted
         self.held: dict[PieceId, Held] = {}
@@ -53,6 +57,15 @@ class Leases:
         """Hold a partition no more."""
         self.held.pop(held.partition.piece.id, None)
 
+    def raise_floors(self, keys: KeyRange, floor: int) -> None:
+        """Let no stamp up to a number be made for keys any more, and have that saved: at the second renewal at last."""
+        low = [one for one in self.held.values() if not one.over and one.stamps.last < floor]
+        for one in low:
+            if overlapping([one.partition.piece.range, keys]):
+                one.least_floor = max(one.least_floor, floor)
+                one.stamps.rise(floor)
+                self.renew_now()
+
     async def release(self, held: Held) -> None:
         """Save how far a partition is, and let other readers have it."""
         async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
@@ -71,7 +84,10 @@ class Leases:
                 return
             asked_at = loop.time()
             now, ahead = self._clock.now(), self._options.reserve // _MICROSECOND
-            progress = [one.progress(one.stamps.wanted(now, ahead)) for one in held]
+            for one in held:  # what is read from now on may be published under the time, though nothing changes
+                if now < one.stamps.ceiling:
+                    one.stamps.rise(now)
+            progress = [one.progress(max(one.stamps.wanted(now, ahead), one.least_floor + ahead)) for one in held]
             try:
                 lost = await self._store.advance(progress)
             except TransientError as error:  # again at the next tick; the leases' own timers keep running
@@ -99,6 +115,7 @@ class Leases:
             return
         held.over = True
         held.task.cancel()
+        self._metrics.lease_lost()
         self._log.warning("lease_lost", piece=held.partition.piece.id, range=str(held.partition.piece.range), why=why)
 
     def _progress(self, held: Held) -> Progress:

@@ -18,7 +18,7 @@ from services.bigtable_reader.core.records import (
 )
 from services.bigtable_reader.core.sharing import unread
 from services.bigtable_reader.ports import Clock
-from services.bigtable_reader.status import READING, STATES, state
+from services.bigtable_reader.status import PAUSED, READING, STATES, state
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.metrics import PublishingMetrics
 
@@ -40,6 +40,14 @@ class ReaderMetrics:
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
         self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
+        self._snapshot_rows = Counter(
+            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", registry=registry
+        )
+        self._snapshot_parts = Gauge(
+            "millrace_reader_snapshot_ranges_left",
+            "Key ranges that snapshots have left to read, whichever reader",
+            registry=registry,
+        )
         self._partitions = Gauge(
             "millrace_partitions", "Pieces of the key space by state", ["state"], registry=registry
         )
@@ -72,6 +80,12 @@ class ReaderMetrics:
         )
         self._retention = Gauge(
             "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+        )
+        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused", registry=registry)
+        self._leases_lost = Counter(
+            "millrace_reader_leases_lost",
+            "Pieces lost to another reader, or whose lease could not be renewed in time",
+            registry=registry,
         )
         self._loses = Gauge(
             "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
@@ -106,11 +120,23 @@ class ReaderMetrics:
         """Count changes that Pub/Sub has confirmed."""
         self._published.inc(changes)
 
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots that Pub/Sub has confirmed."""
+        self._snapshot_rows.inc(rows)
+
+    def snapshot_left(self, parts: int) -> None:
+        """Show how many parts of a snapshot are left to read, by whomever."""
+        self._snapshot_parts.set(parts)
+
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count pieces that were split, merged and reconciled."""
         self._split.inc(split)
         self._merged.inc(merged)
         self._reconciled.inc(reconciled)
+
+    def lease_lost(self) -> None:
+        """Count a piece that was lost to another reader, or whose lease could not be renewed in time."""
+        self._leases_lost.inc()
 
     def families_changed(self) -> None:
         """Count that families were added or dropped."""
@@ -135,8 +161,9 @@ class ReaderMetrics:
         self._low_watermark.set(low_watermark / _SECOND)
         self._lag.set(lag)
         self._stalled.set(stalled_for.total_seconds())
+        self._paused.set(survey.paused_since is not None)
         self._surveyed = {
-            "state": READING,
+            "state": READING if survey.paused_since is None else PAUSED,
             "partitions": {name: states[name] for name in STATES},
             "low_watermark": format_timestamp(Nanoseconds(low_watermark * 1_000)),
             "lag_seconds": lag,

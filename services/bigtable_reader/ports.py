@@ -9,6 +9,7 @@ from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
 from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, SnapshotPart
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
@@ -116,6 +117,18 @@ class PartitionStore(Protocol):
         What is read from a time from now on is within the retention that was seen.
         """
 
+    async def pause(self) -> bool:
+        """Let nobody read the stream until it is resumed; return whether it was not paused. Surveys tell of it.
+
+        MisconfiguredError where the stream is not known. TransientError: nothing is known of the outcome.
+        """
+
+    async def resume(self) -> bool:
+        """Let the stream go on where it was; return whether it was paused.
+
+        What waits for the rest of a merge, or for a token, waits from now on.
+        """
+
     async def leave(self) -> None:
         """Be counted among the readers no more."""
 
@@ -144,6 +157,76 @@ class Rows(Protocol):
 
         At least one key is not left. TransientError; ReadRefusedError, and another MisconfiguredError.
         """
+
+
+class Page(NamedTuple):
+    """Rows in the order of their keys, and the key up to which there are no others; None: up to the range's end."""
+
+    rows: Sequence[tuple[bytes, RowCells]]
+    read_to: bytes | None
+
+
+class Sample(NamedTuple):
+    """A row key (empty: the end), and about how many bytes there are before it."""
+
+    row_key: bytes
+    bytes_before: int
+
+
+class TableScan(Protocol):
+    """The table's rows in key order, as the cluster that is read from has them now."""
+
+    async def page(self, keys: KeyRange, most: int) -> Page:
+        """Return the first rows of a range that exist, so many at most. The reading begins after the call.
+
+        It gets somewhere, always. TransientError; ReadRefusedError where the first row that is there
+        cannot be read, or none can.
+        """
+
+    async def first_key(self, keys: KeyRange) -> bytes | None:
+        """Return the key of the first row of a range, however large it is; None where there is none. TransientError."""
+
+    async def samples(self) -> Sequence[Sample]:
+        """Return keys that cut the table into parts of about the same size, in order. TransientError."""
+
+
+class SnapshotStore(Protocol):
+    """The latest snapshot of the table: which parts are to be read, how far each is, and who reads it.
+
+    One owner's view of it. A claim raises a part's fence, and a write in the name of an older one changes nothing.
+    TransientError: nothing is known of the outcome, and the call may be made again.
+    """
+
+    async def request(self, ranges: Sequence[KeyRange], now: Microseconds, *, again: bool, whole: bool) -> bool:
+        """Ask for ranges to be read; return whether that was new.
+
+        What an earlier snapshot has left is given up for the ``whole`` of the table; some keys are read beside it. Not
+        ``again``: nothing happens where all rows were asked for before.
+        """
+
+    async def cancel(self) -> bool:
+        """Give up what is left to read; return whether anything was."""
+
+    async def survey(self) -> Snapshot | None:
+        """Return the latest snapshot; None where there never was one."""
+
+    async def claim(self, numbers: Sequence[int], most: int) -> tuple[int, Sequence[SnapshotPart]]:
+        """Take the first few of these parts that are still free and not done; return the run and them, with our fence.
+
+        Free is what nobody has, and what surveys showed unchanged for as long as a lease lasts.
+        """
+
+    async def cut(self, run: int, held: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
+        """Cut a part into ranges, each to be above a number; return the first, which stays ours. None: it is not ours.
+
+        Cutting again what we have cut changes nothing.
+        """
+
+    async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
+        """Save how far parts are and renew their leases, or give them back; return those that are not ours any more."""
+
+    async def told(self, run: int) -> None:
+        """Remember that the end of a snapshot was published."""
 
 
 class Letters(Protocol):
@@ -200,11 +283,20 @@ class Metrics(Protocol):
     def published(self, changes: int) -> None:
         """Count changes that Pub/Sub has confirmed."""
 
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots that Pub/Sub has confirmed."""
+
+    def snapshot_left(self, parts: int) -> None:
+        """Show how many parts of a snapshot are left to read, by whomever."""
+
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count pieces that were split, merged and reconciled."""
 
     def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Show how many pieces are in which state, how far all have come, and since when that stands still."""
+
+    def lease_lost(self) -> None:
+        """Count a piece that was lost to another reader, or whose lease could not be renewed in time."""
 
     def families_changed(self) -> None:
         """Show that families were added or dropped, which no record tells."""

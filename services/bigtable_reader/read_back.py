@@ -7,7 +7,7 @@ that was read earlier can beat it, in whatever order they are published.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
@@ -17,15 +17,16 @@ import msgspec
 
 from services.bigtable_reader.core.images import ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.progress import Place
-from services.bigtable_reader.core.refused import Made, Refused
+from services.bigtable_reader.core.refused import Refused
 from services.bigtable_reader.held import Held
 from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, Rows
 from services.bigtable_reader.set_aside import SettingAside
+from shared.contracts.change_batch import Change, Header
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
 _NO_SUCH_ROW: Final = b"\0millrace"
-_ROWS: Final = 250
+_ROWS: Final = 500
 """Of one reading, at most."""
 _BYTES: Final = 4_000_000
 """Of one reading, about: fewer rows are read at once where they are large."""
@@ -36,7 +37,7 @@ _READINGS: Final = 8
 _REST: Final = 0.01
 """Seconds from one reading of fewer rows than may be read at once to the next such: what comes meanwhile is one."""
 _MANY: Final = 32
-_LONGER: Final = 5
+_LONGER: Final = 10
 """Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
 _WAITING: Final = 20_000
 """Records whose rows wait to be read, at most."""
@@ -170,10 +171,11 @@ class ReadBack:
         rows = list(islice(free, self._at_once))
         if not rows:
             return None
+        ours = _ours([self._waiting[row] for row in rows])
         for row in rows:
             waiting = self._waiting.pop(row)
             self._records -= len(waiting.places)
-            if waiting.held.ours:
+            if waiting.held in ours:
                 self._being_read.add(row)
                 batch.append(waiting)
         self._room.set()
@@ -216,25 +218,25 @@ class ReadBack:
     async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, RowCells]) -> None:
         """Make the images of rows and hand them to the publisher."""
         self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
-        images: dict[int, tuple[list[Made], list[_Waiting]]] = {}
+        images: dict[int, tuple[Header, list[tuple[str, Change]], list[_Waiting]]] = {}
         refused: list[Refused] = []
         set_aside: list[_Waiting] = []
+        ours, make = _ours(batch), self._images.image
         for waiting in batch:
-            if not waiting.held.ours:  # the lease is over: whoever has it now reads the row again
+            if waiting.held not in ours:  # the lease is over: whoever has it now reads the row again
                 continue
-            cells = found.get(waiting.row_key)
-            image = self._images.image(waiting.row_key, cells, waiting.trigger, waiting.stamp)
+            image = make(waiting.row_key, found.get(waiting.row_key), waiting.trigger, waiting.stamp)
             if isinstance(image, Refused):
                 refused.append(image)
                 set_aside.append(waiting)
             else:
                 self._row_bytes += _WEIGHT * (len(image.change.row or "") - self._row_bytes)
-                made, of = images.setdefault(id(image.header), ([], []))
-                made.append(image)
-                of.append(waiting)
-        for made, of in images.values():
-            changes = [(one.ordering_key, one.change) for one in made]
-            future = await self._publisher.publish(made[0].header, changes)
+                if (under := images.get(id(image.header))) is None:
+                    under = images[id(image.header)] = (image.header, [], [])
+                under[1].append((image.ordering_key, image.change))
+                under[2].append(waiting)
+        for header, changes, of in images.values():
+            future = await self._publisher.publish(header, changes)
             future.add_done_callback(partial(self._on_published, of))
         if refused:
             await self._set_aside.keep(refused)
@@ -260,3 +262,8 @@ class ReadBack:
     def _confirm(self, of: Sequence[_Waiting]) -> None:
         for held, some in groupby(of, key=attrgetter("held")):
             held.confirm([place for waiting in some for place in waiting.places])
+
+
+def _ours(batch: Sequence[_Waiting]) -> Collection[Held]:
+    """Return the partitions of some rows for which something may still be published: asked of each once."""
+    return {held for held in {waiting.held for waiting in batch} if held.ours}

@@ -7,7 +7,7 @@ finishes what follows from it. What precedes a crash may happen twice, never not
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -16,10 +16,12 @@ import structlog
 
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.partitions import Piece, Survey
+from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.leases import Leases
 from services.bigtable_reader.partition_reader import PartitionReader
+from services.bigtable_reader.pause_watch import PauseWatch
 from services.bigtable_reader.ports import (
     Catalog,
     ChangeStream,
@@ -33,6 +35,7 @@ from services.bigtable_reader.ports import (
 )
 from services.bigtable_reader.read_back import ReadBack
 from services.bigtable_reader.set_aside import SettingAside
+from services.bigtable_reader.snapshots import Snapshots
 from services.bigtable_reader.stall_watch import StallWatch, shown
 from services.bigtable_reader.table_watch import TableWatch
 from shared.contracts.change_batch import Header
@@ -70,8 +73,14 @@ class Reader:
         metrics: Metrics,
         health: Health,
         options: Options,
+        snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], Snapshots]
+        | None = None,
     ) -> None:
-        """Take what a reader needs."""
+        """Take what a reader needs.
+
+        ``snapshots`` makes what reads the rows from before the stream, told how to raise floors of what is held, and
+        how to ask whether the topic is trusted.
+        """
         self._store = store
         self._publisher = publisher
         self._outputs = outputs
@@ -79,7 +88,7 @@ class Reader:
         self._metrics = metrics
         self._health = health
         self._options = options
-        self._leases = Leases(store, clock, options, lambda: self._topic.trusted)
+        self._leases = Leases(store, clock, metrics, options, lambda: self._topic.trusted)
         set_aside = SettingAside(letters, clock)
         self._read_back = None
         if outputs.images is not None:
@@ -104,10 +113,16 @@ class Reader:
             fail=self._fail,
             renew=self._leases.renew_now,
         )
+        self._snapshots = (
+            None if snapshots is None else snapshots(set_aside, self._leases.raise_floors, lambda: self._topic.trusted)
+        )
         self._leaving: set[asyncio.Task[None]] = set()
         self._crowded = 0
         self._stalls = StallWatch(options.stalls, clock)
-        self._table = TableWatch(catalog, store, metrics, options.look, self._learn, self._stalls.behind)
+        self._pause = PauseWatch()
+        self._table = TableWatch(
+            catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused
+        )
         self._topic = TopicWatch(
             subscriptions.check, options.recheck, self._stalls.reached, metrics.topic_loses, anew="CHANGE_STREAM_NAME"
         )
@@ -140,6 +155,8 @@ class Reader:
             asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
             asyncio.create_task(self._table.keep_looking(), name="table"),
         ]
+        if self._snapshots is not None:
+            keepers.append(asyncio.create_task(self._snapshots.keep_reading(), name="snapshots"))
         for keeper in keepers:
             keeper.add_done_callback(self._on_task_over)
         try:
@@ -172,6 +189,7 @@ class Reader:
         while not self._stop.requested:
             self._wake.clear()
             self._fail_if_failed()
+            asked_at = asyncio.get_running_loop().time()
             survey = await retried(self._stop, self._health.attempting(self._store.survey))
             if not survey.pieces:
                 raise MisconfiguredError(
@@ -180,11 +198,18 @@ class Reader:
                     "every row once more"
                 )
             self._show(survey)
-            if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces):
+            if self._snapshots is not None:
+                self._snapshots.surveyed(survey, asked_at)
+            if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces) and (
+                self._snapshots is None or await retried(self._stop, self._snapshots.over)
+            ):
                 self._log.info("end_timestamp_reached")
                 return
-            await self._tend()
-            await self._take_and_give(survey)
+            if survey.paused_since is None:
+                await self._tend()
+                await self._take_and_give(survey)
+            else:
+                self._rest()
             self._health.progressed()
             self._health.ready = True
             with contextlib.suppress(TimeoutError):
@@ -213,6 +238,12 @@ class Reader:
             # Those with the least under way: the handover waits for it.
             reading.sort(key=lambda held: (held.prefix.outstanding, held.partition.piece.id))
             for held in reading[: len(reading) - share]:
+                self._give_back(held)
+
+    def _rest(self) -> None:
+        """Give everything back while the stream is paused: any reader may go on with it, which is at its position."""
+        for held in list(self._leases.held.values()):
+            if not held.over and not held.leaving:
                 self._give_back(held)
 
     async def _claim(self, due: list[Piece]) -> None:
@@ -318,6 +349,8 @@ class Reader:
         try:
             async with asyncio.timeout_at(gone_at):
                 await retried(Stop(), self._leases.release_all)
+                if self._snapshots is not None:
+                    await retried(Stop(), self._snapshots.let_go)
                 await retried(Stop(), self._store.leave)
         except (TransientError, TimeoutError) as error:
             self._log.warning("positions_not_saved", error=str(error))
@@ -330,4 +363,7 @@ class Reader:
     def _show(self, survey: Survey) -> None:
         """Show how far all have come."""
         low = low_watermark(survey, {piece: held.prefix.low_watermark for piece, held in self._leases.held.items()})
-        self._metrics.surveyed(survey, low, self._stalls.told(low, asyncio.get_running_loop().time()))
+        paused = survey.paused_since is not None
+        self._pause.told(survey.paused_since)
+        now = asyncio.get_running_loop().time()
+        self._metrics.surveyed(survey, low, self._stalls.told(low, now, paused=paused))

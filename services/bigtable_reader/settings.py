@@ -55,6 +55,13 @@ class Settings:
     )
     start_timestamp: Nanoseconds | None = setting("where a first start begins; now", default=None)
     end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
+    snapshot: Literal["initial", "never"] = setting(
+        "whether a first start also reads the rows that are there already (not for a change log alone)",
+        default="initial",
+    )
+    snapshot_rows_per_second: int | None = setting(
+        "how fast snapshots are read, by each reader; as fast as they are published", unit="rows", default=None, least=1
+    )
     heartbeat_interval: timedelta = setting(
         "how often a quiet partition says so",
         default=timedelta(seconds=5),

@@ -32,10 +32,13 @@ class StallWatch:
         """Return how far it is behind this machine's clock; nothing where it was not told yet."""
         return timedelta(microseconds=max(0, self._clock.now() - (self.low_watermark or self._clock.now())))
 
-    def told(self, low_watermark: Microseconds, now: float) -> timedelta:
-        """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still."""
-        if low_watermark != self.low_watermark or self._moved_at is None:
-            if self._stalled:
+    def told(self, low_watermark: Microseconds, now: float, *, paused: bool = False) -> timedelta:
+        """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still.
+
+        While the stream is ``paused`` it does not stand still: it is held.
+        """
+        if low_watermark != self.low_watermark or self._moved_at is None or paused:
+            if self._stalled and low_watermark != self.low_watermark:
                 self._log.info("low_watermark_moved_again", low_watermark=shown(low_watermark))
             self.low_watermark, self._moved_at, self._stalled = low_watermark, now, False
         stood = timedelta(seconds=now - self._moved_at)

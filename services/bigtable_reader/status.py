@@ -15,6 +15,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 NOT_STARTED: Final = "not started yet"
 NOBODY: Final = "nobody reads"
 READING: Final = "reading"
+PAUSED: Final = "paused"
 
 READY: Final = "READY"
 """It may be read, and nobody has it."""
@@ -53,28 +54,41 @@ def document(source: str, survey: Survey, retention: timedelta | None, now: Micr
     return {
         "service": "bigtable_reader",
         "source": source,
-        "state": (READING if owners else NOBODY) if started else NOT_STARTED,
-        "now": format_timestamp(Nanoseconds(now * 1_000)),
+        "state": _state(survey, somebody=bool(owners)),
+        "paused_since": None if survey.paused_since is None else _shown(survey.paused_since),
+        "now": _shown(now),
         "partitions": {name: states[name] for name in STATES},
         "uncovered": [str(one) for one in uncovered(ranges)] if started else [],
         "covered_twice": [str(one) for _other, one in overlapping(ranges)],
         "unread": [str(one) for one in unread(survey)] if started else [],
         "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
-        "low_watermark": format_timestamp(Nanoseconds(low * 1_000)) if started else None,
+        "low_watermark": _shown(low) if started else None,
         "lag_seconds": lag if started else None,
         "retention_seconds": kept,
         "retention_left_seconds": kept - lag if started and kept is not None else None,
     }
 
 
+def _state(survey: Survey, *, somebody: bool) -> str:
+    if not survey.pieces:
+        return NOT_STARTED
+    if survey.paused_since is not None:
+        return PAUSED
+    return READING if somebody else NOBODY
+
+
+def _shown(time: Microseconds) -> str:
+    return format_timestamp(Nanoseconds(time * 1_000))
+
+
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads, all keys are covered once, and there is time; else 1.
+    """Return 0 if somebody reads, or nobody is to, all keys are covered once, and there is time; else 1.
 
     Keys that nobody reads just now are none of that: they are taken within a lease, or fall behind.
     """
-    left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
-    late = left is not None and left < retention * _LITTLE
-    return int(shown["state"] != READING or late or bool(shown["uncovered"] or shown["covered_twice"]))
+    return int(
+        shown["state"] not in (READING, PAUSED) or _is_late(shown) or bool(shown["uncovered"] or shown["covered_twice"])
+    )
 
 
 def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
@@ -88,6 +102,8 @@ def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
 def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield f"{shown['source']}: {shown['state']} at {shown['now']}"
+    if shown["paused_since"] is not None:
+        yield f"paused since {shown['paused_since']}: nothing is read until `resume`"
     yield "partitions: " + ", ".join(f"{count} {name}" for name, count in shown["partitions"].items())
     if shown["state"] != NOT_STARTED:
         holes, twice = ", ".join(shown["uncovered"]), ", ".join(shown["covered_twice"])
@@ -100,6 +116,15 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     if shown["retention_left_seconds"] is not None:
         left, retention = (_seconds(shown[name]) for name in ("retention_left_seconds", "retention_seconds"))
         yield f"what is behind is kept for {left} more (the stream keeps {retention})"
+        if _is_late(shown):
+            yield "-> that is less than half: " + (
+                "resume before it is over, for what is lost then is lost" if shown["paused_since"] else "start readers"
+            )
+
+
+def _is_late(shown: Mapping[str, Any]) -> bool:
+    left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
+    return bool(left is not None and left < retention * _LITTLE)
 
 
 def _seconds(seconds: float) -> str:

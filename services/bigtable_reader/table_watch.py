@@ -18,6 +18,11 @@ from shared.contracts.errors import TransientError
 _AGES: Final = (0.5, 0.8)
 """The parts of the retention behind which the low watermark is too old."""
 
+_RESUME: Final = "`resume` the stream, which is paused, before the rest of it is over"
+_FIND_OUT: Final = (
+    "find out what holds it up (`status`; low_watermark_stalled and call_retried in the log), start more readers"
+)
+
 
 class TableWatch:
     """Compares what a table is like with what it was at the last look.
@@ -33,14 +38,19 @@ class TableWatch:
         every: timedelta,
         learn: Callable[[Collection[str]], Awaitable[None]],
         behind: Callable[[], timedelta],
+        paused: Callable[[], bool],
     ) -> None:
-        """Take whom to tell of families that are new, and who tells how far the low watermark is behind."""
+        """Take whom to tell of families that are new, and who tells how far the low watermark is behind.
+
+        And whether the stream is paused.
+        """
         self._catalog = catalog
         self._store = store
         self._metrics = metrics
         self._every = every
         self._learn = learn
         self._behind = behind
+        self._paused = paused
         self._age = 0
         """How many of `_AGES` the position has passed, and that was said."""
         self._learnt: frozenset[str] | None = None
@@ -99,8 +109,9 @@ class TableWatch:
                 "families_dropped",
                 families=sorted(dropped),
                 why="no record tells that their cells are gone: a row that does not change keeps them in its image",
-                fix="write every row of the table once more, each unchanged, and its image is read again; rows that "
-                "had cells in these families only are gone without a delete: drop the mirror first where that may be",
+                fix="`python -m services.bigtable_reader snapshot` brings all rows as they are now; rows that had "
+                "cells in these families only are gone without a delete: `python -m services.cdc_consumer sweep` takes "
+                "them away",
             )
 
     def _compare_clusters(self, known: frozenset[str], found: frozenset[str]) -> None:
@@ -144,8 +155,9 @@ class TableWatch:
                 behind=str(behind),
                 retention=str(retention),
                 why="what is further behind than the retention is lost, and the reader stops there",
-                fix="find out what holds it up (`status`; low_watermark_stalled and call_retried in the log), start "
-                "more readers, and make the retention longer meanwhile (seven days at most): gcloud bigtable instances "
-                "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
+                paused=self._paused(),
+                fix=f"{_RESUME if self._paused() else _FIND_OUT}, and make the retention longer meanwhile (seven days "
+                "at most): gcloud bigtable instances tables update TABLE --instance=INSTANCE "
+                "--change-stream-retention-period=7d",
             )
         self._age = age

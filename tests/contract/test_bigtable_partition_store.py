@@ -73,6 +73,30 @@ class PartitionStoreContract(Promises):
 
         self.run(promise)
 
+    def test_a_stream_is_paused_for_everybody_until_it_is_resumed(self) -> None:
+        async def promise(stores: Stores) -> None:
+            one, two = stores.open("one"), stores.open("two")
+            with pytest.raises(MisconfiguredError):
+                await one.pause()  # nothing is known of it
+            await begun(one, "-")
+            assert (await two.survey()).paused_since is None
+            assert not await two.resume()
+            assert await one.pause()
+            assert not await two.pause()
+            paused = await two.survey()
+            assert paused.paused_since is not None
+            assert paused.paused_since <= (await one.survey()).now
+            (held,) = await take(one, "a")  # whoever does not know it yet goes on, and what it saves counts
+            assert await one.advance([reached(held, minutes=1)]) == frozenset()
+            await one.close(reached(held, minutes=2), [child("-b"), child("b-")])
+            assert (await two.survey()).paused_since == paused.paused_since
+            assert await two.resume()
+            assert not await one.resume()
+            assert (await one.survey()).paused_since is None
+            assert await pieces(two) == ["-b:-b", "b-:b-"]
+
+        self.run(promise)
+
     def test_a_stream_of_another_table_is_refused(self) -> None:
         async def promise(stores: Stores) -> None:
             start = await begun(stores.open("one"), "-")

@@ -23,6 +23,7 @@ from tests.contract.bigtable_partitions import (
     a_store,
     a_stream,
     begun,
+    child,
     reached,
     span,
     take,
@@ -45,6 +46,31 @@ def test_a_reader_that_has_gone_is_forgotten(run: Run) -> None:
         await well.tend()
         assert (await rig.rows.scan()).readers.keys() == {"well"}
         assert (await gone.survey()).readers == {"gone", "well"}
+
+    run(scenario)
+
+
+def test_what_waits_while_the_stream_is_paused_has_waited_since_it_was_resumed(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        one = rig.well("one")
+        await begun(one, "-b", "b-")
+        (left,) = await take(one, "a")
+        await one.close(reached(left), [child("-b", "-")])
+        before = await rig.rows.topology()
+        assert before is not None
+        await one.pause()
+        paused = await rig.rows.topology()
+        await one.resume()
+        after = await rig.rows.topology()
+        assert paused is not None
+        assert after is not None
+        assert paused.paused_since is not None
+        assert after.paused_since is None
+        waiting, reading = sorted(after.topology.pieces, key=lambda piece: piece.is_readable)
+        assert after.born[waiting.id] >= paused.paused_since > before.born[waiting.id]
+        assert after.born[reading.id] == before.born[reading.id]
+        assert after.topology == before.topology
 
     run(scenario)
 

@@ -38,6 +38,7 @@ class Row:
     position: Position
     low_watermark: Microseconds
     ceiling: int
+    floor: int
     renewals: int = 0
     state: Literal["RUNNING", "RELEASED", "CLOSING"] = "RUNNING"
     ending: Ending | None = None
@@ -53,6 +54,7 @@ class PartitionTable:
     born: dict[PieceId, Microseconds] = field(default_factory=dict)
     rows: dict[PieceId, Row] = field(default_factory=dict)
     seen: Seen | None = None
+    paused_since: Microseconds | None = None
     readers: dict[str, int] = field(default_factory=dict)
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -143,6 +145,7 @@ class FakePartitionStore:
             {name: self._saved(name, row) for name, row in rows},
             frozenset(owner for owner, (_mark, since) in self._present.items() if at - since < self._lease),
             self.table.now(),
+            self.table.paused_since,
         )
         await self._step()
         return survey
@@ -160,13 +163,15 @@ class FakePartitionStore:
                 continue
             claim = next(self.table.numbers)
             self._claims.add(claim)
+            ceiling = max(piece.floor, 0 if row is None else row.ceiling)
             taken = self.table.rows[piece.id] = Row(
                 owner=self._owner,
                 fence=1 if row is None else row.fence + 1,
                 claim=claim,
                 position=piece.position if row is None else row.position,
                 low_watermark=piece.low_watermark if row is None else row.low_watermark,
-                ceiling=max(piece.floor, 0 if row is None else row.ceiling),
+                ceiling=ceiling,
+                floor=ceiling,
             )
             claimed.append(
                 Partition(
@@ -192,6 +197,7 @@ class FakePartitionStore:
                 row.position = one.position
                 row.low_watermark = max(row.low_watermark, one.low_watermark)
                 row.ceiling = max(row.ceiling, one.ceiling)
+                row.floor = row.ceiling if release else max(row.floor, one.floor)
                 row.renewals += 1
                 row.state = "RELEASED" if release else "RUNNING"
             elif row is None and not self._has_closed(one.partition):
@@ -216,7 +222,7 @@ class FakePartitionStore:
         if row is None:
             return self._has_closed(partition)
         if row.state != "CLOSING":
-            row.ceiling = max(row.ceiling, progress.ceiling)
+            row.ceiling = row.floor = max(row.ceiling, progress.ceiling)
             row.low_watermark = max(row.low_watermark, progress.low_watermark)
             row.position = progress.position
             row.state, row.renewals = "CLOSING", row.renewals + 1
@@ -269,6 +275,27 @@ class FakePartitionStore:
         if self.table.topology is not None:
             self.table.seen = seen
 
+    async def pause(self) -> bool:
+        """Let nobody read the stream until it is resumed; return whether it was not paused."""
+        return await self._set_paused(paused=True)
+
+    async def resume(self) -> bool:
+        """Let the stream go on where it was; return whether it was paused."""
+        return await self._set_paused(paused=False)
+
+    async def _set_paused(self, *, paused: bool) -> bool:
+        await self._step()
+        if self.table.topology is None:
+            raise MisconfiguredError("the stream is not known")
+        if (self.table.paused_since is not None) is paused:
+            return False
+        self.table.paused_since = self.table.now() if paused else None
+        if not paused:
+            waiting = [piece.id for piece in self.table.topology.pieces if not piece.is_readable]
+            self.table.born |= dict.fromkeys(waiting, self.table.now())
+        await self._step()
+        return True
+
     async def leave(self) -> None:
         """Be counted among the readers no more."""
         await self._step()
@@ -285,6 +312,8 @@ class FakePartitionStore:
             state="CLOSING" if row.state == "CLOSING" else "RUNNING",
             low_watermark=row.low_watermark,
             free=self._is_free(name, row),
+            floor=row.floor,
+            ceiling=row.ceiling,
         )
 
     def _is_free(self, name: PieceId, row: Row) -> bool:

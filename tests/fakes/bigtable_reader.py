@@ -19,7 +19,7 @@ from services.bigtable_reader.core.records import (
     StreamRecord,
 )
 from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.ports import PositionLostError, ReadRows
+from services.bigtable_reader.ports import PositionLostError, ReadRefusedError, ReadRows
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from tests.fakes.bigtable_table import Bigtable, Vector, VirtualClock, resolve
@@ -121,11 +121,15 @@ class FakeRows:
         self.table = table
         self.way = way or Way()
         self.readings: list[Sequence[bytes]] = []
+        self.unreadable: set[bytes] = set()
+        """Rows that are too large to be read."""
 
     async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
         """Return those of the rows that exist; of some calls, a part of them."""
         self.readings.append(row_keys)
         await self.way.step()
+        if not self.unreadable.isdisjoint(row_keys):
+            raise ReadRefusedError("FAILED_PRECONDITION: larger than 256 MiB")
         found = {}
         asked = row_keys[: self.way.chance.randint(1, 2 * len(row_keys))]
         for row_key in asked:
@@ -226,10 +230,13 @@ class FakeMetrics:
     rows: int = 0
     asked: int = 0
     published_changes: int = 0
+    snapshot_rows: int = 0
+    snapshot_parts_left: int = 0
     split: int = 0
     merged: int = 0
     reconciled: int = 0
     family_changes: int = 0
+    leases_lost: int = 0
     retention: timedelta | None = None
     losing: bool = False
     survey: Survey | None = None
@@ -249,6 +256,14 @@ class FakeMetrics:
         """Count changes that Pub/Sub has confirmed."""
         self.published_changes += changes
 
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots."""
+        self.snapshot_rows += rows
+
+    def snapshot_left(self, parts: int) -> None:
+        """Remember what was shown."""
+        self.snapshot_parts_left = parts
+
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count pieces that were split, merged and reconciled."""
         self.split += split
@@ -260,6 +275,10 @@ class FakeMetrics:
         self.survey = survey
         self.low_watermark = low_watermark
         self.stalled_for = stalled_for
+
+    def lease_lost(self) -> None:
+        """Count a lost piece."""
+        self.leases_lost += 1
 
     def families_changed(self) -> None:
         """Count that families were added or dropped."""

@@ -120,6 +120,12 @@ class Bigtable:
         gone = DeleteCells(family, qualifier, Microseconds(timestamp), Microseconds(timestamp + 1))
         self._apply(Applied(row_key, "", Microseconds(self._commit()), 0, (gone,)))
 
+    def drop_family(self, family: str) -> None:
+        """Drop a family's cells: no record tells of it."""
+        for row_key, changes in self._rows.items():
+            commit = Microseconds(self._commit())
+            changes.append(Applied(row_key, "c1", commit, 0, (DeleteFamily(family),)))
+
     def split(self, key: bytes) -> None:
         """Cut a partition in two before a key."""
         if key and key not in self._starts:

@@ -65,7 +65,12 @@ class Pipeline:
     def launch(self, *arguments: str, **variables: str) -> Process:
         """Start a reader, or a command beside it."""
         self.readers += 1
-        environment = {
+        command = [sys.executable, "-m", "services.bigtable_reader", *arguments]
+        return self.processes.start(f"reader_{self.readers}", command, self.environment() | variables)
+
+    def environment(self) -> dict[str, str]:
+        """Return the settings of a reader."""
+        return {
             "PYTHONPATH": str(ROOT),
             "GOOGLE_CLOUD_PROJECT": PROJECT,
             "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
@@ -80,8 +85,6 @@ class Pipeline:
             "WAIT_FOR_MERGE": "5s",
             "PORT": "0",
         }
-        command = [sys.executable, "-m", "services.bigtable_reader", *arguments]
-        return self.processes.start(f"reader_{self.readers}", command, environment | variables)
 
     def pull(self) -> None:
         """Take what is on the subscription now, and apply it as a consumer does: by sequence."""

@@ -2,7 +2,8 @@
 
 The raw classes (`Message.pb()`) cost a twelfth of the generated client's own ones for each record of a change stream;
 so the calls are made on the channel, and nothing in between retries. What brings many messages is read in a thread
-(`message_feed.py`), everything else in the event loop.
+(`message_feed.py`): a change stream. What has few, however large, is awaited in the event loop: a thread of its own for
+each reading of rows costs more than twice as much as the reading does there (0.9 ms of CPU and 2.1).
 """
 
 import contextlib

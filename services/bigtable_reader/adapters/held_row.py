@@ -45,7 +45,8 @@ class HeldRow:
     ) -> bool:
         """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
 
-        Of a row that has ended nothing is written. A ceiling and a low watermark never fall.
+        Of a row that has ended nothing is written. Floor, ceiling and low watermark never fall. Once it is given back,
+        or has ended, stamps are made by who comes next, above the ceiling: which is the floor from then on.
         """
         async with self._writing:
             for _attempt in range(_ATTEMPTS):
@@ -65,6 +66,7 @@ class HeldRow:
             low_watermark=low_watermark,
             ceiling=ceiling,
             ending=None if successors is None else Ending(successors, ceiling, low_watermark),
+            floor=max(before.content.floor, progress.floor) if state == "RUNNING" else ceiling,
         )
         row = PartitionRow(before.lease.renewed(state), content)
         self._certain = False  # until the answer is here, which it may never be

@@ -16,6 +16,9 @@ from typing import Any, Final
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _REST: Final = 0.005
 """Seconds between one portion and the next: what comes meanwhile comes together. What comes after a pause, at once."""
+_MANY: Final = 16
+_LONGER: Final = 5
+"""Times that is rested behind a portion of so many messages: each portion wakes everybody that works on it."""
 
 
 async def portions(
@@ -29,7 +32,7 @@ async def portions(
     try:
         while taken := await feed.take():
             yield taken
-            await asyncio.sleep(_REST)
+            await asyncio.sleep(_REST * (_LONGER if len(taken) >= _MANY else 1))
     finally:
         feed.end()
 

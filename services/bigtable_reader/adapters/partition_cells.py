@@ -1,14 +1,16 @@
 """The rows of the partition table, as bytes and as values.
 
-The table is in Bigtable, serves any number of change streams, and has three kinds of rows for each:
+The table is in Bigtable, serves any number of change streams, and has four kinds of rows for each:
 
     <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
                                shape:about     JSON: the format, the source table, the life, when it began
                                shape:seen      JSON: what the source table was like at the last look
+                               shape:paused    there while the stream is paused; the cell's time is since when
                                piece:<id>      JSON: a piece; the cell's time is when it came to be
     <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
-                               partition:saved JSON: owner, position, low watermark, ceiling; how it ended
+                               partition:saved JSON: owner, position, low watermark, floor and ceiling; how it ended
     <stream>#reader#<owner>    reader:present  something new at each survey; the cell's time is Bigtable's clock
+    <stream>#snapshot          shape:version, shape:snapshot, partition:<number>: see `snapshot_row.py`
 
 A row of Bigtable changes as a whole, several do not. So all pieces are in one row. A cell that is written again has
 the timestamp 0, and so is replaced: of versions, the newest would be told by clocks of servers that may differ.
@@ -34,6 +36,7 @@ Column = tuple[str, bytes]
 VERSION: Final[Column] = ("shape", b"version")
 ABOUT: Final[Column] = ("shape", b"about")
 SEEN: Final[Column] = ("shape", b"seen")
+PAUSED: Final[Column] = ("shape", b"paused")
 LEASE: Final[Column] = ("partition", b"lease")
 SAVED: Final[Column] = ("partition", b"saved")
 PRESENT: Final[Column] = ("reader", b"present")
@@ -59,13 +62,14 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What is saved of a partition."""
+    """What is saved of a partition. ``floor``: every stamp that is made after this was written is above it."""
 
     owner: str
     position: Position
     low_watermark: Microseconds
     ceiling: int
     ending: Ending | None = None
+    floor: int = 0
 
 
 class About(msgspec.Struct, frozen=True):
@@ -87,12 +91,16 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class TopologyRow:
-    """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock."""
+    """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock.
+
+    ``paused_since``: by that clock, too; None where the stream is not paused.
+    """
 
     version: bytes
     table: str
     topology: Topology
     born: Mapping[PieceId, Microseconds]
+    paused_since: Microseconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,8 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise MisconfiguredError(_not_ours(key, error)) from error
     born = {piece.id: Microseconds(found["piece", name].timestamp) for name, piece in pieces.items()}
-    return TopologyRow(version, life.table, topology, born)
+    paused = found.get(PAUSED)
+    return TopologyRow(version, life.table, topology, born, None if paused is None else Microseconds(paused.timestamp))
 
 
 def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:

@@ -24,6 +24,7 @@ from services.bigtable_reader.adapters.partition_cells import (
     ABOUT,
     FORMAT,
     LEASE,
+    PAUSED,
     PRESENT,
     SAVED,
     SEEN,
@@ -72,6 +73,7 @@ class PartitionRows:
         self._topology = self._prefix + b"topology"
         self._partition = self._prefix + b"partition#"
         self._reader = self._prefix + b"reader#"
+        self._snapshot = self._prefix + b"snapshot"
 
     async def scan(self) -> Scan:
         """Read all rows of the stream; that of the pieces last, so that a new piece's row is never taken for an old."""
@@ -170,6 +172,22 @@ class PartitionRows:
         """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
         return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
 
+    async def write_pause(self, before: TopologyRow) -> bool:
+        """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""
+        return await self._write(self._topology, VERSION, before.version, [_set(PAUSED, b"1", _BIGTABLES_CLOCK)])
+
+    async def write_resumption(self, before: TopologyRow) -> bool:
+        """Write that it is not paused any more, if the pieces are still what is there; return whether they were.
+
+        What waits for other pieces has waited since now: nobody could read those meanwhile.
+        """
+        waiting = [
+            _set(("piece", piece.id.encode()), msgspec.json.encode(piece), _BIGTABLES_CLOCK)
+            for piece in before.topology.pieces
+            if not piece.is_readable
+        ]
+        return await self._write(self._topology, VERSION, before.version, [_delete(PAUSED), *waiting])
+
     async def write_partition(self, name: PieceId, before: Lease | None, row: PartitionRow) -> bool:
         """Write a partition's row, if its lease is still as it was; return whether it was."""
         mutations = [_set(LEASE, row.lease.encoded()), _set(SAVED, msgspec.json.encode(row.content))]
@@ -192,6 +210,16 @@ class PartitionRows:
     async def forget_reader(self, owner: str, mark: bytes) -> bool:
         """Delete what another reader left behind, if it has not come back."""
         return await self._write(self._reader + owner.encode(), PRESENT, mark, [_delete_row()])
+
+    async def snapshot(self) -> Sequence[Cell]:
+        """Read the row of the stream's snapshot; no cells where there is none."""
+        return await self._row(self._snapshot)
+
+    async def write_snapshot(self, before: bytes | None, version: bytes, cells: Mapping[Column, bytes | None]) -> bool:
+        """Write cells of that row (None deletes one), if its version is still as it was; return whether it was."""
+        mutations = [_set(VERSION, version)]
+        mutations += [_delete(column) if value is None else _set(column, value) for column, value in cells.items()]
+        return await self._write(self._snapshot, VERSION, before, mutations)
 
     async def _mutate(self, key: bytes, mutations: Sequence[Any]) -> None:
         request = _MUTATE.request(table_name=self.table.name, app_profile_id=self.table.app_profile, row_key=key)

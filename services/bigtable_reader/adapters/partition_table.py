@@ -90,6 +90,7 @@ class BigtablePartitionStore:
             {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
             frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
             self._now,
+            None if scan.topology is None else scan.topology.paused_since,
         )
 
     async def view(self, at: Microseconds) -> Survey:
@@ -109,6 +110,7 @@ class BigtablePartitionStore:
             rows | {name: replace(row, owner="", free=True) for name, row in left.items()},
             readers,
             at,
+            None if scan.topology is None else scan.topology.paused_since,
         )
 
     async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
@@ -215,6 +217,14 @@ class BigtablePartitionStore:
         if found is not None and not await self._rows.write_seen(found, seen):
             raise TransientError("the pieces were changed while something was written beside them")
 
+    async def pause(self) -> bool:
+        """Pause the stream; return whether it was not paused."""
+        return await self._pieces.pause(paused=True)
+
+    async def resume(self) -> bool:
+        """Let the stream go on; return whether it was paused."""
+        return await self._pieces.pause(paused=False)
+
     async def leave(self) -> None:
         """Be counted among the readers no more."""
         await self._rows.leave(self._owner)
@@ -264,11 +274,13 @@ class BigtablePartitionStore:
         claim = uuid.uuid4().hex
         _remember(self._claims, claim)
         lease = Lease(1 if before is None else before.lease.fence + 1, 0, claim, "RUNNING")
+        ceiling = max(piece.floor, 0 if before is None else before.content.ceiling)
         content = Content(
             owner=self._owner,
             position=piece.position if before is None else before.content.position,
             low_watermark=piece.low_watermark if before is None else before.content.low_watermark,
-            ceiling=max(piece.floor, 0 if before is None else before.content.ceiling),
+            ceiling=ceiling,
+            floor=ceiling,
         )
         row = PartitionRow(lease, content)
         if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
@@ -341,6 +353,8 @@ def saved(row: PartitionRow, *, free: bool) -> Saved:
         state="CLOSING" if row.lease.state == "CLOSING" else "RUNNING",
         low_watermark=row.content.low_watermark,
         free=free,
+        floor=row.content.floor,
+        ceiling=row.content.ceiling,
     )
 
 

@@ -91,6 +91,16 @@ class PieceRow:
                 self._count(reshaped, before.topology)
         raise TransientError(f"the pieces of {self._rows.stream} were changed by others, again and again")
 
+    async def pause(self, *, paused: bool) -> bool:
+        """Let the stream be paused, or not; return whether that was new."""
+        for _attempt in range(_ATTEMPTS):
+            before = await self.known()
+            if (before.paused_since is not None) is paused:
+                return False
+            if await (self._rows.write_pause(before) if paused else self._rows.write_resumption(before)):
+                return True
+        raise TransientError(f"the pieces of {self._rows.stream} were changed by others, again and again")
+
     def check(self, found: TopologyRow) -> None:
         """Raise MisconfiguredError if pieces are another table's."""
         if found.table != self.source:

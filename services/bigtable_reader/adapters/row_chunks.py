@@ -4,7 +4,7 @@ Source: `google.bigtable.v2.ReadRowsResponse.CellChunk`: a chunk names its row, 
 differ from the chunk before; a value may be cut; a row counts once it is committed, and may be taken back before.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import msgspec
 from google.cloud.bigtable_v2.types import ReadRowsRequest, ReadRowsResponse
 
 from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Method, Table
+from services.bigtable_reader.core.images import CellVersion, RowCells
 from shared.contracts.errors import TransientError
 
 READ_ROWS: Final = Method("ReadRows", ReadRowsRequest.pb(), ReadRowsResponse.pb())
@@ -44,8 +45,8 @@ async def read_rows(
     try:
         async with aclosing(channels.stream(READ_ROWS, table, request, timeout=timeout)) as responses:
             async for response in responses:
-                for row in chunks.take(response.chunks):
-                    yield row
+                for row_key, families in chunks.take(response.chunks):
+                    yield row_key, cells_of(families)
         chunks.end()
     except BrokenRowError as error:
         raise TransientError(f"ReadRows on {table.name}: {error}") from error
@@ -58,22 +59,26 @@ class RowChunks:
         self._last = b""
         self._begin(b"")
 
-    def take(self, chunks: Sequence[Any]) -> Iterator[tuple[bytes, list[Cell]]]:
-        """Take chunks, in their order; yield the rows that are whole with them. BrokenRowError."""
+    def take(self, chunks: Iterable[Any]) -> list[tuple[bytes, RowCells]]:
+        """Take chunks, in their order; return the rows that are whole with them. BrokenRowError."""
+        whole: list[tuple[bytes, RowCells]] = []
         for chunk in chunks:
-            status = chunk.WhichOneof("row_status")
-            if status == "reset_row" and chunk.reset_row:
+            if chunk.reset_row:
                 self._reset(chunk)
                 continue
             if self._is_cut or chunk.value_size > 0:
                 self._take_piece(chunk)
             else:
-                self._find_column(chunk)
-                self._cells.append(Cell(self._family, self._qualifier, chunk.timestamp_micros, chunk.value))
-            if status == "commit_row" and chunk.commit_row:
-                self._last, cells = self._key, self._cells
+                if not self._key or chunk.row_key or chunk.HasField("family_name"):
+                    self._find_column(chunk)
+                elif chunk.HasField("qualifier"):
+                    self._find_versions(chunk.qualifier.value)
+                self._versions.append(CellVersion(chunk.timestamp_micros, chunk.value))
+            if chunk.commit_row:
+                self._last = self._key
+                whole.append((self._key, self._families))
                 self._begin(b"")
-                yield self._last, cells
+        return whole
 
     def end(self) -> None:
         """Tell that all has come. BrokenRowError if a row is not whole."""
@@ -83,9 +88,11 @@ class RowChunks:
     def _begin(self, row_key: bytes) -> None:
         self._key = row_key
         """Empty: no row is under way."""
-        self._cells: list[Cell] = []
-        self._family = ""
-        self._qualifier = b""
+        self._families: RowCells = {}
+        self._columns: dict[bytes, list[CellVersion]] = {}
+        """Of the family that the chunk before was of."""
+        self._versions: list[CellVersion] = []
+        """Of its column."""
         self._timestamp = 0
         self._pieces: list[bytes] = []
         self._is_cut = False
@@ -110,7 +117,7 @@ class RowChunks:
         self._pieces.append(chunk.value)
         if not self._is_cut:
             value, self._pieces = b"".join(self._pieces), []
-            self._cells.append(Cell(self._family, self._qualifier, self._timestamp, value))
+            self._versions.append(CellVersion(self._timestamp, value))
 
     def _find_column(self, chunk: Any) -> None:
         has_family, has_qualifier = chunk.HasField("family_name"), chunk.HasField("qualifier")
@@ -126,6 +133,22 @@ class RowChunks:
         if has_family:
             if not has_qualifier:
                 raise BrokenRowError("a family without a qualifier")
-            self._family = chunk.family_name.value
+            self._columns = self._families.setdefault(chunk.family_name.value, {})
         if has_qualifier:
-            self._qualifier = chunk.qualifier.value
+            self._find_versions(chunk.qualifier.value)
+
+    def _find_versions(self, qualifier: bytes) -> None:
+        versions = self._columns.get(qualifier)
+        if versions is None:
+            versions = self._columns[qualifier] = []
+        self._versions = versions
+
+
+def cells_of(families: RowCells) -> list[Cell]:
+    """Return the cells of a row one by one."""
+    return [
+        Cell(family, qualifier, version.timestamp, version.value)
+        for family, columns in families.items()
+        for qualifier, versions in columns.items()
+        for version in versions
+    ]

@@ -9,15 +9,14 @@ import grpc
 
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.errors import status_of
-from services.bigtable_reader.adapters.row_chunks import READ_ROWS, BrokenRowError, Cell, RowChunks
-from services.bigtable_reader.core.images import CellVersion, RowCells
+from services.bigtable_reader.adapters.row_chunks import READ_ROWS, BrokenRowError, RowChunks
+from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 
-_response: Final = READ_ROWS.response.FromString
 _TIMEOUT: Final = 60.0
 _BYTES: Final = 16 * 1024 * 1024
-_CELL: Final = 200
+CELL_BYTES: Final = 200
 """Bytes that a cell takes in memory, beside its value."""
 _KEYS: Final = 1_000
 _KEY_BYTES: Final = 256 * 1024
@@ -38,12 +37,12 @@ class BigtableRows:
     ) -> None:
         """``family_pattern``: a regular expression (RE2) of the families to read, None for all; see `Watched`.
 
-        ``most_bytes``: of one call, less the row that goes beyond it.
+        ``most_bytes``: of one call, less the message that goes beyond it.
         """
         self._most_bytes = most_bytes
         self._channels = channels
         self._table = table
-        self._filter = _filter(family_pattern, versions)
+        self._filter = rows_filter(family_pattern, versions)
 
     async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
         """Return those of the rows that exist and have a cell that is asked for, until they have so many bytes.
@@ -57,7 +56,7 @@ class BigtableRows:
         try:
             for portion in portions(keys):
                 room = await self._read(portion, found, room)
-                if room <= 0:
+                if room <= 0 and found:
                     return ReadRows(found, keys[bisect.bisect_right(keys, max(found)) :])
         except MisconfiguredError as error:
             cause = error.__cause__
@@ -67,47 +66,29 @@ class BigtableRows:
         return ReadRows(found, ())
 
     async def _read(self, row_keys: Sequence[bytes], found: dict[bytes, RowCells], room: int) -> int:
-        """Add rows, in the order of their keys, while there is room for their bytes; return what is left of it."""
+        """Add rows, in the order of their keys, while there is room for their bytes; return what is left of it.
+
+        What came of a row that is not whole when there is no more room is given up; the row is left.
+        """
         request = READ_ROWS.request(table_name=self._table.name, app_profile_id=self._table.app_profile)
         request.rows.row_keys.extend(row_keys)
         request.filter.CopyFrom(self._filter)
         chunks = RowChunks()
-        answers = self._channels.portions(READ_ROWS, self._table, request, timeout=_TIMEOUT)
+        answers = self._channels.stream(READ_ROWS, self._table, request, timeout=_TIMEOUT)
         try:
             async with aclosing(answers):
-                async for portion in answers:
-                    for answer in portion:
-                        for row_key, cells in chunks.take(_response(answer).chunks):
-                            found[row_key], size = _row_cells(cells)
-                            room -= size
-                            if room <= 0:
-                                return room
+                async for answer in answers:
+                    found.update(chunks.take(answer.chunks))
+                    room -= answer.ByteSize() + CELL_BYTES * len(answer.chunks)
+                    if room <= 0 and found:  # else the first row is not whole
+                        return room
             chunks.end()
         except BrokenRowError as error:
             raise TransientError(f"ReadRows on {self._table.name}: {error}") from error
         return room
 
 
-def _row_cells(cells: Sequence[Cell]) -> tuple[RowCells, int]:
-    """Return a row's cells by family and qualifier, and how many bytes they take."""
-    families: RowCells = {}
-    columns: dict[bytes, list[CellVersion]] = {}
-    family, size = None, 0
-    for cell in cells:
-        if cell.family != family:
-            family = cell.family
-            columns = families.setdefault(family, {})
-        qualifier, value = cell.qualifier, cell.value
-        version = CellVersion(cell.timestamp, value)
-        if (versions := columns.get(qualifier)) is None:
-            columns[qualifier] = [version]
-        else:
-            versions.append(version)
-        size += len(qualifier) + len(value) + _CELL
-    return families, size
-
-
-def _filter(family_pattern: str | None, versions: int) -> Any:
+def rows_filter(family_pattern: str | None, versions: int) -> Any:
     newest = READ_ROWS.request().filter
     newest.cells_per_column_limit_filter = versions
     if family_pattern is None:

@@ -12,7 +12,7 @@ whole microseconds there, for a cell's timestamp may be any number.
 from binascii import b2a_base64
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.names import family_column
 from services.bigtable_reader.core.records import ChangeKind, DataChange, Microseconds
 from services.bigtable_reader.core.refused import CELL_BYTES, LARGEST, NO_ROW, Made, Refused, key_text, refused
+from services.bigtable_reader.core.snapshot import SnapshotPlace
 from services.bigtable_reader.core.times import instant
 from shared.contracts.bigtable_options import (
     ROW_KEY,
@@ -47,9 +48,15 @@ RowCells = dict[str, dict[bytes, list[CellVersion]]]
 
 _NO_MORE_SECTIONS: Final = "/0000000000000000" * 3
 """Of `four_sections`: a stamp is the first, the rest is nothing."""
+SNAPSHOT: Final = "SNAPSHOT"
+"""What a row of a snapshot has in the place of a change's kind."""
+T = TypeVar("T", bound=Made | Refused)
 _json: Final = msgspec.json.Encoder().encode
 _FAMILY: Final = "column family "
 _SHORT: Final = 100  # bytes of a qualifier that is worth remembering
+_REMEMBERED: Final = 10_000
+_END_OF_MEMBER: Final = b'\\",'
+"""Of one that is a text, within a text."""
 _document: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -99,9 +106,12 @@ class ImageMaker:
         self._apart = frozenset((column.family, column.qualifier) for column in self._declared) | frozenset(
             options.excluded_columns
         )
+        self._ordering_keys = [ordering_key(table, bucket) for bucket in range(buckets)]
         self._families: dict[str, _Family] = {}
         self._known: frozenset[str] = frozenset()
         self.header = self._header({})
+        self._headers = self.header, msgspec.structs.replace(self.header, origin="snapshot")
+        """The last header of rows of a snapshot, and what it was made of."""
         self.learn(families)
 
     def learn(self, families: Collection[str]) -> bool:
@@ -122,34 +132,60 @@ class ImageMaker:
 
     def image(self, row_key: bytes, cells: RowCells | None, trigger: Trigger, stamp: int) -> Made | Refused:
         """Return a row as it is now, or its absence (None), under the stamp of the record that asked for it."""
+        sequence = f"{stamp:016X}{_NO_MORE_SECTIONS}"
+        return self._image(row_key, cells, trigger.kind, sequence, instant(trigger.commit), _place(trigger))
+
+    def row(self, row_key: bytes, cells: RowCells | None, at: SnapshotPlace) -> Made | Refused:
+        """Return a row as a snapshot found it, or its absence (None); it goes under a header of its own origin."""
+        return self._of_snapshot(self._image(row_key, cells, SNAPSHOT, at.sequence, instant(at.read_at), "{}"))
+
+    def unreadable_row(self, row_key: bytes, at: SnapshotPlace, why: str) -> Refused:
+        """Return the dead letter of a row that a snapshot found, and that is too large to be read."""
+        return self._too_large(self.row(row_key, None, at), row_key, why)
+
+    def _image(
+        self, row_key: bytes, cells: RowCells | None, kind: str, sequence: str, commit: str, place: str
+    ) -> Made | Refused:
         is_watched = self._watched.family
         watched = {name: family for name, family in cells.items() if family and is_watched(name)} if cells else {}
         if not watched.keys() <= self._known:
             self.learn(watched.keys())
-        sequence, commit, place = f"{stamp:016X}{_NO_MORE_SECTIONS}", instant(trigger.commit), _place(trigger)
         is_text = self._options.row_key == "STRING"
         try:
             key = _json(key_text(row_key)).decode() if is_text else _base64(row_key)
         except PoisonRecordError as error:
-            return self._refused("null", _base64(row_key), row_key, cells, sequence, commit, place, trigger, error)
+            return self._refused("null", _base64(row_key), row_key, cells, sequence, commit, place, kind, error)
         if not watched:
-            change = Change("DELETE", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', None)
+            change = Change("DELETE", kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', None)
             return Made(self.header, self._ordering_key(key), change)
         try:
             row = self._row(watched)
         except PoisonRecordError as error:
-            return self._refused(key, key, row_key, cells, sequence, commit, place, trigger, error)
-        change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
+            return self._refused(key, key, row_key, cells, sequence, commit, place, kind, error)
+        change = Change("UPSERT", kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
         return Made(self.header, self._ordering_key(key), change)
 
     def unreadable(self, row_key: bytes, trigger: Trigger, stamp: int, why: str) -> Refused:
         """Return the dead letter of a row that is too large to be read: its key and its place, and nothing of it."""
-        absent = self.image(row_key, None, trigger, stamp)
+        return self._too_large(self.image(row_key, None, trigger, stamp), row_key, why)
+
+    @staticmethod
+    def _too_large(absent: Made | Refused, row_key: bytes, why: str) -> Refused:
         if isinstance(absent, Refused):
             return absent
         change = msgspec.structs.replace(absent.change, op="UPSERT", row=NO_ROW)
         error = PoisonRecordError(Reason.TOO_LARGE, why)
         return refused(absent.header, absent.ordering_key, change, {}, error, row_key=row_key, size=0)
+
+    def _of_snapshot(self, made: T) -> T:
+        """Return what is made of a row under the header of snapshots, and with an ordering key that the stream has not.
+
+        Its changes would wait behind the snapshot's.
+        """
+        if made.header is not self._headers[0]:
+            self._headers = made.header, msgspec.structs.replace(made.header, origin="snapshot")
+        table, _, bucket = made.ordering_key.rpartition("/")
+        return msgspec.structs.replace(made, header=self._headers[1], ordering_key=f"{table}/snapshot-{bucket}")
 
     def _row(self, cells: Mapping[str, Mapping[bytes, Sequence[CellVersion]]]) -> str:
         members = []
@@ -203,7 +239,7 @@ class ImageMaker:
         )
 
     def _ordering_key(self, key: str) -> str:
-        return ordering_key(self._table, bucket_of(f"{self._table}\0[{key}]".encode(), self._buckets))
+        return self._ordering_keys[bucket_of(f"{self._table}\0[{key}]".encode(), self._buckets)]
 
     def _refused(
         self,
@@ -214,7 +250,7 @@ class ImageMaker:
         sequence: str,
         commit: str,
         place: str,
-        trigger: Trigger,
+        kind: str,
         error: PoisonRecordError,
     ) -> Refused:
         of_cells = cells or {}
@@ -232,7 +268,7 @@ class ImageMaker:
             ]
             for family, columns in (of_cells.items() if size <= LARGEST else ())
         }
-        change = Change("UPSERT", trigger.kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', NO_ROW)
+        change = Change("UPSERT", kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', NO_ROW)
         ordering = self._ordering_key(bucket_key)
         return refused(self.header, ordering, change, {"cells": content}, error, row_key=row_key, size=size)
 
@@ -246,16 +282,39 @@ class _Family(msgspec.Struct, frozen=True):
     qualifiers: QualifierEncoding
     timestamps: bool
     versions: int
+    begins: dict[bytes, bytes] = {}
+    """Of members, by their qualifiers."""
 
     def text(self, cells: Mapping[bytes, Sequence[CellVersion]], apart: Collection[tuple[str, bytes]]) -> str:
         """Return the family as the wire has JSON: a text in quotes; `null` where nothing of it is left."""
-        name, is_plain = self.name, self.values == "base64" and not self.timestamps
-        members = []
+        name = self.name
+        if self.values == "base64" and not self.timestamps:
+            return self._plain_text(cells, apart)
+        members = [
+            f"{self._qualifier(qualifier)}:{self._member(qualifier, versions)}"
+            for qualifier in sorted(cells)
+            if (versions := cells[qualifier]) and (name, qualifier) not in apart
+        ]
+        return _json(f"{{{','.join(members)}}}").decode() if members else "null"
+
+    def _plain_text(self, cells: Mapping[bytes, Sequence[CellVersion]], apart: Collection[tuple[str, bytes]]) -> str:
+        """Return the family whose members are base64: of these the qualifiers alone have to be escaped."""
+        name, begins = self.name, self.begins
+        parts = []
         for qualifier in sorted(cells):
             if (versions := cells[qualifier]) and (name, qualifier) not in apart:
-                member = _base64(versions[0].value) if is_plain else self._member(qualifier, versions)
-                members.append(f"{self._qualifier(qualifier)}:{member}")
-        return _json(f"{{{','.join(members)}}}").decode() if members else "null"
+                parts.append(begins.get(qualifier) or self._begin(qualifier))
+                parts.append(b2a_base64(versions[0].value, newline=False))
+        if not parts:
+            return "null"
+        return f'"{{{b"".join(parts)[len(_END_OF_MEMBER) :].decode()}\\"}}"'
+
+    def _begin(self, qualifier: bytes) -> bytes:
+        """Return what is between the value before and a member's own, as it is in a text in quotes."""
+        begin = _END_OF_MEMBER + _json(f"{self._qualifier(qualifier)}:").removeprefix(b'"').removesuffix(b'"') + b'\\"'
+        if len(self.begins) < _REMEMBERED and len(qualifier) <= _SHORT:
+            self.begins[qualifier] = begin
+        return begin
 
     def _qualifier(self, qualifier: bytes) -> str:
         if self.qualifiers == "base64":

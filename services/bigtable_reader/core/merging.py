@@ -207,7 +207,7 @@ def _head(change: Any) -> _Head:
 
 
 def _microseconds(timestamp: Any, what: str) -> Microseconds:
-    found = timestamp.seconds * 1_000_000 + timestamp.nanos // 1_000
+    found: int = timestamp.seconds * 1_000_000 + timestamp.nanos // 1_000
     if not 0 <= found <= _LAST_MICROSECOND:
         raise BrokenStreamError(f"{what} outside the years 1970 to 9999: {timestamp.seconds} seconds")
     return Microseconds(found)

@@ -58,6 +58,8 @@ class Progress(msgspec.Struct, frozen=True):
     position: Position
     low_watermark: Microseconds
     ceiling: int
+    floor: int = 0
+    """Every stamp that is made from now on is above it."""
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -70,6 +72,10 @@ class Saved(msgspec.Struct, frozen=True):
     low_watermark: Microseconds
     free: bool
     """Whether the one who surveys may claim it: given back, unchanged for a lease, or in its own name already."""
+    floor: int = 0
+    """Every stamp that is made after the look is above it."""
+    ceiling: int = 0
+    """No stamp that was made before the look is above it."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -80,6 +86,8 @@ class Survey(msgspec.Struct, frozen=True):
     readers: frozenset[str]
     now: Microseconds = Microseconds(0)
     """Bigtable's clock, when it was looked."""
+    paused_since: Microseconds | None = None
+    """By Bigtable's clock; None: it is not paused."""
 
 
 Resume = Literal["new", "resume-or-new", "resume-or-fail"]

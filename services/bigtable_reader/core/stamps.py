@@ -3,7 +3,8 @@
 A stamp is the time in microseconds where that rises, and one more than the last where it does not: so nothing depends
 on clocks that agree. Two numbers keep the order when a piece changes hands. Its *floor* is below every stamp that is
 still to be made. Its *ceiling* is saved, under the owner's fence, before any stamp up to it is made; the next owner,
-and every piece that comes from this one, begins above it. So what a former owner still publishes loses.
+and every piece that comes from this one, begins above it. So what a former owner still publishes loses. The floor is
+saved as it rises, too: what is read of the table's rows after a look at it may be published under it (`snapshots.py`).
 """
 
 from services.bigtable_reader.core.records import Microseconds
@@ -41,6 +42,11 @@ class Stamps:
     def wanted(self, now: Microseconds, ahead: int) -> int:
         """Return the ceiling to ask for: room for so many microseconds, and for as many stamps."""
         return max(now, self._last) + ahead
+
+    def rise(self, to: int) -> int:
+        """Make no stamp up to a number any more, as far as the ceiling allows; return the last that is passed over."""
+        self._last = max(self._last, min(to, self._ceiling))
+        return self._last
 
     def raised(self, ceiling: int) -> None:
         """Take a ceiling that has been saved; a lower one than before changes nothing."""

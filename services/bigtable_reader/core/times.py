@@ -8,7 +8,6 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 _MILLION: Final = 1_000_000
 
 
-@lru_cache(maxsize=4096)  # the cells of a change mostly have one time
 def instant(microseconds: int) -> str:
     """Return the canonical text of an instant; ValueError or OverflowError outside the years 0001 to 9999."""
     seconds, fraction = divmod(microseconds, _MILLION)

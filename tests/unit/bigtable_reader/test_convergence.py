@@ -25,6 +25,7 @@ STEPS = (
     *("wait",) * 4,
     *("hand over",) * 3,
     *("pause",) * 2,
+    *("pause the stream", "resume the stream"),
     *("garbage", "split", "merge", "kill", "long wait", "go on", "start"),
 )
 
@@ -52,6 +53,7 @@ async def live(steps: Sequence[str], chance: Random, breaks: float) -> World:
     for reader in world.readers:
         reader.way.let_go()
         reader.way.breaks = 0.0
+    await world.by_hand.resume()
     if not world.readers:
         world.start()
     await world.wait_until_all_is_read()
@@ -94,6 +96,10 @@ async def happen(world: World, step: str) -> None:
             world.start()
             await world.kill(world.readers[0])
             await asyncio.sleep(chance.uniform(15, 30))
+        case "pause the stream":
+            await world.by_hand.pause()
+        case "resume the stream":
+            await world.by_hand.resume()
         case "pause" if world.readers:  # as a machine that stands still; what it had is taken over
             world.readers[0].way.hold_up()
             world.start()

@@ -30,14 +30,18 @@ class Unanswered(FakePartitionStore):
         return begun
 
 
+async def nothing() -> None:
+    """Ask for no snapshot."""
+
+
 def test_a_new_stream_that_we_have_begun_ourselves_is_not_refused_because_the_answer_was_lost() -> None:
     async def scenario() -> None:
         table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable(b"m"))
         store = Unanswered(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
-        await begin(stream, store, Stop(), name="weather", resume="new", asked=None)
+        await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing)
         assert table.topology is not None
         assert [piece.range for piece in table.topology.pieces] == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
         with pytest.raises(MisconfiguredError, match="RESUME=new"):  # another process, another day
-            await begin(stream, store, Stop(), name="weather", resume="new", asked=None)
+            await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing)
 
     run_in_virtual_time(scenario())

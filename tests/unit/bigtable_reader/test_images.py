@@ -111,6 +111,21 @@ def test_a_family_is_an_object_of_its_newest_values() -> None:
     }
 
 
+@given(st.dictionaries(st.text(max_size=4), st.binary(max_size=8), min_size=1, max_size=5), st.integers(0, 2))
+def test_the_newest_values_come_through_under_whatever_name_that_is_text(values: dict[str, bytes], apart: int) -> None:
+    left_out = tuple(("f", name.encode()) for name in sorted(values)[:apart])
+    cells = {"f": {name.encode(): cell(value) for name, value in values.items()}}
+
+    made = maker(BigtableOptions(excluded_columns=left_out)).image(b"k", cells, TRIGGER, 7)
+
+    assert isinstance(made, Made)
+    text = json.loads(made.change.row or "")["f"]
+    found = {} if text is None else json.loads(text)
+    assert {name: base64.b64decode(value) for name, value in found.items()} == {
+        name: value for name, value in values.items() if ("f", name.encode()) not in left_out
+    }
+
+
 def test_values_may_be_text_or_json_for_the_table_or_a_family() -> None:
     options = BigtableOptions(values="text", columns=(FamilyColumn(name="gee", family="g", values="json"),))
     found = made(maker(options, ("f", "g")), {"f": {b"a": cell('"é"'.encode())}, "g": {b"a": cell(b'{"x":[1]}')}})

@@ -156,7 +156,7 @@ def test_where_many_rows_wait_the_next_reading_waits_longer_for_more() -> None:
         assert [len(keys) for keys in reading.rows.readings] == [40]
         for number in range(40):
             await reading.ask(b"c %d" % number, number)
-        await asyncio.sleep(0.04)
+        await asyncio.sleep(0.09)
         assert [len(keys) for keys in reading.rows.readings] == [40, 80]
 
     run_in_virtual_time(scenario())

@@ -7,12 +7,14 @@ from datetime import timedelta
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.partitions import PieceId, Progress
 from services.bigtable_reader.core.records import Microseconds, SetCell
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_table import Bigtable
@@ -217,3 +219,33 @@ def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unles
     assert all(name in str(refused.value) for name in mistakes)
     with pytest.raises(MisconfiguredError, match="PARTITION_TABLE is the watched table"):
         read_settings(Settings, NEEDED | {"PARTITION_TABLE": "weather"})
+
+
+def test_while_the_stream_is_paused_readers_are_well_hold_nothing_and_publish_nothing() -> None:
+    async def scenario() -> None:
+        world = await a_world(b"b")
+        health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
+        world.start(slowest=0.02, kind=Options, health=health)
+        world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(10)
+        with capture_logs() as lines:
+            assert await world.by_hand.pause()
+            await asyncio.sleep(5)
+            world.table.write(b"a", CELL)
+            world.table.split(b"a")
+            published = len(world.topic.batches)
+            for _minute in range(20):
+                await asyncio.sleep(60)
+                assert (health.alive, health.ready, world.metrics.stalled_for) == (True, True, timedelta(0))
+        assert [line["event"] for line in lines if line["log_level"] in ("warning", "error")] == ["stream_paused"] * 2
+        assert owners(world) == {}
+        assert len(world.topic.batches) == published
+        survey = await world.by_hand.survey()
+        assert survey.readers >= {"reader 1", "reader 2"}
+        assert survey.paused_since is not None
+        await world.by_hand.resume()
+        await world.wait_until_all_is_read()
+        await world.end()
+        world.check()
+
+    run_in_virtual_time(scenario())

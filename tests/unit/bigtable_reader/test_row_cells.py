@@ -9,7 +9,7 @@ from google.cloud.bigtable_v2.types import ReadRowsResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.adapters.row_chunks import BrokenRowError, Cell, RowChunks
+from services.bigtable_reader.adapters.row_chunks import BrokenRowError, RowChunks, cells_of
 from services.bigtable_reader.adapters.rows import portions
 from services.bigtable_reader.core.images import CellVersion, RowCells
 
@@ -38,15 +38,6 @@ def chunks(rows: dict[bytes, RowCells], draw: Any) -> Iterator[Any]:
             if len(whole) > 1:
                 yield Chunk(reset_row=True)
         yield from whole
-
-
-def cells_of(families: RowCells) -> list[Cell]:
-    return [
-        Cell(family, qualifier, version.timestamp, version.value)
-        for family, columns in families.items()
-        for qualifier, found in columns.items()
-        for version in found
-    ]
 
 
 def _row(row_key: bytes, families: RowCells, draw: Any) -> Iterator[Any]:
@@ -89,7 +80,8 @@ def test_any_cutting_gives_the_same_rows(rows: dict[bytes, RowCells], data: Any)
     found = [*taken.take(came[:cut]), *taken.take(came[cut:])]
     taken.end()
 
-    assert found == [(row_key, cells_of(rows[row_key])) for row_key in sorted(rows)]
+    assert found == [(row_key, rows[row_key]) for row_key in sorted(rows)]
+    assert [cells_of(families) for _row_key, families in found] == [cells_of(rows[row_key]) for row_key in sorted(rows)]
 
 
 def chunk(**fields: Any) -> Any:

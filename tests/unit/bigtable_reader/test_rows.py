@@ -1,8 +1,8 @@
 """Rows that the service refuses to read are told from every other call that somebody has to mend."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from typing import cast
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -22,9 +22,9 @@ class Refusing:
     def __init__(self, code: grpc.StatusCode) -> None:
         self._code = code
 
-    async def portions(self, *_call: object, **_options: object) -> AsyncGenerator[Sequence[bytes], None]:
+    async def stream(self, *_call: object, **_options: object) -> AsyncGenerator[Any, None]:
         """Fail."""
-        yield [READ_ROWS.response().SerializeToString()]
+        yield READ_ROWS.response()
         with bigtable_errors("ReadRows"):
             raise AioRpcError(self._code, Metadata(), Metadata(), "the row is too large", "")
 

@@ -5,6 +5,7 @@ from io import StringIO
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from services.bigtable_reader.__main__ import MicrosecondClock
@@ -102,3 +103,14 @@ def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() ->
     assert document("s", survey, DAY, NOON)["unread"] == ["[, b)", "[d, end)"]
     assert registry.get_sample_value("millrace_reader_unread_ranges") == 2
     assert registry.get_sample_value("millrace_reader_uncovered_ranges") == 0
+
+
+@pytest.mark.parametrize(("behind", "code"), [(60, 0), (13 * 3600, 1)])
+def test_a_stream_that_is_paused_is_well_until_half_of_what_is_kept_is_over(behind: int, code: int) -> None:
+    survey = a_survey(a_piece("a", KeyRange(b"", b"")), a=running("", behind=behind))
+    shown = document("s", replace(survey, paused_since=Microseconds(NOON - behind * 1_000_000)), DAY, NOON)
+    assert (shown["state"], exit_code(shown)) == ("paused", code)
+    assert shown["paused_since"] == shown["low_watermark"]
+    told = "\n".join(lines(shown))
+    assert "nothing is read until `resume`" in told
+    assert ("resume before it is over" in told) is bool(code)

@@ -40,7 +40,10 @@ class Looking(FakeCatalog):
 
 
 def watched(
-    *looks: Callable[[Looking], None], kept: PartitionTable | None = None, behind: Sequence[timedelta] = ()
+    *looks: Callable[[Looking], None],
+    kept: PartitionTable | None = None,
+    behind: Sequence[timedelta] = (),
+    paused: bool = False,
 ) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
@@ -55,7 +58,13 @@ def watched(
         store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         await store.begin([ALL_KEYS], EPOCH)
         watch = TableWatch(
-            catalog, store, FakeMetrics(), timedelta(milliseconds=1), learn, lambda: next(ages, timedelta())
+            catalog,
+            store,
+            FakeMetrics(),
+            timedelta(milliseconds=1),
+            learn,
+            lambda: next(ages, timedelta()),
+            lambda: paused,
         )
         task = asyncio.create_task(watch.keep_looking())
         over = asyncio.create_task(catalog.over.wait())
@@ -196,3 +205,12 @@ def test_a_low_watermark_that_is_half_the_retention_old_is_a_warning_and_soon_an
         ("position_is_ageing", "warning", str(timedelta(days=3.6))),
     ]
     assert all("--change-stream-retention-period" in line["fix"] for line in said)
+
+
+def test_a_position_that_ages_because_of_a_pause_is_said_with_what_ends_it() -> None:
+    old = [timedelta(days=days) for days in (1, 4, 6)]
+    said, _learnt = watched(nothing, nothing, nothing, behind=old, paused=True)
+
+    found = [(line["log_level"], line["paused"]) for line in said if line["event"] == "position_is_ageing"]
+    assert found == [("warning", True), ("error", True)]
+    assert all("`resume`" in line["fix"] for line in said)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -10,9 +10,11 @@ from random import Random
 import msgspec
 
 from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.records import DeleteCells, DeleteFamily, Entry, Microseconds, SetCell
+from services.bigtable_reader.core.records import DeleteCells, DeleteFamily, Entry, KeyRange, Microseconds, SetCell
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.reader import Reader
+from services.bigtable_reader.set_aside import SettingAside
+from services.bigtable_reader.snapshots import Snapshots
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
@@ -34,6 +36,9 @@ from tests.unit.bigtable_reader.readings import FAMILIES, folded, image_of, outp
 LEASE = timedelta(seconds=10)
 KEYS = (b"a", b"b", b"d")
 CUTS = (b"b", b"c", b"d")
+
+
+MakeSnapshots = Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], Snapshots]
 
 
 class Trusting(Options):
@@ -78,12 +83,18 @@ class World:
         store = FakePartitionStore(self.partitions, "setup", LEASE, asyncio.get_running_loop().time)
         await store.begin(self.table.partitions, Microseconds(EPOCH - 60_000_000))
 
+    @property
+    def by_hand(self) -> FakePartitionStore:
+        """Return what a command beside the readers has."""
+        return FakePartitionStore(self.partitions, "", LEASE, asyncio.get_running_loop().time)
+
     def start(
         self,
         life: Life | None = None,
         slowest: float | None = None,
         wrong_by: timedelta | None = None,
         kind: type[Options] | None = None,
+        health: Health | None = None,
     ) -> Living:
         """Start a reader, whose clock is wrong, on a way that is slow; some never notice that a lease is over."""
         self.started += 1
@@ -101,27 +112,35 @@ class World:
             await to_store.step()
 
         kind = kind or self.chance.choice((Options, Trusting))
+        publisher = FakePublisher(self.topic, way)
         skew = timedelta(seconds=self.chance.uniform(-60, 60)) if wrong_by is None else wrong_by
+        stop = Stop()
         reader = Reader(
             stream=FakeChangeStream(self.table, way),
             store=FakePartitionStore(self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step),
             rows=FakeRows(self.table, way),
-            publisher=FakePublisher(self.topic, way),
+            publisher=publisher,
             letters=FakeLetters(),
             subscriptions=self.subscriptions,
             catalog=FakeCatalog(*FAMILIES),
             outputs=self._outputs(),
             clock=VirtualClock(skew),
             metrics=self.metrics,
-            health=Health(),
+            health=health or Health(),
             options=(kind or self.chance.choice((Options, Trusting)))(
                 owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)
             ),
+            snapshots=self.reading_snapshots(owner, way, publisher, step, stop),
         )
-        stop = Stop()
         living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)), reader)
         self.readers.append(living)
         return living
+
+    def reading_snapshots(
+        self, owner: str, way: Way, publisher: FakePublisher, step: Callable[[], Awaitable[None]], stop: Stop
+    ) -> MakeSnapshots | None:
+        """Return what makes a reader's part that reads snapshots; None where there are none."""
+        return None
 
     async def kill(self, reader: Living) -> None:
         """End a reader between two effects; what it had under way comes to nothing, or had come to something."""

@@ -1,0 +1,44 @@
+"""A part of a snapshot that this reader has the lease of, and how snapshots are read."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from services.bigtable_reader.core.confirmed_keys import ConfirmedKeys
+from services.bigtable_reader.core.snapshot import PartProgress, SnapshotPart
+
+_ROWS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOptions:
+    """How snapshots are read."""
+
+    at_once: int = 2
+    """Parts."""
+    rows_at_once: int = _ROWS_AT_ONCE
+    rows_per_second: int | None = None
+    unconfirmed_bytes: int = 16 << 20
+    """What all of it together may let wait for Pub/Sub."""
+    save: timedelta = timedelta(seconds=2)
+
+
+class HeldPart:
+    """A part that this reader has the lease of."""
+
+    def __init__(self, run: int, claimed: SnapshotPart) -> None:
+        self.run = run
+        self.part = claimed
+        self.claimed_at = asyncio.get_running_loop().time()
+        self.read_to = claimed.last
+        """The last key that was read, confirmed or not: a reading goes on behind it."""
+        self.floor = claimed.floor
+        self.keys = ConfirmedKeys(claimed.last, claimed.rows)
+        self.task: asyncio.Task[None] | None = None
+        self.complete = False
+        self.over = False
+
+    def progress(self) -> PartProgress:
+        """Return how far it is."""
+        return PartProgress(self.part, self.run, self.keys.last, self.floor, self.keys.rows, done=self.complete)

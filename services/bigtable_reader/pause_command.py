@@ -1,0 +1,31 @@
+"""The commands ``pause`` and ``resume`` of the stream. The running readers follow within seconds.
+
+A reader need not run: the pause is kept with the pieces of the key space, and the next one finds it.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import TextIO
+
+from services.bigtable_reader.ports import PartitionStore
+
+
+async def pause(arguments: Sequence[str], store: PartitionStore, out: TextIO) -> int:
+    """Pause the stream; return 0. Pausing what is paused changes nothing."""
+    argparse.ArgumentParser(
+        "python -m services.bigtable_reader pause",
+        description="Pause the stream: nothing is read, and nothing lost for as long as the stream keeps it.",
+    ).parse_args(arguments)
+    what = "is paused now" if await store.pause() else "was paused already"
+    out.write(f"the stream {what}: nothing is read until `resume`; `status` says for how long that is kept\n")
+    return 0
+
+
+async def resume(arguments: Sequence[str], store: PartitionStore, out: TextIO) -> int:
+    """Let the stream go on; return 0, or 1 where it was not paused."""
+    argparse.ArgumentParser(
+        "python -m services.bigtable_reader resume", description="Let the stream go on where it was paused."
+    ).parse_args(arguments)
+    resumed = await store.resume()
+    out.write("the stream goes on where it was\n" if resumed else "the stream was not paused\n")
+    return int(not resumed)

@@ -1,0 +1,138 @@
+"""The command ``snapshot``: the rows of the table again while everything runs, how far that is, and giving it up.
+
+It asks, and the readers read: nothing depends on the command going on.
+"""
+
+import argparse
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import msgspec
+
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
+from services.bigtable_reader.core.snapshot import PartState, Snapshot, watched_ranges
+from services.bigtable_reader.ports import Clock, SnapshotStore, TableScan
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import Mode
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_MICROSECOND = 1_000  # in nanoseconds
+
+
+async def snapshot(
+    arguments: Sequence[str],
+    *,
+    table: str,
+    mode: Mode,
+    options: BigtableOptions,
+    store: SnapshotStore,
+    scan: TableScan,
+    clock: Clock,
+    out: TextIO,
+) -> int:
+    """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
+    told = _parser().parse_args(arguments)
+    if mode == "history":
+        raise MisconfiguredError(
+            f"table {table} is a change log alone (mode history): that has changes, and no rows to read. Mirror it too "
+            "(mode both) for a snapshot"
+        )
+    if told.status:
+        shown = summaries(table, await store.survey())
+        _print(shown, told.json, out)
+        return int(any(one["state"] == "READING" for one in shown))
+    if told.cancel:
+        given_up = await store.cancel()
+        out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
+        return 0
+    whole = told.after is None and told.until is None
+    among = ALL_KEYS if whole else between(told.after, told.until, options)
+    ranges = watched_ranges((prefix.encode() for prefix in options.key_prefixes), among)
+    if not ranges:
+        raise MisconfiguredError("no key between these is watched: see key_prefixes in the tables file")
+    if told.dry_run:
+        size = max((sample.bytes_before for sample in await scan.samples()), default=0)
+        about = f"; the table has about {size} bytes" if size else ""
+        keys = "all rows" if whole and not options.key_prefixes else "rows " + ", ".join(map(str, ranges))
+        out.write(f"{table}: {keys} would be read as they are when the readers come to them{about}\n")
+        return 0
+    await store.request(ranges, clock.now(), again=True, whole=whole)
+    _print(summaries(table, await store.survey()), told.json, out)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m services.bigtable_reader snapshot",
+        description="Read the rows of the table again, as they are now, while everything runs: the readers do it.",
+    )
+    parser.add_argument("--after", metavar="KEY", help="only rows behind this key, as the mirror has it (row_key)")
+    parser.add_argument("--until", metavar="KEY", help="only rows up to this key, inclusive")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
+    parser.add_argument("--status", action="store_true", help="say how far the snapshot is")
+    parser.add_argument("--cancel", action="store_true", help="give up what is left of it")
+    parser.add_argument("--json", action="store_true", help="print one object")
+    return parser
+
+
+def between(after: str | None, until: str | None, options: BigtableOptions) -> KeyRange:
+    """Return the keys behind one up to another, both as the mirror has them."""
+    start = b"" if after is None else key_of(after, options) + b"\0"
+    end = b"" if until is None else key_of(until, options) + b"\0"
+    try:
+        return KeyRange(start, end)
+    except ValueError as error:
+        raise MisconfiguredError("no key is behind --after and not behind --until") from error
+
+
+def key_of(text: str, options: BigtableOptions) -> bytes:
+    """Return the row key that the mirror has as this text."""
+    if options.row_key == "STRING":
+        return text.encode()
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise MisconfiguredError(f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES") from error
+
+
+def summaries(table: str, found: Snapshot | None) -> Sequence[Mapping[str, Any]]:
+    """Return how far the latest snapshot is; nothing where there never was one."""
+    if found is None:
+        return []
+    left = found.unfinished
+    cancelled = any(part.state is PartState.CANCELLED for part in found.parts)
+    floors = [part.floor for part in found.parts if part.floor is not None]
+    return [
+        {
+            "table": table,
+            "state": "READING" if left else "CANCELLED" if cancelled else "DONE",
+            "rows": sum(part.rows for part in found.parts),
+            "ranges": len(found.parts),
+            "ranges_left": len(left),
+            "requested_at": _time(found.requested_at),
+            "read_timestamp": _time(Microseconds(min(floors))) if floors else None,
+            "complete_since": None if found.complete_since is None else _time(Microseconds(found.complete_since)),
+        }
+    ]
+
+
+def summary_line(shown: Mapping[str, Any]) -> str:
+    """Return a summary as text."""
+    since = f" as of {shown['read_timestamp']}" if shown["read_timestamp"] else ""
+    left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
+    complete = f"; complete since {shown['complete_since']}" if shown["complete_since"] else ""
+    return f"snapshot of {shown['table']}{since}: {shown['state'].lower()}, {shown['rows']} rows{left}{complete}"
+
+
+def _time(time: Microseconds) -> str:
+    return format_timestamp(Nanoseconds(time * _MICROSECOND))
+
+
+def _print(shown: Sequence[Mapping[str, Any]], as_json: bool, out: TextIO) -> None:
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
+    else:
+        out.writelines(f"{summary_line(one)}\n" for one in shown)

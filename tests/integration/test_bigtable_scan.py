@@ -1,0 +1,99 @@
+"""Rows read in key order from the real emulator, through the front, page by page: what a snapshot reads."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.scan import BigtableScan
+from services.bigtable_reader.core.images import CellVersion
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.core.snapshot import behind
+from shared.contracts.errors import MisconfiguredError
+from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
+
+pytestmark = pytest.mark.integration
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def front(bigtable_front: str) -> Iterator[Front]:
+    with Front(bigtable_front) as front:
+        yield front
+
+
+def scanning(
+    table: FrontTable,
+    call: Callable[[BigtableScan], Awaitable[T]],
+    *,
+    family_pattern: str | None = None,
+    most_bytes: int = 1 << 20,
+) -> T:
+    async def asked() -> T:
+        channels = Channels(table.front.address)
+        try:
+            named = Table(INSTANCE, table.name.rpartition("/")[2])
+            return await call(
+                BigtableScan(channels, named, family_pattern=family_pattern, versions=2, most_bytes=most_bytes)
+            )
+        finally:
+            await channels.close()
+
+    return asyncio.run(asked())
+
+
+async def pages(scan: BigtableScan, keys: KeyRange, most: int) -> list[list[bytes]]:
+    found = []
+    left: KeyRange | None = keys
+    while left is not None:
+        page = await scan.page(left, most)
+        found.append([key for key, _cells in page.rows])
+        left = None if page.read_to is None else behind(left, page.read_to)
+    return found
+
+
+def test_pages_have_all_rows_of_a_range_in_order_and_none_twice(front: Front) -> None:
+    table = front.table("f", "g")
+    keys = [b"", b"a", b"a\0", b"b", b"\xff", b"\xff\xff\0"][1:]
+    for key in keys:
+        table.write(key, set_cell("f", b"q", key, 2_000), set_cell("f", b"q", b"older", 1_000), set_cell("g", b"", b""))
+
+    assert scanning(table, lambda scan: pages(scan, ALL_KEYS, 2)) == [keys[:2], keys[2:4], keys[4:]]
+    assert scanning(table, lambda scan: pages(scan, KeyRange(b"a\0", b"\xff"), 9)) == [[b"a\0", b"b"]]
+    assert scanning(table, lambda scan: pages(scan, KeyRange(b"b\0", b"c"), 9)) == [[]]
+    one = scanning(table, lambda scan: scan.page(ALL_KEYS, 1))
+    assert one.read_to == b"a"
+    ((key, cells),) = one.rows
+    assert (key, cells["f"]) == (b"a", {b"q": [CellVersion(2_000, b"a"), CellVersion(1_000, b"older")]})
+
+
+def test_a_page_has_no_more_bytes_than_there_is_room_for_and_rows_of_other_families_are_not_there(front: Front) -> None:
+    table = front.table("f", "g")
+    for number in range(30):
+        family = "g" if 10 <= number < 20 else "f"
+        table.write(b"%02d" % number, set_cell(family, b"q", bytes(100_000)))
+
+    found = scanning(table, lambda scan: pages(scan, ALL_KEYS, 500), family_pattern="f", most_bytes=300_000)
+    assert [key for page in found for key in page] == [b"%02d" % number for number in [*range(10), *range(20, 30)]]
+    assert len(found) > 3
+    assert scanning(table, lambda scan: scan.first_key(KeyRange(b"1", b"")), family_pattern="f") == b"10"
+    assert scanning(table, lambda scan: scan.first_key(KeyRange(b"3", b"")), family_pattern="f") is None
+
+
+def test_samples_end_with_the_size_of_the_table(front: Front) -> None:
+    table = front.table("f")
+    for number in range(200):
+        table.write(b"%03d" % number, set_cell("f", b"q", bytes(1_000)))
+
+    samples = scanning(table, lambda scan: scan.samples())
+    assert [one.row_key for one in samples] == sorted(one.row_key for one in samples if one.row_key) + [
+        one.row_key for one in samples if not one.row_key
+    ]
+    assert samples[-1].bytes_before > 0
+
+
+def test_a_table_that_is_not_there_is_a_mistake(front: Front) -> None:
+    with pytest.raises(MisconfiguredError, match="NOT_FOUND"):
+        scanning(FrontTable(front, f"{INSTANCE}/tables/nothing"), lambda scan: scan.page(ALL_KEYS, 1))

@@ -1,0 +1,205 @@
+"""Rows that were there before the change stream: read beside it, killed in between, and again on demand.
+
+The reader as a process, before the emulator and its front.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from google.cloud.bigtable_admin_v2 import types as admin_types
+
+from deploy.local.processes import Process, Processes
+from services.bigtable_reader.core.snapshot import PartState, SnapshotPart
+from shared.contracts.change_batch import decode_batch
+from shared.pubsub.channels import open_channel
+from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, delete_row, set_cell
+from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.test_bigtable_reader_process import Pipeline
+
+pytestmark = pytest.mark.integration
+
+ROWS = 2_000
+PATIENCE = timedelta(seconds=120)
+
+
+class Snapshotting(Pipeline):
+    """A pipeline that notes which snapshot rows came how often, and which snapshots were said to be complete."""
+
+    def pull(self) -> None:
+        """Take what is on the subscription now."""
+        for one in pull(self.channel, self.topology.subscription):
+            batch = decode_batch(one.message.data)
+            if isinstance(batch.header.complete_since, str):
+                self.lines.add(batch.header.complete_since)
+            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
+                row_key, text = json.loads(bytes(key))["row_key"].encode(), bytes(row).decode()
+                if batch.header.origin == "snapshot":
+                    self.arrived.append((row_key, sequence, text))
+                if row_key not in self.newest or sequence > self.newest[row_key][0]:
+                    self.newest[row_key] = sequence, None if text == "null" else text
+
+    def command(self, *arguments: str) -> tuple[int | None, str]:
+        """Run a command beside the reader to its end."""
+        process = self.launch("snapshot", *arguments)
+        process.expected_to_end = True
+        code = process.wait(timedelta(seconds=30))
+        return code, process.output()
+
+    def wait_until_said(self, number: int) -> None:
+        """Wait until so many snapshots are complete."""
+
+        def said() -> bool | None:
+            self.pull()
+            return len(self.lines) >= number or None
+
+        self.processes.wait_until(said, "the end of a snapshot", PATIENCE)
+
+    def swept(self) -> None:
+        """Forget what no snapshot brought since the last that was complete, as the consumer's sweep does."""
+        since = max(self.lines)
+        self.newest = {key: found for key, found in self.newest.items() if found[0] >= since}
+
+    def saved(self) -> Mapping[int, SnapshotPart]:
+        """Return how far each part is."""
+        parts = FrontTable(self.table.front, f"{INSTANCE}/tables/{self.partitions}").rows()
+        (snapshot,) = (cells for key, cells in parts.items() if key.endswith(b"#snapshot"))
+        newest = {cell[:2]: value for cell, value in sorted(snapshot.items(), key=lambda one: one[0][2])}
+        found = [
+            msgspec.json.decode(value, type=SnapshotPart) for (family, _), value in newest.items() if family != "shape"
+        ]
+        return {part.number: part for part in found}
+
+
+@pytest.fixture
+def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Snapshotting]:
+    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
+        table = front.table("f", "g", splits=[b"0600", b"1200"])
+        yield Snapshotting(table, pubsub_emulator, channel, a_topology(channel), new_processes)
+
+
+def fill(pipeline: Snapshotting) -> None:
+    """Write rows, and disable and enable the stream: no record tells of them any more."""
+    for number in range(ROWS):
+        pipeline.table.write(b"%04d" % number, set_cell("f", b"q", b"before %d" % number))
+    tables, name = pipeline.table.front.tables, pipeline.table.name
+    for retention in (None, timedelta(days=1)):
+        table = admin_types.Table(name=name)
+        if retention is not None:
+            table.change_stream_config = admin_types.ChangeStreamConfig(retention_period=retention)
+        tables.update_table({"table": table, "update_mask": {"paths": ["change_stream_config"]}}).result()  # type: ignore[no-untyped-call]
+
+
+def test_killed_again_and_again_all_rows_come_and_no_part_begins_anew(pipeline: Snapshotting) -> None:
+    fill(pipeline)
+    chance = random.Random(7)
+    wanted = {"SNAPSHOT_ROWS_PER_SECOND": "150", "LEASE_DURATION": "2s"}
+    readers: list[tuple[Process, Mapping[int, SnapshotPart]]] = []
+    saved: Mapping[int, SnapshotPart] = {}
+    for round_ in range(4):
+        reader = pipeline.start(**wanted)
+        readers.append((reader, saved))
+        before = len(pipeline.arrived)
+
+        def more(before: int = before) -> bool | None:
+            pipeline.pull()
+            return len(pipeline.arrived) > before or None
+
+        pipeline.processes.wait_until(more, "rows of the snapshot", PATIENCE)
+        for _write in range(20):
+            key = b"%04d" % chance.randrange(ROWS)
+            if chance.random() < 0.3:
+                pipeline.table.write(key, delete_row())
+            else:
+                pipeline.table.write(key, set_cell("g", b"q", b"in round %d" % round_))
+        pipeline.table.front.control.split(pipeline.table.name, b"%04d" % (300 + 100 * round_))
+        if round_ == 1:
+            pipeline.processes.wait_until(lambda: done(pipeline.saved()) or None, "a part that is saved", PATIENCE)
+        reader.kill()
+        saved = pipeline.saved()
+    readers += [(pipeline.start(LEASE_DURATION="2s"), saved) for _reader in range(2)]
+    pipeline.wait_until_said(1)
+    pipeline.wait_until_equal("f", "g")
+
+    assert '"snapshot_requested"' in readers[0][0].output()
+    assert not any('"snapshot_requested"' in reader.output() for reader, _known in readers[1:])
+    assert done(saved)
+    for reader, known in readers:
+        check_goes_on(reader, known)
+    code, said = pipeline.command("--status", "--json")
+    (shown,) = json.loads(said)["snapshots"]
+    assert (code, shown["state"], shown["ranges_left"]) == (0, "DONE", 0)
+    assert shown["rows"] <= ROWS
+
+
+def done(parts: Mapping[int, SnapshotPart]) -> bool:
+    """Tell whether some of them are read."""
+    return any(part.state is PartState.DONE for part in parts.values())
+
+
+def check_goes_on(reader: Process, before: Mapping[int, SnapshotPart]) -> None:
+    """Check that a reader took no part that was read before it started, and began none before what was saved of it."""
+    lines = [line for line in reader.output().splitlines() if '"snapshot_range_claimed"' in line]
+    claims: list[Mapping[str, Any]] = [json.loads(line) for line in lines]
+    for one in claims:
+        part = before.get(one["range"])
+        assert part is None or (part.state is not PartState.DONE and one["rows"] >= part.rows), one
+
+
+def test_on_demand_it_heals_what_no_record_tells_and_its_end_says_what_is_gone(pipeline: Snapshotting) -> None:
+    pipeline.start(LEASE_DURATION="2s")
+    pipeline.wait_until_said(1)
+    for number in range(30):
+        pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"), set_cell("g", b"q", b"v"))
+    pipeline.table.write(b"only g", set_cell("g", b"q", b"v"))
+    pipeline.wait_until_equal("f", "g")
+    change = {"id": "g", "drop": True}
+    pipeline.table.front.tables.modify_column_families({"name": pipeline.table.name, "modifications": [change]})
+
+    assert "all rows would be read" in pipeline.command("--dry-run")[1]
+    assert pipeline.command()[0] == 0
+    pipeline.wait_until_said(2)
+    pipeline.swept()
+    assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
+    assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
+
+
+def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipeline: Snapshotting) -> None:
+    reader = pipeline.start(LEASE_DURATION="2s", SNAPSHOT="never")
+    for number in range(30):
+        pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"))
+    pipeline.wait_until_equal("f", "g")
+    assert "SNAPSHOT=never" in reader.output()
+    assert pipeline.command("--status") == (0, "")
+    assert pipeline.command("--after", "04", "--until", "09")[0] == 0
+
+    def read() -> bool | None:
+        pipeline.pull()
+        return pipeline.command("--status")[0] == 0 or None
+
+    pipeline.processes.wait_until(read, "the snapshot of some keys", PATIENCE)
+    pipeline.pull()
+    assert sorted(key for key, _sequence, _row in pipeline.arrived) == [b"%02d" % number for number in range(5, 10)]
+    reader.kill()
+    assert pipeline.command()[0] == 0
+    assert "given up" in pipeline.command("--cancel")[1]
+    assert "nothing was left" in pipeline.command("--cancel")[1]
+    _code, said = pipeline.command("--status", "--json")
+    (shown,) = json.loads(said)["snapshots"]
+    assert (shown["state"], shown["complete_since"]) == ("CANCELLED", None)
+    assert pipeline.lines == set()
+
+
+def test_a_change_log_alone_takes_none(pipeline: Snapshotting, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("tables") / "tables.toml"
+    name = pipeline.table.name.rpartition("/")[2]
+    file.write_text(f'[tables."{name}"]\nmode = "history"\n')
+    reader = pipeline.start(TABLES_FILE=str(file))
+    assert "a change log has changes only" in reader.output()
+    refused = pipeline.launch("snapshot", TABLES_FILE=str(file))
+    assert refused.wait(timedelta(seconds=30)) == 2
+    assert "mode both" in refused.output()

@@ -1,0 +1,73 @@
+"""What is true of the rows of a Bigtable table, asked of the reader's command `rows`, before emulator and front."""
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.processes import Processes
+from services.cdc_consumer.adapters.source_rows import opened_source
+from shared.contracts.change_batch import decode_batch
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.source_rows import Done
+from shared.pubsub.channels import open_channel
+from shared.runtime.stop import Stop
+from tests.integration.bigtable_front import Front, delete_row, set_cell
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.test_bigtable_reader_process import Pipeline
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Pipeline]:
+    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
+        table = front.table("f", "g")
+        yield Pipeline(table, pubsub_emulator, channel, a_topology(channel), new_processes)
+
+
+def rows_of(batches: list[bytes | Done]) -> list[str]:
+    decoded = [decode_batch(batch) for batch in batches if isinstance(batch, bytes)]
+    assert {batch.header.origin for batch in decoded} == {"snapshot"}
+    return [json.loads(bytes(key))["row_key"] for batch in decoded for key in batch.keys]
+
+
+def test_rows_are_told_looked_up_and_published_and_what_is_published_wins_over_what_was_applied(
+    pipeline: Pipeline,
+) -> None:
+    environ = dict(os.environ) | pipeline.environment()
+    name = pipeline.table.name.rpartition("/")[2]
+    pipeline.start()
+    for number in range(20):
+        pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"%d" % number))
+    pipeline.table.write(b"07", delete_row())
+    pipeline.wait_until_equal("f", "g")
+    applied = max(sequence for sequence, _row in pipeline.newest.values())
+
+    with opened_source("python -m services.bigtable_reader rows", environ, Stop()) as source:
+        assert source.tables() == (name,)
+        header, _done = source.describe(name)
+        assert [column.name for column in decode_batch(header).header.columns] == ["row_key", "f", "g"]
+        answers = list(source.read(name))
+        assert rows_of(answers) == [f"{number:02d}" for number in range(20) if number != 7]
+        assert isinstance(answers[-1], Done)
+        assert answers[-1].rows == 19
+        assert rows_of(list(source.read(name, after=("04",), until=("06",)))) == ["05", "06"]
+        batches, done = source.look(name, [("03",), ("07",), ("never",)])
+        assert rows_of(list(batches)) == ["03"]
+        assert (done.rows, done.absent) == (1, 2)
+        with pytest.raises(MisconfiguredError, match="does not remember"):
+            list(source.read(name, "2026-11-22T10:00:00Z"))
+        with pytest.raises(MisconfiguredError, match="not the one that is mirrored"):
+            source.describe("another")
+        done = source.publish(name, [("03",), ("never",)])
+        assert (done.rows, done.absent) == (1, 1)
+
+    pipeline.pull()
+    for key, row in ((b"03", {"f": {"q": "Mw=="}, "g": None}), (b"never", None)):
+        sequence, text = pipeline.newest[key]
+        assert sequence >= done.sequence
+        assert (text is None) == (row is None)
+    assert pipeline.mirror() == pipeline.source("f", "g")
+    assert applied < max(sequence for sequence, _row in pipeline.newest.values())

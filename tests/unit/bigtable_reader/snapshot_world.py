@@ -1,0 +1,114 @@
+"""A world whose readers read snapshots, too, and a consumer that sweeps what a complete one has not brought."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.held_part import SnapshotOptions
+from services.bigtable_reader.set_aside import SettingAside
+from services.bigtable_reader.snapshots import Snapshots
+from shared.runtime.stop import Stop
+from tests.fakes.bigtable_reader import FakePublisher
+from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
+from tests.fakes.bigtable_table import VirtualClock
+from tests.fakes.life import Way
+from tests.unit.bigtable_reader.readings import folded, image_of
+from tests.unit.bigtable_reader.world import LEASE, MakeSnapshots, World, entries
+
+
+@dataclass
+class SnapshotWorld(World):
+    """The world, and what there is to read of snapshots."""
+
+    snapshots: SnapshotTable = field(default_factory=SnapshotTable)
+    cuts: Sequence[bytes] = ()
+    scans: list[FakeScan] = field(default_factory=list)
+    unreadable: set[bytes] = field(default_factory=set)
+    options: SnapshotOptions = field(default_factory=lambda: SnapshotOptions(rows_at_once=2, save=timedelta(seconds=1)))
+
+    async def request(
+        self, ranges: Sequence[KeyRange] = (ALL_KEYS,), *, again: bool = True, whole: bool = True
+    ) -> None:
+        """Ask for a snapshot, as the command does and a first start."""
+        store = FakeSnapshotStore(self.snapshots, "asks", LEASE, asyncio.get_running_loop().time)
+        await store.request(ranges, VirtualClock().now(), again=again, whole=whole)
+
+    async def cancel(self) -> None:
+        """Give up what is left to read, as the command does."""
+        await FakeSnapshotStore(self.snapshots, "asks", LEASE, asyncio.get_running_loop().time).cancel()
+
+    def reading_snapshots(
+        self, owner: str, way: Way, publisher: FakePublisher, step: Callable[[], Awaitable[None]], stop: Stop
+    ) -> MakeSnapshots:
+        """Return what makes a reader's part that reads snapshots."""
+        scan = FakeScan(self.table, way, cuts=self.cuts)
+        scan.unreadable = self.unreadable
+        self.scans.append(scan)
+        images = self._outputs().images
+        assert images is not None
+
+        def make(
+            set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+        ) -> Snapshots:
+            return Snapshots(
+                table="weather",
+                keys=[ALL_KEYS],
+                store=FakeSnapshotStore(self.snapshots, owner, LEASE, asyncio.get_running_loop().time, step=step),
+                scan=scan,
+                images=images,
+                publisher=publisher,
+                set_aside=set_aside,
+                raise_floors=raise_floors,
+                trusted=trusted,
+                metrics=self.metrics,
+                stop=stop,
+                options=self.options,
+            )
+
+        return make
+
+    async def wait_until_snapshots_are_over(self) -> None:
+        """Wait for it, with patience; what ends a reader is raised."""
+        async with asyncio.timeout(3_600):
+            while (found := self.snapshots.snapshot) is not None and (
+                found.unfinished or (found.complete_since is not None and not found.told)
+            ):
+                for reader in self.readers:
+                    if reader.task.done():
+                        await reader.task
+                await asyncio.sleep(5)
+
+    @property
+    def complete_since(self) -> str | None:
+        """Return the highest sequence since which a snapshot says that it is complete; None where none does."""
+        said = [header.complete_since for header, _changes in self.topic.batches if header.complete_since]
+        return max((one for one in said if isinstance(one, str)), default=None)
+
+    def mirrored(self, *, swept: bool) -> Mapping[bytes, str]:
+        """Return the rows of the mirror, delivered twice and in any order; without those of before a snapshot."""
+        changes = [(header, [change]) for header, batch in self.topic.batches for change in batch]
+        delivered = changes * 2
+        self.chance.shuffle(delivered)
+        since = self.complete_since if swept else None
+        return {
+            key: change.row
+            for key, change in folded(delivered).items()
+            if change.row is not None and (since is None or change.sequence >= since)
+        }
+
+    def source(self) -> Mapping[bytes, str]:
+        """Return the rows that the mirror should have."""
+        rows = {key: image_of(self.table.row(key)) for key in self.table.row_keys}
+        return {key: row for key, row in rows.items() if row is not None}
+
+
+async def a_filled_world(world: SnapshotWorld, keys: Sequence[bytes]) -> SnapshotWorld:
+    """Write rows of which no record tells, ask for the first snapshot, and begin the stream."""
+    for key in keys:
+        world.table.write(key, *entries(world.chance))
+    world.table.log.clear()
+    await world.request(again=False)
+    await world.begin()
+    return world

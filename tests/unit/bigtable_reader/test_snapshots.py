@@ -1,0 +1,121 @@
+"""Snapshots and the stream at once, whatever happens to partitions and readers: all is equal, and what is told is true.
+
+The loop is the real one, with all of its core; the ports are in memory, the time is virtual.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.bigtable_reader.core.records import KeyRange
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.readings import FAMILIES
+from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.test_convergence import happen
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+KEYS = (b"a", b"b", b"bb", b"c", b"d", b"e")
+STEPS = (
+    *("write",) * 6,
+    *("elsewhere",) * 3,
+    *("replicate",) * 3,
+    *("moment",) * 4,
+    *("wait",) * 4,
+    *("hand over",) * 2,
+    *("snapshot", "snapshot", "some keys", "cancel", "drop family", "drop family"),
+    *("pause the stream", "resume the stream"),
+    *("pause", "garbage", "split", "merge", "kill", "long wait", "go on", "start"),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    breaks=st.sampled_from((0.0, 0.0, 0.05)),
+    before=st.lists(st.sampled_from(KEYS), unique=True),
+    cuts=st.lists(st.sampled_from(KEYS), unique=True, max_size=2),
+)
+def test_whatever_happens_before_during_and_after_rows_end_up_equal(
+    seed: int, breaks: float, before: list[bytes], cuts: list[bytes]
+) -> None:
+    chance = Random(seed)
+    steps = [chance.choice(STEPS) for _step in range(chance.randint(10, 50))]
+    run_in_virtual_time(live(SnapshotWorld(chance, breaks=breaks, cuts=cuts), before, steps))
+
+
+async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[str]) -> None:
+    chance = world.chance
+    await a_filled_world(world, before)
+    world.start()
+    healed = True
+    for step in steps:
+        match step:
+            case "snapshot":
+                await world.request()
+                healed = True
+            case "some keys":
+                await world.request([KeyRange(chance.choice((b"", b"a\0", b"b")), b"c\0")], whole=False)
+            case "cancel" if world.snapshots.snapshot is not None and chance.random() < 0.5:
+                await world.cancel()
+                healed = False
+            case "drop family":
+                world.table.drop_family(chance.choice(FAMILIES))
+                healed = False
+            case _:
+                await happen(world, step)
+    world.table.replicate(len(world.table.on_the_way))
+    for reader in world.readers:
+        reader.way.let_go()
+        reader.way.breaks = 0.0
+    if not world.readers:
+        world.start()
+    await world.by_hand.resume()
+    if not healed:
+        await world.request()
+    await world.wait_until_snapshots_are_over()
+    await world.wait_until_all_is_read()
+    await world.end()
+    assert world.complete_since is not None
+    assert world.mirrored(swept=True) == world.source()
+
+
+def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0), cuts=[b"b", b"d"])
+        await a_filled_world(world, KEYS)
+        await world.by_hand.pause()
+        world.start()
+        await asyncio.sleep(120)
+        assert all(not changes for _header, changes in world.topic.batches)
+        assert world.complete_since is None
+        await world.by_hand.resume()
+        await world.wait_until_snapshots_are_over()
+        await world.wait_until_all_is_read()
+        await world.end()
+        assert world.mirrored(swept=True) == world.source() != {}
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_next_reader_goes_on_behind_the_last_key_that_was_saved() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, [b"a%02d" % number for number in range(60)])
+        killed = world.start(slowest=0.5)
+        await asyncio.sleep(20)
+        await world.kill(killed)
+        saved = world.snapshots.snapshot
+        assert saved is not None
+        (part,) = (part for part in saved.unfinished if part.last is not None)
+        world.start(slowest=0.0)
+        await world.wait_until_snapshots_are_over()
+        await world.end()
+        assert part.left is not None
+        assert min(key for key in world.scans[1].read_from if key in part.range) == part.left.start
+
+    run_in_virtual_time(scenario())
