@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.rows import SpannerRows
 from services.spanner_reader.adapters.schema import (
     SpannerCatalog,
@@ -32,20 +33,25 @@ from services.spanner_reader.adapters.snapshot_table import SpannerSnapshotStore
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import Survey
+from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.core.snapshot import SnapshotSurvey
 from services.spanner_reader.doctor import doctor
+from services.spanner_reader.first_snapshots import request_first_snapshots
 from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
+from services.spanner_reader.pause_command import pause, resume
 from services.spanner_reader.reader import Reader
+from services.spanner_reader.rows_command import rows
 from services.spanner_reader.schema_watch import remember_start
 from services.spanner_reader.settings import Settings, owner_name
 from services.spanner_reader.snapshot_command import snapshot
+from services.spanner_reader.snapshot_ends import SnapshotEnds
 from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
 from services.spanner_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
@@ -88,12 +94,17 @@ def command(arguments: Sequence[str]) -> int:
                 return doctor(rest, os.environ, sys.stdout)
             case ["synced", table]:
                 return asyncio.run(synced(table, read_settings(Settings, os.environ)))
-            case ["snapshot", *rest]:
-                return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["snapshot" | "pause" | "resume" as what, *rest]:
+                return asyncio.run(asked(what, rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["rows"]:
+                return asyncio.run(rows(read_settings(Settings, os.environ)))
             case _:
                 raise MisconfiguredError(
-                    "usage: python -m services.spanner_reader [doctor | status | snapshot TABLE... | synced TABLE]"
+                    "usage: python -m services.spanner_reader [doctor | status | snapshot TABLE... | "
+                    "pause [TABLE...] | resume [TABLE...] | synced TABLE | rows]"
                 )
+    except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
+        return 130
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
             f"Spanner does not answer: {error}. Check the network and SPANNER_EMULATOR_HOST, which is for emulators "
@@ -154,8 +165,21 @@ async def read(
                 confirmed=metrics.publishing.confirmed,
             )
 
-            def reading_snapshots(trusted: Callable[[], bool]) -> Snapshots:
+            def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> Snapshots:
+                ends = SnapshotEnds(
+                    store=snapshots,
+                    shapes=shapes,
+                    catalog=catalog,
+                    publisher=publisher,
+                    changes=changes,
+                    included=file.included,
+                    trusted=trusted,
+                    metrics=metrics,
+                    automatic=settings.resync == "automatic",
+                    every=settings.check_schema_every,
+                )
                 return Snapshots(
+                    ends=ends,
                     store=snapshots,
                     rows=SpannerRows(database, data_boost=settings.snapshot_data_boost),
                     catalog=catalog,
@@ -163,6 +187,7 @@ async def read(
                     changes=changes,
                     included=file.included,
                     trusted=trusted,
+                    rests=rests,
                     metrics=metrics,
                     stop=stop,
                     options=SnapshotOptions(
@@ -180,6 +205,7 @@ async def read(
                 subscriptions=subscriptions,
                 catalog=catalog,
                 shapes=shapes,
+                pauses=SpannerPauseStore(partitions, settings.partition_table),
                 changes=changes,
                 included=file.included,
                 metrics=metrics,
@@ -214,12 +240,14 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
             survey = await store.survey()
             look, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
             snapshots = await snapshot_store(settings, partitions, owner="status").survey()
+            pauses = await SpannerPauseStore(partitions, settings.partition_table).read()
         else:
             survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
-            snapshots = SnapshotSurvey(survey.now, ())
+            snapshots, pauses = SnapshotSurvey(survey.now, ()), Pauses(survey.now)
     finally:
         await channels.close()
-    shown = document(settings.source, survey, definition.retention, look, marks, definition.dialect.quote, snapshots)
+    quote = definition.dialect.quote
+    shown = document(settings.source, survey, definition.retention, look, marks, quote, snapshots, pauses)
     print_status(shown, as_json, out)
     return exit_code(shown)
 
@@ -269,18 +297,25 @@ def snapshot_store(settings: Settings, partitions: Database, owner: str) -> Span
     return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
 
 
-async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
-    """Ask for snapshots, see how they are, give them up; the service reads them."""
+async def asked(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Run a command that asks the readers for something; what it asks for is kept for them."""
     _text, file = load_tables_file(settings.tables_file)
     channels = Channels(settings.spanner_emulator_host)
     try:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)
-        store = partition_store(settings, partitions, owner="snapshot")
-        if not await store.exists():
+        if not await partition_store(settings, partitions, owner="command").exists():
             raise MisconfiguredError("there is no partition table yet: start the reader first")
         catalog = SpannerCatalog(database, settings.change_stream)
-        return await snapshot(arguments, catalog, snapshot_store(settings, partitions, "snapshot"), file.included, out)
+        pauses = SpannerPauseStore(partitions, settings.partition_table)
+        match what:
+            case "pause":
+                return await pause(arguments, catalog, pauses, file.included, out)
+            case "resume":
+                return await resume(arguments, pauses, out)
+            case _:
+                store = snapshot_store(settings, partitions, owner="command")
+                return await snapshot(arguments, catalog, store, file.included, out)
     finally:
         await channels.close()
 
@@ -332,19 +367,6 @@ async def prepare(
         log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)
     keys = {table.name: table.primary_key for table in tables}
     return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)
-
-
-async def request_first_snapshots(store: SpannerSnapshotStore, tables: Sequence[str], at: Nanoseconds) -> None:
-    """Ask for the rows of all tables as they were where the stream begins, and say which those are."""
-    read_at = Nanoseconds(at // 1_000 * 1_000)  # Spanner commits at whole microseconds
-    if tables:
-        new = await store.request(tables, read_at, again=False)
-        structlog.get_logger().info(
-            "snapshot_requested",
-            tables=list(new),
-            read_timestamp=format_timestamp(read_at),
-            why="a first start: the rows that are there already; SNAPSHOT=never leaves them out",
-        )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from services.spanner_reader.adapters.connection import Channels, Database, Stat
 from services.spanner_reader.adapters.dialects import partition_sql
 from services.spanner_reader.adapters.inspection import inspect_rights, inspect_stream
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema import SpannerCatalog, StreamDefinition, check_partition_table, check_start
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.table_inspection import (
@@ -232,6 +233,14 @@ class _Looking:
         elif survey is not None and definition is not None:
             low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
             yield _position(timedelta(seconds=(survey.now - low) / _SECOND), format_timestamp(low), definition)
+        store_of_pauses = SpannerPauseStore(self._partitions, settings.partition_table)
+        pauses, failed = await _asked("pauses", store_of_pauses.read, _AGAIN)
+        if failed is not None:
+            yield failed
+        if pauses is not None and pauses.stream is not None:
+            since = format_timestamp(pauses.stream.paused_at)
+            resume = "`python -m services.spanner_reader resume`, before what the stream keeps is over"
+            yield Finding(Level.WARNING, "progress: pause", f"the stream is paused since {since}", resume)
         remembered, failed = await _asked(
             "schema", SpannerShapeStore(self._partitions, settings.partition_table).read, _AGAIN
         )

@@ -1,10 +1,12 @@
 """The reader's metrics, for Prometheus."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.records import (
     ChildPartitionsRecord,
     DataChangeRecord,
@@ -12,10 +14,13 @@ from services.spanner_reader.core.records import (
     StreamRecord,
 )
 from services.spanner_reader.core.shapes import Kind, Mark
-from services.spanner_reader.status import READING, resync
+from services.spanner_reader.status import PAUSED, READING, paused_tables, resync
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.metrics import PublishingMetrics
 
+MOST_TABLES: Final = 100
+"""That have series of their own; what all others have is added up under `OTHER_TABLES`."""
+OTHER_TABLES: Final = "(others)"
 _SECOND: Final = 1_000_000_000
 
 
@@ -49,13 +54,35 @@ class ReaderMetrics:
             registry=registry,
         )
         self._snapshot_rows = Counter(
-            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", registry=registry
+            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", ["table"], registry=registry
         )
         self._snapshot_ranges = Gauge(
             "millrace_reader_snapshot_ranges_left",
-            "Key ranges of all tables that are left to be read",
+            "Key ranges of a table that are left to be read by all readers",
+            ["table"],
             registry=registry,
         )
+        self._tables_shown: set[str] = set()
+        self._ranges_shown: Collection[str] = ()
+        self._retention = Gauge(
+            "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+        )
+        self._paused = Gauge("millrace_reader_paused", "1 while the whole stream is paused", registry=registry)
+        self._paused_tables = Gauge(
+            "millrace_reader_paused_tables", "Tables that are paused, whose changes are dropped", registry=registry
+        )
+        self._dropped = Counter(
+            "millrace_reader_dropped_changes",
+            "Changes dropped by this reader, for their table is paused",
+            ["table"],
+            registry=registry,
+        )
+        self._leases_lost = Counter(
+            "millrace_reader_leases_lost",
+            "Partitions lost to another reader, or whose lease could not be renewed in time",
+            registry=registry,
+        )
+        self._pauses = Pauses(Nanoseconds(0))
         self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
 
     def read(self, record: StreamRecord, changes: int) -> None:
@@ -81,13 +108,43 @@ class ReaderMetrics:
         self._split.inc(split)
         self._merged.inc(merged)
 
-    def snapshot_read(self, rows: int) -> None:
-        """Count rows of snapshots that Pub/Sub has confirmed."""
-        self._snapshot_rows.inc(rows)
+    def snapshot_read(self, table: str, rows: int) -> None:
+        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
+        self._snapshot_rows.labels(self._shown(table)).inc(rows)
 
     def snapshots_left(self, ranges: Mapping[str, int]) -> None:
         """Show how many ranges of which tables are left to be read."""
-        self._snapshot_ranges.set(sum(ranges.values()))
+        left: dict[str, int] = dict.fromkeys(self._ranges_shown, 0)
+        for table, number in ranges.items():
+            left[self._shown(table)] = left.get(self._shown(table), 0) + number
+        for table, number in left.items():
+            self._snapshot_ranges.labels(table).set(number)
+        self._ranges_shown = left.keys()
+
+    def dropped(self, table: str, changes: int) -> None:
+        """Count changes that were dropped, for their table is paused."""
+        self._dropped.labels(self._shown(table)).inc(changes)
+
+    def lease_lost(self) -> None:
+        """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
+        self._leases_lost.inc()
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Show for how long the stream keeps what is not read yet."""
+        self._retention.set(retention.total_seconds())
+
+    def paused(self, pauses: Pauses) -> None:
+        """Show what is paused."""
+        self._pauses = pauses
+        self._paused.set(pauses.stream is not None)
+        self._paused_tables.set(len(pauses.paused_tables))
+
+    def _shown(self, table: str) -> str:
+        """Return what a table is called in labels, which have a bound: no name of its own once there are many."""
+        if table not in self._tables_shown and len(self._tables_shown) >= MOST_TABLES:
+            return OTHER_TABLES
+        self._tables_shown.add(table)
+        return table
 
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""
@@ -110,7 +167,8 @@ class ReaderMetrics:
         self._low_watermark.set(low_watermark / _SECOND)
         self._lag.set(max(0, now - low_watermark) / _SECOND)
         self._surveyed = {
-            "state": READING,
+            "state": READING if self._pauses.stream is None else PAUSED,
+            "paused_tables": paused_tables(self._pauses),
             "now": format_timestamp(now),
             "partitions": dict(states),
             "low_watermark": format_timestamp(low_watermark),

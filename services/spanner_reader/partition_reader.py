@@ -24,6 +24,7 @@ from services.spanner_reader.core.records import (
 )
 from services.spanner_reader.core.watermark import ConfirmedPrefix
 from services.spanner_reader.held import Held, Options
+from services.spanner_reader.pause_watch import PauseWatch
 from services.spanner_reader.ports import ChangeStream, Metrics, PartitionStore, Publisher, StartPastEndError
 from services.spanner_reader.schema_watch import SchemaWatch
 from shared.contracts.errors import TransientError
@@ -45,6 +46,7 @@ class PartitionReader:
         store: PartitionStore,
         publisher: Publisher,
         schema: SchemaWatch,
+        pauses: PauseWatch,
         changes: ChangeMaker,
         metrics: Metrics,
         options: Options,
@@ -55,6 +57,7 @@ class PartitionReader:
         self._store = store
         self._publisher = publisher
         self._schema = schema
+        self._pauses = pauses
         self._included = cache(included)
         self._changes = changes
         self._metrics = metrics
@@ -114,7 +117,8 @@ class PartitionReader:
             self._log.warning("partition_restarted", partition_token=held.partition.token, error=str(error))
 
     async def _publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
-        if not self._included(record.table):
+        dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
+        if dropped or not self._included(record.table):
             self._metrics.read(record, 0)
             held.prefix.add_confirmed(record.commit_timestamp)
             return

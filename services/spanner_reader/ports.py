@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
+from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
 from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting
 from services.spanner_reader.core.snapshot import KeyText, SnapshotRange, SnapshotSurvey
@@ -101,6 +102,8 @@ class CatalogLook:
     watched: tuple[WatchedTable, ...]
     quote: str = "`"
     """What the database's SQL has around a name."""
+    retention: timedelta | None = None
+    """For how long the stream keeps what is not read; None where that was not asked."""
 
 
 class Catalog(Protocol):
@@ -143,7 +146,35 @@ class ShapeStore(Protocol):
         """Return what is remembered, and the tables that need re-sync."""
 
     async def synced(self, table: str) -> bool:
-        """Take the mark from a table whose rows came again; return whether it had one."""
+        """Take the mark from a table whose rows came again; return whether it had one.
+
+        MisconfiguredError, and it stays, while the table is paused.
+        """
+
+    async def healed(self, table: str, since: Nanoseconds) -> bool:
+        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one.
+
+        A mark of what may have happened at that time or later stays as it is.
+        """
+
+
+class PauseStore(Protocol):
+    """What is paused: the stream as a whole (None), and tables, whose pause is a mark, too; kept for all readers.
+
+    Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again.
+    """
+
+    async def read(self) -> Pauses:
+        """Return what is paused, with every change of that which was committed up to the time it says."""
+
+    async def pause(self, table: str | None) -> bool:
+        """Pause the stream or a table from now on; return whether it was not paused.
+
+        MisconfiguredError for a table that nobody has seen in the stream: nothing would hold its mark.
+        """
+
+    async def resume(self, table: str | None) -> bool:
+        """Let the stream or a table go on from now on; return whether it was paused. A table's mark stays."""
 
 
 class NotReadableError(MisconfiguredError):
@@ -165,6 +196,11 @@ class Rows(Protocol):
         A row is its wire values in the order of the table's columns. NotReadableError where another time may do,
         TransientError for what may work again. Closing the generator ends the reading.
         """
+
+    def look(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield those of the rows of some keys that there were, as `read` does; each once, and in no order."""
 
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
         """Return keys, in key order, that cut a table into parts worth reading by themselves; none for a small one."""
@@ -194,6 +230,15 @@ class SnapshotStore(Protocol):
 
         With ``again``, what an earlier snapshot of the table has left is given up for it. Without, a table that has
         one keeps it, except that one nobody has begun is read at the later of both times.
+        """
+
+    async def request_keys(self, table: str, at: Nanoseconds, after: KeyText | None, until: KeyText | None) -> None:
+        """Ask for some keys of a table, beside what else is read of it; earlier ones that are read are forgotten."""
+
+    async def request_unless_since(self, table: str, at: Nanoseconds, since: Nanoseconds) -> bool:
+        """Ask for a snapshot of a table again, unless one is read just now or was begun after a time; return whether.
+
+        Of several that ask at once, one does. One that was given up counts, too: somebody wanted it so.
         """
 
     async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
@@ -248,11 +293,23 @@ class Metrics(Protocol):
     def reshaped(self, split: int, merged: int) -> None:
         """Count partitions that were split and merged."""
 
-    def snapshot_read(self, rows: int) -> None:
-        """Count rows of snapshots that Pub/Sub has confirmed."""
+    def snapshot_read(self, table: str, rows: int) -> None:
+        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
 
     def snapshots_left(self, ranges: Mapping[str, int]) -> None:
         """Show how many ranges of which tables are left to be read."""
+
+    def dropped(self, table: str, changes: int) -> None:
+        """Count changes that were dropped, for their table is paused."""
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Show for how long the stream keeps what is not read yet."""
+
+    def paused(self, pauses: Pauses) -> None:
+        """Show what is paused."""
+
+    def lease_lost(self) -> None:
+        """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
 
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""

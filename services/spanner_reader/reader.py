@@ -25,20 +25,22 @@ from services.spanner_reader.core.partitions import (
     has_reached,
     low_watermark,
 )
-from services.spanner_reader.core.records import PartitionToken
 from services.spanner_reader.core.resync import ROWS_AGAIN
 from services.spanner_reader.held import Held, Options
+from services.spanner_reader.leases import Leases
 from services.spanner_reader.partition_reader import PartitionReader
+from services.spanner_reader.pause_watch import PauseWatch
 from services.spanner_reader.ports import (
     Catalog,
     ChangeStream,
     Metrics,
     PartitionStore,
-    Progress,
+    PauseStore,
     Publisher,
     ShapeStore,
     Subscriptions,
 )
+from services.spanner_reader.position_age import PositionAge
 from services.spanner_reader.schema_watch import SchemaWatch
 from services.spanner_reader.snapshots import Snapshots
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -70,22 +72,26 @@ class Reader:
         subscriptions: Subscriptions,
         catalog: Catalog,
         shapes: ShapeStore,
+        pauses: PauseStore,
         changes: ChangeMaker,
         metrics: Metrics,
         health: Health,
         options: Options,
         included: Callable[[str], bool] = lambda _table: True,
-        snapshots: Callable[[Callable[[], bool]], Snapshots] | None = None,
+        snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], Snapshots] | None = None,
     ) -> None:
         """Take what a reader needs; changes of a table that is not ``included`` are read and not published.
 
-        ``snapshots`` makes what reads the rows from before the stream, told how to ask whether the topic is trusted.
+        ``snapshots`` makes what reads the rows from before the stream, told how to ask whether the topic is trusted,
+        and whether a table is paused.
         """
         self._store = store
         self._publisher = publisher
         self._metrics = metrics
         self._health = health
         self._options = options
+        self._pauses = PauseWatch(pauses, metrics)
+        self._age = PositionAge(metrics)
         self._schema = SchemaWatch(
             catalog=catalog,
             shapes=shapes,
@@ -101,22 +107,22 @@ class Reader:
             store=store,
             publisher=publisher,
             schema=self._schema,
+            pauses=self._pauses,
             changes=changes,
             metrics=metrics,
             options=options,
             included=included,
             fail=self._fail,
         )
-        self._held: dict[PartitionToken, Held] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        self._saving = asyncio.Lock()
         self._crowded = 0
         self._attend_at = 0.0
         self._low_watermark: Nanoseconds | None = None
         self._topic = TopicWatch(
             subscriptions.check, options.recheck, self._reached, metrics.topic_loses, anew="PARTITION_TABLE"
         )
-        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.trusted)
+        self._leases = Leases(store, metrics, options, lambda: self._topic.trusted)
+        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.trusted, self._pauses.rests)
         self._failure: BaseException | None = None
         self._stopped_at: float | None = None
         """By the event loop's clock."""
@@ -138,7 +144,7 @@ class Reader:
             loop.call_soon_threadsafe(self._wake.set)
 
         keepers = [
-            asyncio.create_task(self._keep_leases(), name="leases"),
+            asyncio.create_task(self._leases.keep(), name="leases"),
             asyncio.create_task(self._topic.keep_looking(), name="subscriptions"),
             asyncio.create_task(self._keep_tidy(), name="finished partitions"),
             asyncio.create_task(self._keep_looking(), name="schema"),
@@ -163,6 +169,7 @@ class Reader:
             self._fail_if_failed()
             await self._attend()
             survey = await retried(self._stop, self._health.attempting(self._store.survey))
+            await retried(self._stop, self._health.attempting(self._pauses.look))
             self._partitions.now = survey.now
             self._show(survey)
             if not survey.unfinished:
@@ -175,7 +182,10 @@ class Reader:
             ):
                 self._log.info("end_timestamp_reached")
                 return
-            await self._take_and_give(survey)
+            if self._pauses.known.stream is None:
+                await self._take_and_give(survey)
+            else:
+                self._rest()
             self._health.progressed()
             self._health.ready = True
             with contextlib.suppress(TimeoutError):
@@ -188,11 +198,11 @@ class Reader:
     async def _take_and_give(self, survey: Survey) -> None:
         """Claim free partitions up to a fair share; give back what is more, if it stays more."""
         share = fair_share(survey.unfinished, readers=survey.readers | {self._options.owner}, end=self._options.end)
-        reading = [held for held in self._held.values() if not held.over and not held.leaving]
+        reading = [held for held in self._leases.held.values() if not held.over and not held.leaving]
         due = claimable(
             survey.unfinished,
             owner=self._options.owner,
-            holding=self._held.keys(),
+            holding=self._leases.held.keys(),
             now=survey.now,
             end=self._options.end,
         )
@@ -205,6 +215,12 @@ class Reader:
             for held in reading[: len(reading) - share]:
                 self._give_back(held)
 
+    def _rest(self) -> None:
+        """Give everything back while the stream is paused: any reader may go on with it, which is at its watermark."""
+        for held in list(self._leases.held.values()):
+            if not held.over and not held.leaving:
+                self._give_back(held)
+
     async def _claim(self, due: list[Partition]) -> None:
         if not due:
             return
@@ -212,8 +228,8 @@ class Reader:
         asked_at = asyncio.get_running_loop().time()
         claim = self._health.attempting(lambda: self._store.claim(tokens, self._options.end))
         for partition in await retried(self._stop, claim):
-            held = self._held[partition.token] = Held(partition)
-            self._extend(held, asked_at)
+            held = Held(partition)
+            self._leases.take(held, asked_at)
             held.task = asyncio.create_task(
                 self._partitions.follow(held, self._stop), name=f"partition {partition.token}"
             )
@@ -241,37 +257,11 @@ class Reader:
         with contextlib.suppress(TimeoutError):  # what is not confirmed by then is published again
             async with asyncio.timeout(_FLUSH.total_seconds()):
                 await held.confirmed()
-        await retried(self._stop, partial(self._release, held))
-        self._held.pop(held.partition.token, None)
+        await retried(self._stop, partial(self._leases.release, held))
+        self._leases.drop(held)
         self._log.info("partition_given_back", partition_token=held.partition.token)
 
-    async def _release(self, held: Held) -> None:
-        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
-            held.over = True
-            await self._store.advance([self._progress(held)], release=True)
-
-    # Leases, and what else is done every now and then
-
-    async def _keep_leases(self) -> None:
-        """Save the watermarks of all partitions and renew their leases, again and again."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._options.tick.total_seconds())
-            async with self._saving:
-                held = [one for one in self._held.values() if not one.over]
-                if not held or not self._topic.trusted:
-                    continue
-                asked_at = loop.time()
-                try:
-                    lost = await self._store.advance([one.progress for one in held])
-                except TransientError as error:  # again at the next tick; the leases' own timers keep running
-                    self._log.warning("watermarks_not_saved", error=str(error))
-                    continue
-            for one in held:
-                if one.partition.token in lost:
-                    self._lose(one, "taken by another reader")
-                else:
-                    self._extend(one, asked_at)
+    # What else is done every now and then
 
     async def _keep_tidy(self) -> None:
         """Forget finished partitions that nothing depends on any more, so that the table does not grow for ever."""
@@ -299,21 +289,6 @@ class Reader:
             await retried(self._stop, self._health.attempting(self._store.attend))
             self._attend_at = now + self._options.tick.total_seconds()
 
-    def _extend(self, held: Held, asked_at: float) -> None:
-        """Stop reading when a lease that was asked for then ends, unless it is extended again."""
-        if held.lease_ends is not None:
-            held.lease_ends.cancel()
-        if not held.over:
-            ends = asked_at + self._options.lease.total_seconds()
-            held.lease_ends = asyncio.get_running_loop().call_at(ends, self._lose, held, "not renewed in time")
-
-    def _lose(self, held: Held, why: str) -> None:
-        if held.over or held.task is None or held.task.done():
-            return
-        held.over = True
-        held.task.cancel()
-        self._log.warning("lease_lost", partition_token=held.partition.token, why=why)
-
     # What tasks and futures report
 
     def _on_over(self, held: Held, task: asyncio.Task[None]) -> None:
@@ -321,7 +296,7 @@ class Reader:
             held.lease_ends.cancel()
         # At a stop, or on its way to another reader, it stays, so that its watermark is saved and its lease given back.
         if held.over:
-            self._held.pop(held.partition.token, None)
+            self._leases.drop(held)
         if not task.cancelled():
             self._fail(task.exception())
         self._wake.set()
@@ -354,11 +329,11 @@ class Reader:
         loop = asyncio.get_running_loop()
         gone_at = (loop.time() if self._stopped_at is None else self._stopped_at) + _GONE.total_seconds()
         save_at = gone_at - _SAVE.total_seconds()
-        tasks = [held.task for held in self._held.values() if held.task is not None] + list(self._leaving)
+        tasks = [held.task for held in self._leases.held.values() if held.task is not None] + list(self._leaving)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for held in self._held.values():
+        for held in self._leases.held.values():
             if held.lease_ends is not None:
                 held.lease_ends.cancel()
         flush = asyncio.create_task(self._publisher.close(), name="flush")
@@ -373,16 +348,13 @@ class Reader:
             await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))
             flush.cancel()
             await asyncio.gather(flush, return_exceptions=True)
-        self._log.info("reader_stopped", partitions=len(self._held))
+        self._log.info("reader_stopped", partitions=len(self._leases.held))
 
     async def _let_go(self) -> None:
-        await self._store.advance([self._progress(held) for held in self._held.values()], release=True)
+        await self._leases.release_all()
         if self._snapshots is not None:
             await self._snapshots.let_go()
         await self._store.attend(leave=True)
-
-    def _progress(self, held: Held) -> Progress:
-        return held.progress if self._topic.trusted else Progress(held.partition, held.partition.watermark)
 
     def _reached(self) -> Nanoseconds | None:
         return self._low_watermark
@@ -391,8 +363,10 @@ class Reader:
         states = Counter(partition.state.value for partition in survey.unfinished)
         states[State.FINISHED.value] = survey.finished
         watermarks = [
-            held.prefix.watermark if (held := self._held.get(partition.token)) else partition.watermark
+            held.prefix.watermark if (held := self._leases.held.get(partition.token)) else partition.watermark
             for partition in survey.unfinished
         ]
         self._low_watermark = low_watermark(watermarks, survey.now)
         self._metrics.surveyed({state.value: states[state.value] for state in State}, self._low_watermark, survey.now)
+        behind = timedelta(microseconds=max(0, survey.now - self._low_watermark) // 1_000)
+        self._age.told(behind, self._schema.retention, paused=self._pauses.known.stream is not None)

@@ -48,6 +48,8 @@ class SchemaWatch:
         self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
         self._compared_since: Nanoseconds | None = None
+        self.retention: timedelta | None = None
+        """For how long the stream keeps what is not read, as it was seen last."""
         self._sightings: list[Sighting] = []
         self._unsure: frozenset[Nanoseconds] = frozenset()
         self._something_new = asyncio.Event()
@@ -106,6 +108,7 @@ class SchemaWatch:
         sightings, self._sightings = self._sightings, []
         try:
             look = await self._catalog.look()
+            self.retention = look.retention
             await self._announce(look)
             unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
             compared = await self._shapes.compare(excluding(look.shapes, self._included), sightings)

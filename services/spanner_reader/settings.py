@@ -48,6 +48,9 @@ class Settings:
     snapshot_data_boost: bool = setting(
         "whether snapshots are read by Data Boost, which spares the instance and costs extra", default=False
     )
+    resync: Literal["manual", "automatic"] = setting(
+        "whether a table that needs re-sync is snapshot again without being asked for", default="manual"
+    )
     heartbeat_interval: timedelta = setting(
         "how often a quiet partition says so",
         default=timedelta(seconds=10),

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -43,8 +44,10 @@ from services.spanner_reader.ports import (
     SnapshotStore,
     WatchedTable,
 )
+from services.spanner_reader.snapshot_ends import SnapshotEnds
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.pace import Pace
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
@@ -94,11 +97,14 @@ class Snapshots:
         changes: ChangeMaker,
         included: Callable[[str], bool],
         trusted: Callable[[], bool],
+        rests: Callable[[str], bool],
         metrics: Metrics,
         stop: Stop,
         options: SnapshotOptions,
+        ends: SnapshotEnds,
     ) -> None:
-        """Take what it needs; ``trusted`` says whether the topic keeps what is published to it."""
+        """Take what it needs; ``trusted`` says whether the topic keeps what is published, ``rests`` what is paused."""
+        self._ends = ends
         self._store = store
         self._rows = rows
         self._catalog = catalog
@@ -106,6 +112,7 @@ class Snapshots:
         self._changes = changes
         self._included = included
         self._trusted = trusted
+        self._rests = rests
         self._metrics = metrics
         self._stop = stop
         self._options = options
@@ -113,7 +120,7 @@ class Snapshots:
         self._looks: dict[Nanoseconds, CatalogLook] = {}
         self._looking = asyncio.Lock()
         self._saving = asyncio.Lock()
-        self._pace = _Pace(options.rows_per_second)
+        self._pace = Pace(options.rows_per_second)
         self._wake = asyncio.Event()
         self._confirmation = asyncio.Event()
         self._unfinished: frozenset[str] = frozenset()
@@ -122,6 +129,8 @@ class Snapshots:
 
     async def keep_reading(self) -> None:
         """Claim ranges, have them read, save how far that is; whatever goes wrong for good is raised."""
+        ends = asyncio.create_task(self._ends.keep_telling(), name="ends of snapshots")
+        ends.add_done_callback(lambda task: None if task.cancelled() else self._fail(task.exception()))
         try:
             while True:
                 self._wake.clear()
@@ -129,6 +138,7 @@ class Snapshots:
                     raise self._failure
                 try:
                     await self._save()
+                    await self._rest()
                     await self._claim()
                 except TransientError as error:
                     self._log.warning("snapshots_not_saved", error=str(error))
@@ -136,7 +146,7 @@ class Snapshots:
                     async with asyncio.timeout(self._options.save.total_seconds()):
                         await self._wake.wait()
         finally:
-            tasks = [held.task for held in self._held.values() if held.task is not None]
+            tasks = [ends, *(held.task for held in self._held.values() if held.task is not None)]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -146,16 +156,20 @@ class Snapshots:
         await self._save(release=True)
 
     async def over(self) -> bool:
-        """Tell whether nothing is left to read, here or elsewhere."""
-        return not any(one.state in UNFINISHED for one in (await self._store.survey()).ranges)
+        """Tell whether nothing is left of the tables that are ours, here or elsewhere, and nothing to say of that."""
+        survey = await self._store.survey()
+        left = any(one.state in UNFINISHED and self._included(one.table) for one in survey.ranges)
+        return not left and self._ends.all_told(survey)
 
     # Sharing
 
     async def _claim(self) -> None:
         survey = await self._store.survey()
         self._show(survey)
+        self._ends.saw(survey)
         free = self._options.at_once - len(self._held)
-        due = claimable_ranges(survey.ranges, holding=self._held.keys(), now=survey.now)[: max(0, free)]
+        awake = [one for one in survey.ranges if self._included(one.table) and not self._rests(one.table)]
+        due = claimable_ranges(awake, holding=self._held.keys(), now=survey.now)[: max(0, free)]
         if not due:
             return
         for claimed in await self._store.claim([one.place for one in due]):
@@ -171,12 +185,27 @@ class Snapshots:
                 rows=claimed.rows,
             )
 
+    async def _rest(self) -> None:
+        """Read no more of what is paused; how far it is stays, and whoever resumes goes on from there."""
+        resting = [one for one in self._held.values() if self._rests(one.range.table) and not one.over]
+        for held in resting:
+            held.over = True
+            if held.task is not None:
+                held.task.cancel()
+                await asyncio.gather(held.task, return_exceptions=True)
+            self._held.pop(held.range.place, None)
+        if resting and self._trusted():
+            await self._store.save([self._progress(one) for one in resting], release=True)
+
     def _show(self, survey: SnapshotSurvey) -> None:
         left = Counter(one.table for one in survey.ranges if one.state in UNFINISHED)
         self._metrics.snapshots_left(left)
         for table in self._unfinished - left.keys():
             rows = sum(one.rows for one in survey.ranges if one.table == table)
             self._log.info("snapshot_finished", table=table, rows=rows)
+        for table in left.keys() - self._unfinished:
+            if not self._included(table):
+                self._log.info("snapshot_left_to_others", table=table, why="the tables file here leaves the table out")
         self._unfinished = frozenset(left)
 
     async def _save(self, *, release: bool = False) -> None:
@@ -244,6 +273,8 @@ class Snapshots:
         table = await self._table(held)
         if table is None:
             self._log.warning("snapshot_of_no_table", table=held.range.table, why="dropped, or not watched any more")
+            held.over = True  # given up: of what was not read nobody may take it that it is not there
+            await self._store.cancel([held.range.table])
             return
         if held.range.state is RangeState.REQUESTED and not await self._cut(held, table):
             return
@@ -266,7 +297,7 @@ class Snapshots:
         await self._confirmed(held)
 
     async def _table(self, held: HeldRange) -> WatchedTable | None:
-        """Return the table as it was at the time of reading; None if it is not there to be mirrored."""
+        """Return the table as it was at the time of reading; None if it was not there, or not watched."""
         async with self._looking:
             look = self._looks.get(held.read_at)
             if look is None:
@@ -274,8 +305,7 @@ class Snapshots:
                 if look is None:
                     raise NotReadableError("the database does not remember that time any more")
                 self._keep_look(held.read_at, look)
-        watched = {one.name: one for one in look.watched}
-        return watched.get(held.range.table) if self._included(held.range.table) else None
+        return next((one for one in look.watched if one.name == held.range.table), None)
 
     async def _good_until(self, held: HeldRange) -> float:
         """Return when, by the event loop's clock, a range's time will be too old."""
@@ -325,7 +355,7 @@ class Snapshots:
         await self._pace.wait_for(len(rows))
         while self._unconfirmed_bytes >= self._options.unconfirmed_bytes:
             await self._moved()
-        changes = maker.changes(rows)
+        changes = sorted(maker.changes(rows), key=itemgetter(0))  # by ordering key: taken and packed faster
         taken = held.keys.add(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
         held.read_to = taken.last
         try:
@@ -334,9 +364,11 @@ class Snapshots:
             self._fail(error)
             await asyncio.Future()  # until everything here is ended
             raise
-        future.add_done_callback(partial(self._on_published, held.keys, taken))
+        future.add_done_callback(partial(self._on_published, held, held.keys, taken))
 
-    def _on_published(self, keys: ConfirmedKeys, taken: TakenRows, done: "asyncio.Future[None]") -> None:
+    def _on_published(
+        self, held: HeldRange, keys: ConfirmedKeys, taken: TakenRows, done: "asyncio.Future[None]"
+    ) -> None:
         if done.cancelled():
             return
         if done.exception() is not None:
@@ -344,7 +376,7 @@ class Snapshots:
             return
         keys.confirm(taken)
         self._confirmation.set()
-        self._metrics.snapshot_read(taken.rows)
+        self._metrics.snapshot_read(held.range.table, taken.rows)
 
     @property
     def _unconfirmed_bytes(self) -> int:
@@ -365,20 +397,3 @@ class Snapshots:
     def _progress(self, held: HeldRange) -> RangeProgress:
         last = held.keys.last if self._rows.in_key_order else None
         return RangeProgress(held.range, last, held.keys.rows, held.read_at, done=held.complete)
-
-
-class _Pace:
-    """Lets so many rows pass a second, none at a time when more are due than a second's worth."""
-
-    def __init__(self, rows_per_second: int | None) -> None:
-        self._rate = rows_per_second
-        self._free_at = 0.0
-        self._turn = asyncio.Lock()
-
-    async def wait_for(self, rows: int) -> None:
-        if self._rate is None:
-            return
-        async with self._turn:
-            loop = asyncio.get_running_loop()
-            await asyncio.sleep(self._free_at - loop.time())
-            self._free_at = max(self._free_at, loop.time()) + rows / self._rate

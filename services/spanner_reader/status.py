@@ -8,6 +8,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from services.spanner_reader.core.partitions import State, Survey, low_watermark
+from services.spanner_reader.core.pauses import NEVER, Pauses
 from services.spanner_reader.core.resync import cure
 from services.spanner_reader.core.shapes import Look, Mark
 from services.spanner_reader.core.snapshot import SnapshotSurvey
@@ -17,6 +18,7 @@ from shared.contracts.timestamps import format_timestamp
 NOT_STARTED: Final = "not started yet"
 NOBODY: Final = "nobody reads"
 READING: Final = "reading"
+PAUSED: Final = "paused"
 
 _SECOND: Final = 1_000_000_000
 _LITTLE: Final = 0.5
@@ -31,11 +33,13 @@ def document(
     marks: Sequence[Mark],
     quote: str,
     snapshots: SnapshotSurvey,
+    pauses: Pauses,
 ) -> Mapping[str, Any]:
     """Return everything there is to say, ready for JSON: names, counts and times, no row's values. Time is Spanner's.
 
     ``needs_resync`` names the tables whose mirror may differ, since when, why, and what mends it; ``left`` those that
-    are not mirrored any more, whose rows BigQuery keeps; ``snapshots`` how far the latest one of each table is.
+    are not mirrored any more, whose rows BigQuery keeps; ``snapshots`` how far the latest one of each table is;
+    ``paused_tables`` those whose changes are dropped.
     """
     states = Counter(partition.state.value for partition in survey.unfinished)
     states[State.FINISHED.value] = survey.finished
@@ -48,7 +52,9 @@ def document(
     return {
         "service": "spanner_reader",
         "source": source,
-        "state": (READING if owners else NOBODY) if started else NOT_STARTED,
+        "state": _state(started=started, somebody=bool(owners), paused=pauses.stream is not None),
+        "paused_since": None if pauses.stream is None else format_timestamp(pauses.stream.paused_at),
+        "paused_tables": paused_tables(pauses),
         "now": format_timestamp(survey.now),
         "partitions": {state.value: states[state.value] for state in State},
         "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
@@ -63,11 +69,26 @@ def document(
     }
 
 
+def _state(*, started: bool, somebody: bool, paused: bool) -> str:
+    if not started:
+        return NOT_STARTED
+    if paused:
+        return PAUSED
+    return READING if somebody else NOBODY
+
+
+def paused_tables(pauses: Pauses) -> Sequence[Mapping[str, str]]:
+    """Return the tables whose changes are dropped, and since when."""
+    return [
+        {"table": table, "since": format_timestamp(pause.paused_at)}
+        for table, pause in sorted(pauses.paused_tables.items())
+    ]
+
+
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads, in time, and no table needs re-sync; else 1."""
-    left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
-    late = left is not None and left < retention * _LITTLE
-    return int(shown["state"] != READING or late or bool(shown["needs_resync"]))
+    """Return 0 if somebody reads, or nobody is to, in time, and no table needs re-sync; else 1."""
+    late = left_of(shown) < _LITTLE
+    return int(shown["state"] not in (READING, PAUSED) or late or bool(shown["needs_resync"]))
 
 
 def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
@@ -81,6 +102,8 @@ def print_status(shown: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
 def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield f"{shown['source']}: {shown['state']} at {shown['now']}"
+    if shown["paused_since"] is not None:
+        yield f"paused since {shown['paused_since']}: nothing is read until `resume`"
     yield "partitions: " + ", ".join(f"{count} {state}" for state, count in shown["partitions"].items())
     for reader in shown["readers"]:
         yield f"  {reader['owner']} reads {reader['partitions']}"
@@ -88,16 +111,24 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"everything up to {shown['low_watermark']} is published: {_seconds(shown['lag_seconds'])} behind"
         left, retention = (_seconds(shown[name]) for name in ("retention_left_seconds", "retention_seconds"))
         yield f"what is behind is kept for {left} more (the stream keeps {retention})"
+        if left_of(shown) < _LITTLE:
+            yield "-> that is less than half: " + (
+                "resume before it is over, for what is lost then is lost" if shown["paused_since"] else "start readers"
+            )
     yield f"schema looked at: {shown['schema_looked_at'] or 'not yet'}"
     for one in shown["snapshots"]:
         yield summary_line(one)
+    for table in shown["paused_tables"]:
+        name, since = table["table"], table["since"]
+        yield f"{name}: paused since {since}; its changes are dropped until `resume {name}`"
     for name in shown["left"]:
         yield f"{name}: not mirrored any more; BigQuery keeps the rows it has"
     for table in shown["needs_resync"]:
         yield f"{table['table']}: needs re-sync since {table['since']}"
         for why in table["why"]:
             columns = f" ({', '.join(why['columns'])})" if why["columns"] else ""
-            yield f"  {why['kind'].replace('_', ' ')}{columns}, between {why['after']} and {why['before']}"
+            until = f", between {why['after']} and {why['before']}" if why["before"] else f", since {why['after']}"
+            yield f"  {why['kind'].replace('_', ' ')}{columns}{until}"
         yield f"  -> {table['cure']}"
     if not shown["needs_resync"]:
         yield "no table needs re-sync"
@@ -113,12 +144,18 @@ def resync(mark: Mark, quote: str) -> Mapping[str, Any]:
                 "kind": found.kind.value,
                 "columns": list(found.columns),
                 "after": format_timestamp(found.after),
-                "before": format_timestamp(found.before),
+                "before": None if found.before == NEVER else format_timestamp(found.before),
             }
             for found in mark.findings
         ],
         "cure": cure(mark, quote),
     }
+
+
+def left_of(shown: Mapping[str, Any]) -> float:
+    """Return which part of what the stream keeps is left; 1 where nothing was read yet."""
+    left = shown["retention_left_seconds"]
+    return 1.0 if left is None else float(left / shown["retention_seconds"])
 
 
 def _seconds(seconds: float) -> str:

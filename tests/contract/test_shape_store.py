@@ -114,6 +114,24 @@ class ShapeStoreContract:
 
         self.run(readers, scenario)
 
+    def test_a_snapshot_from_after_a_mark_heals_it_and_keeps_what_is_known_of_the_table(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS), [])
+            await ours.compare(a_look(1, Singers=BARE), [])
+            await ours.compare(a_look(2, Singers=SINGERS), [])
+            assert not await theirs.healed("Singers", at(1))
+            assert not await theirs.healed("Singers", at(2))
+            assert not await theirs.healed("Nobody", at(3))
+            assert not await theirs.healed("", at(3))
+            assert await theirs.healed("Singers", Nanoseconds(at(2) + 1))
+            assert not await theirs.healed("Singers", at(3))
+            assert (await ours.read())[1] == ()
+            await ours.compare(a_look(4, Singers=BARE), [])
+            again = await ours.compare(a_look(5, Singers=SINGERS), [])
+            assert [mark.table for mark in again.marks] == ["Singers"]
+
+        self.run(readers, scenario)
+
 
 class TestFakeShapeStore(ShapeStoreContract):
     @pytest.fixture

@@ -12,7 +12,7 @@ from deploy.local.source import SpannerDatabase
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.core.snapshot import KeyText, RangeState
+from services.spanner_reader.core.snapshot import KeyText, RangeState, complete_snapshots
 from services.spanner_reader.ports import RangeProgress, SnapshotStore
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
@@ -90,6 +90,18 @@ class SnapshotStoreContract:
 
         self.run(stores, scenario)
 
+    def test_it_is_begun_anew_for_a_mark_unless_one_is_read_or_is_later(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            assert await both.ours.request_unless_since("Planes", NOON, LATER)
+            assert not await both.theirs.request_unless_since("Planes", LATER, LATER), "one is read just now"
+            await both.ours.cancel(["Planes"])
+            assert not await both.ours.request_unless_since("Planes", LATER, Nanoseconds(NOON - 1))
+            assert await both.theirs.request_unless_since("Planes", LATER, NOON)
+            (one,) = (await both.ours.survey()).ranges
+            assert (one.place, one.run, one.state, one.first_read_at) == (WHOLE, 2, RangeState.REQUESTED, LATER)
+
+        self.run(stores, scenario)
+
     def test_its_parts_cover_it_and_are_free_but_for_the_first(self, stores: Stores) -> None:
         async def scenario(both: Both) -> None:
             await both.ours.request(["Planes"], NOON, again=False)
@@ -119,6 +131,8 @@ class SnapshotStoreContract:
             assert await both.ours.claim([WHOLE]) == []
             (done,) = (await both.ours.survey()).ranges
             assert (done.state, done.rows) == (RangeState.DONE, 9)
+            assert theirs.finished_at is None
+            assert done.finished_at is not None
             assert await both.theirs.save([RangeProgress(theirs, KEYS[0], 1, LATER)]) == set()
             assert (await both.ours.survey()).ranges == (done,)
 
@@ -133,6 +147,44 @@ class SnapshotStoreContract:
             (theirs,) = await both.theirs.claim([WHOLE])
             assert (theirs.behind, theirs.rows) == (KEYS[0], 7)
             assert await both.ours.save([RangeProgress(claimed, KEYS[1], 9, NOON, done=True)]) == {WHOLE}
+
+        self.run(stores, scenario)
+
+    def test_some_keys_are_read_beside_the_whole_table_and_never_stand_for_it(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes"], NOON, again=False)
+            (whole,) = await both.ours.claim([WHOLE])
+            await both.theirs.request_keys("Planes", LATER, KEYS[0], KEYS[1])
+            first, keys = (await both.ours.survey()).ranges
+            assert first == whole  # and its claim goes on
+            assert (keys.after, keys.until, keys.read_at, keys.state) == (*KEYS, LATER, RangeState.REQUESTED)
+            (claimed,) = await both.theirs.claim([keys.place])
+            cut = await both.theirs.cut(claimed, [])
+            assert cut is not None
+            assert (cut.after, cut.until) == tuple(KEYS)
+            assert await both.theirs.save([RangeProgress(claimed, KEYS[1], 3, LATER, done=True)]) == set()
+            assert list(complete_snapshots((await both.ours.survey()).ranges)) == []
+            assert await both.ours.save([RangeProgress(whole, None, 9, NOON, done=True)]) == set()
+            (complete,) = complete_snapshots((await both.ours.survey()).ranges)
+            assert complete.since == NOON
+            await both.ours.request_keys("Planes", LATER, None, KEYS[0])
+            again = (await both.ours.survey()).ranges
+            assert [(one.after, one.until) for one in again] == [(None, None), (None, KEYS[0])]
+            assert len({one.run for one in again}) == 2
+            await both.ours.request(["Planes"], LATER, again=True)
+            assert [(one.after, one.until) for one in (await both.ours.survey()).ranges] == [(None, None)]
+
+        self.run(stores, scenario)
+
+    def test_some_keys_do_not_keep_a_whole_table_from_being_asked_for(self, stores: Stores) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request_keys("Planes", LATER, None, KEYS[0])
+            (keys,) = (await both.ours.survey()).ranges
+            assert not await both.theirs.request_unless_since("Planes", LATER, NOON)  # when that is read
+            (claimed,) = await both.ours.claim([keys.place])
+            await both.ours.save([RangeProgress(claimed, KEYS[0], 3, LATER, done=True)])
+            assert await both.theirs.request_unless_since("Planes", LATER, NOON)
+            assert [one.number for one in (await both.ours.survey()).ranges if one.until is None] == [0]
 
         self.run(stores, scenario)
 

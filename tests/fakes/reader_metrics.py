@@ -1,8 +1,11 @@
 """A reader's metrics in memory."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.records import StreamRecord
 from services.spanner_reader.core.shapes import Mark
 from shared.contracts.timestamps import Nanoseconds
@@ -18,6 +21,10 @@ class FakeMetrics:
     merged: int = 0
     violations: int = 0
     snapshot_rows: int = 0
+    dropped_changes: Counter[str] = field(default_factory=Counter)
+    pauses: Pauses | None = None
+    leases_lost: int = 0
+    retention: timedelta | None = None
     ranges_left: Mapping[str, int] = field(default_factory=dict)
     losing: bool = False
     marks: Sequence[Mark] = ()
@@ -38,7 +45,23 @@ class FakeMetrics:
         self.split += split
         self.merged += merged
 
-    def snapshot_read(self, rows: int) -> None:
+    def dropped(self, table: str, changes: int) -> None:
+        """Count changes that were dropped."""
+        self.dropped_changes[table] += changes
+
+    def paused(self, pauses: Pauses) -> None:
+        """Remember what is paused."""
+        self.pauses = pauses
+
+    def lease_lost(self) -> None:
+        """Count a lost partition."""
+        self.leases_lost += 1
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Remember the retention."""
+        self.retention = retention
+
+    def snapshot_read(self, table: str, rows: int) -> None:
         """Count rows of snapshots."""
         self.snapshot_rows += rows
 

@@ -14,6 +14,7 @@ from services.spanner_reader.core.snapshot import (
     SnapshotRange,
     SnapshotSurvey,
     claimable_ranges,
+    whole_tables,
 )
 from services.spanner_reader.ports import NotReadableError, RangeProgress, WatchedTable
 from shared.contracts.timestamps import Nanoseconds
@@ -61,6 +62,31 @@ class FakeSnapshotStore:
             new.append(name)
         self._life.step()
         return new
+
+    async def request_keys(self, table: str, at: Nanoseconds, after: KeyText | None, until: KeyText | None) -> None:
+        """Ask for some keys of a table, beside what else is read of it; earlier ones that are read are forgotten."""
+        await self._before()
+        there = [one for one in self.table.rows.values() if one.table == table]
+        number = max((one.number for one in there), default=0) + 1
+        run = max((one.run for one in there), default=0) + 1
+        whole = {one.place for one in whole_tables(there)}
+        for one in there:
+            if one.place not in whole and one.state not in UNFINISHED:
+                del self.table.rows[one.place]
+        asked = SnapshotRange(
+            table=table, number=number, run=run, after=after, until=until, read_at=at, first_read_at=at, fencing=1
+        )
+        self.table.rows[asked.place] = asked
+        self._life.step()
+
+    async def request_unless_since(self, table: str, at: Nanoseconds, since: Nanoseconds) -> bool:
+        """Ask for a snapshot of a table again, unless one is read just now or was begun after a time."""
+        there = [one for one in self.table.rows.values() if one.table == table]
+        begun = min((one.first_read_at for one in whole_tables(there)), default=since)
+        if begun > since or any(one.state in UNFINISHED for one in there):
+            await self._before()
+            return False
+        return bool(await self.request([table], at, again=True))
 
     async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
         """Give up what is left of the tables' snapshots; return the tables of which something was left."""
@@ -134,7 +160,8 @@ class FakeSnapshotStore:
             elif stored.state in UNFINISHED:
                 saved = replace(stored, last=one.last, rows=one.rows, read_at=one.read_at, lease_until=until)
                 if one.done:
-                    saved = replace(saved, state=RangeState.DONE, lease_until=None)
+                    now = self.table.clock.now()
+                    saved = replace(saved, state=RangeState.DONE, lease_until=None, finished_at=now)
                 self.table.rows[one.range.place] = saved
         self._life.step()
         return lost
@@ -202,6 +229,16 @@ class FakeRows:
             self.check(at)
             self._life.step()
             yield rows[start : start + 2]
+
+    async def look(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield the rows that there are under some keys."""
+        await asyncio.sleep(0)
+        self.check(at)
+        rows, wanted = self._versions.at(at), {_number(key, 0) for key in keys}
+        if found := [[str(key), rows[key]] for key in sorted(rows.keys() & wanted)]:
+            yield found
 
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
         """Return keys, in key order, that cut the table."""

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from services.spanner_reader.core.changes import googlesql_type
+from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.shapes import (
     ColumnShape,
     Look,
@@ -16,7 +18,7 @@ from services.spanner_reader.core.shapes import (
     synced,
 )
 from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import Life
 
@@ -33,6 +35,7 @@ class FakeCatalog:
         self.away = False
         self.silent = False
         self.remembers = True
+        self.retention: timedelta | None = None
 
     async def look(self) -> CatalogLook:
         """Return the tables as they are now."""
@@ -43,7 +46,8 @@ class FakeCatalog:
             await asyncio.Event().wait()
         self.time += 1_000
         shapes = {table.name: _shape(table) for table in self.tables}
-        return CatalogLook(Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched), tuple(self.tables))
+        seen = Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched)
+        return CatalogLook(seen, tuple(self.tables), retention=self.retention)
 
     async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
         """Return the tables as they were; None where Spanner does not remember that any more."""
@@ -63,6 +67,14 @@ class Shapes:
 
     look: Look | None = None
     marks: Mapping[str, Mark] = field(default_factory=dict)
+    """Without those of pauses."""
+    pauses: dict[str, Pause] = field(default_factory=dict)
+
+    @property
+    def all_marks(self) -> tuple[Mark, ...]:
+        """Return the marks as they are shown."""
+        tables = {name: pause for name, pause in self.pauses.items() if name}
+        return tuple(with_pauses(self.marks, tables).values())
 
 
 class FakeShapeStore:
@@ -77,18 +89,18 @@ class FakeShapeStore:
         self._life.step()
         old, marks = self.shapes.look, self.shapes.marks
         if old is not None and old.at >= look.at:
-            return Compared(marks=tuple(marks.values()), compared_since=old.compared_since)
+            return Compared(marks=self.shapes.all_marks, compared_since=old.compared_since)
         comparison = compare(old, look, sightings)
         self.shapes.look = comparison.remembered
         self.shapes.marks = marked(marks, comparison.findings)
         self._life.step()
         since = comparison.remembered.compared_since
-        return Compared(comparison.findings, comparison.left, tuple(self.shapes.marks.values()), since)
+        return Compared(comparison.findings, comparison.left, self.shapes.all_marks, since)
 
     async def read(self) -> tuple[Look | None, Sequence[Mark]]:
         """Return what is remembered, and the tables that need re-sync."""
         self._life.step()
-        return self.shapes.look, tuple(self.shapes.marks.values())
+        return self.shapes.look, self.shapes.all_marks
 
     async def synced(self, table: str) -> bool:
         """Take the mark from a table; return whether it had one."""
@@ -96,9 +108,24 @@ class FakeShapeStore:
         look = self.shapes.look
         if look is None or table not in look.tables:
             return False
+        pause = self.shapes.pauses.get(table)
+        if pause is not None and pause.lasts:
+            raise MisconfiguredError(f"table {table} is paused")
         kept = synced(look.tables[table])
         others = {name: shape for name, shape in look.tables.items() if name != table}
         self.shapes.look = replace(look, tables=others if kept is None else others | {table: kept})
-        had = table in self.shapes.marks
+        had = table in self.shapes.marks or pause is not None
+        self.shapes.pauses.pop(table, None)
         self.shapes.marks = {name: mark for name, mark in self.shapes.marks.items() if name != table}
         return had
+
+    async def healed(self, table: str, since: Nanoseconds) -> bool:
+        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one."""
+        self._life.step()
+        mark = next((one for one in self.shapes.all_marks if one.table == table), None)
+        if mark is None or mark.sync_after >= since:
+            return False
+        self.shapes.pauses.pop(table, None)
+        self.shapes.marks = {name: mark for name, mark in self.shapes.marks.items() if name != table}
+        self._life.step()
+        return True

@@ -19,6 +19,7 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
+from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
@@ -76,6 +77,7 @@ class World:
             subscriptions=FakeSubscriptions(),
             catalog=FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")),
             shapes=FakeShapeStore(),
+            pauses=FakePauseStore(PauseTable()),
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
             metrics=self.metrics,
             health=Health(),

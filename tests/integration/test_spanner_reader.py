@@ -13,6 +13,7 @@ from deploy.local.source import Operation, SpannerDatabase, Value, Write
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
@@ -78,6 +79,7 @@ class Source:
                 subscriptions=FakeSubscriptions(),
                 catalog=catalog,
                 shapes=SpannerShapeStore(database, "Partitions"),
+                pauses=SpannerPauseStore(database, "Partitions"),
                 changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
                 metrics=FakeMetrics(),
                 health=Health(),

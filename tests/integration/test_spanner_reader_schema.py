@@ -15,6 +15,7 @@ from deploy.local.source import SpannerDatabase, Value, Write
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database, Statement
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
@@ -78,6 +79,7 @@ class Watched:
             subscriptions=FakeSubscriptions(),
             catalog=catalog,
             shapes=shapes,
+            pauses=SpannerPauseStore(partitions, "p"),
             changes=ChangeMaker("//spanner/s", 16, {}),
             metrics=self.metrics,
             health=Health(),

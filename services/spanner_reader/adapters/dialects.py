@@ -116,22 +116,32 @@ WHERE table_schema = '{default_schema}' AND {named}"""
 _SURVEY: Final = """SELECT {now}, (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
   ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
 _STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
-_SHAPES: Final = "SELECT source_table, shape, needs_resync, since, looked_at FROM {shapes}"
+_SHAPES: Final = """SELECT s.source_table, s.shape, s.needs_resync, s.since, s.looked_at,
+  p.since AS paused_since, p.paused_at, p.resumed_at
+FROM {shapes} AS s LEFT JOIN {pauses} AS p ON p.source_table = s.source_table"""
+_PAUSES: Final = "SELECT source_table, since, paused_at, resumed_at FROM {pauses}"
 _GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
 
 
 _SNAPSHOTS: Final = """SELECT s.source_table, s.range_number, s.run, s.range_after, s.range_until, s.last_key,
-  s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing, {now} AS now
+  s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing,
+  s.finished_at, {now} AS now
 FROM (SELECT 1 AS one) AS always LEFT JOIN {snapshots} AS s ON {which}
 ORDER BY s.source_table, s.range_number"""
-_SUFFIXES: Final = {"table": "", "readers": "_readers", "shapes": "_tables", "snapshots": "_snapshots"}
+_SUFFIXES: Final = {
+    "table": "",
+    "readers": "_readers",
+    "shapes": "_tables",
+    "snapshots": "_snapshots",
+    "pauses": "_pauses",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSql:
     """The statements of a partition table and of the table of its readers."""
 
-    create: tuple[str, str, str, str]
+    create: tuple[str, ...]
     exist: str
     now: str
     survey: str
@@ -144,6 +154,7 @@ class PartitionSql:
     shapes: str
     shape: str
     """Of one table."""
+    pauses: str
 
 
 _GOOGLESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
@@ -190,6 +201,12 @@ _GOOGLESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
   requested_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
   finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
 ) PRIMARY KEY (source_table, range_number)"""
+_GOOGLESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
+  source_table STRING(MAX) NOT NULL,
+  since TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  paused_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  resumed_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+) PRIMARY KEY (source_table)"""
 _POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
   token varchar NOT NULL,
   change_stream varchar NOT NULL,
@@ -241,16 +258,38 @@ _POSTGRESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
   PRIMARY KEY (source_table, range_number)
 )"""
 
+_POSTGRESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
+  source_table varchar NOT NULL,
+  since SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  paused_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  resumed_at SPANNER.COMMIT_TIMESTAMP,
+  PRIMARY KEY (source_table)
+)"""
+_GOOGLESQL_TABLES: Final = (
+    _GOOGLESQL_DDL,
+    _GOOGLESQL_READERS_DDL,
+    _GOOGLESQL_SHAPES_DDL,
+    _GOOGLESQL_SNAPSHOTS_DDL,
+    _GOOGLESQL_PAUSES_DDL,
+)
+_POSTGRESQL_TABLES: Final = (
+    _POSTGRESQL_DDL,
+    _POSTGRESQL_READERS_DDL,
+    _POSTGRESQL_SHAPES_DDL,
+    _POSTGRESQL_SNAPSHOTS_DDL,
+    _POSTGRESQL_PAUSES_DDL,
+)
+
 
 def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
     """Return the statements of a partition table of that name; tokens and times are the parameter."""
     if dialect is Dialect.GOOGLESQL:
-        ddl = (_GOOGLESQL_DDL, _GOOGLESQL_READERS_DDL, _GOOGLESQL_SHAPES_DDL, _GOOGLESQL_SNAPSHOTS_DDL)
+        ddl = _GOOGLESQL_TABLES
         default_schema = ""
         names = {"now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
         within = "{value} IN UNNEST({array})"
     else:
-        ddl = (_POSTGRESQL_DDL, _POSTGRESQL_READERS_DDL, _POSTGRESQL_SHAPES_DDL, _POSTGRESQL_SNAPSHOTS_DDL)
+        ddl = _POSTGRESQL_TABLES
         default_schema = "public"
         names = {"now": "CURRENT_TIMESTAMP", "p1": "$1"}
         within = "{value} = ANY({array})"
@@ -261,10 +300,9 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
     quote = "" if dialect is Dialect.GOOGLESQL else '"'
     for what, suffix in _SUFFIXES.items():
         names[what] = f"{quote}{table}{suffix}{quote}"
-    create, readers, shapes, snapshots = (statement.format(**names) for statement in ddl)
     partitions = _PARTITIONS.format(**names, parent_of_p=one_of("parent.token", "p.parents"))
     return PartitionSql(
-        create=(create, readers, shapes, snapshots),
+        create=tuple(statement.format(**names) for statement in ddl),
         exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"])),
         now=f"SELECT {names['now']}",
         survey=_SURVEY.format(**names),
@@ -274,7 +312,8 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
         forgettable=_FORGETTABLE.format(**names, p_parent_of_child=one_of("p.token", "child.parents")),
         gone_readers=_GONE_READERS.format(**names),
         shapes=_SHAPES.format(**names),
-        shape=f"{_SHAPES.format(**names)} WHERE source_table = {names['p1']}",
+        shape=f"{_SHAPES.format(**names)} WHERE s.source_table = {names['p1']}",
+        pauses=_PAUSES.format(**names),
     )
 
 

@@ -48,7 +48,7 @@ class SpannerPartitionStore:
 
     @property
     def _tables(self) -> Sequence[str]:
-        return [self._table, *(f"{self._table}_{beside}" for beside in ("readers", "tables", "snapshots"))]
+        return [self._table, *(f"{self._table}_{beside}" for beside in ("readers", "tables", "snapshots", "pauses"))]
 
     @property
     def _sql(self) -> PartitionSql:

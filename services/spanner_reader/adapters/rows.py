@@ -82,6 +82,22 @@ class SpannerRows:
                     async for rows in batches:
                         yield rows
 
+    async def look(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield the rows that there are under some keys, some at a time."""
+        request = ReadRequest(
+            session=await self._session(table),
+            transaction=read_only_at(at),
+            table=table.name,
+            columns=[column.name for column in table.column_types],
+            key_set=KeySet(keys=[_wire(key) for key in keys]),
+            request_options=_LOW,
+        )
+        async with aclosing(self._rows(table, request)) as batches:
+            async for rows in batches:
+                yield rows
+
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
         """Return the first keys of the parts that Spanner itself would read a table in, but for the first part's.
 

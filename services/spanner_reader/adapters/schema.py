@@ -149,7 +149,8 @@ class SpannerCatalog:
                 names = shapes[name].watched_names
                 types = tuple(kind for kind, _has_default, _nullable in columns[place] if kind.name in names)
                 watched.append(WatchedTable(name, tuple(keys[place]), types, definition.value_capture_type))
-        return CatalogLook(Look(at, definition.watches_everything, shapes), tuple(watched), dialect.quote)
+        seen = Look(at, definition.watches_everything, shapes)
+        return CatalogLook(seen, tuple(watched), dialect.quote, definition.retention)
 
     def _definition(self, stream: Sequence[Row], options_found: Sequence[Row]) -> StreamDefinition:
         dialect = self._database.dialect

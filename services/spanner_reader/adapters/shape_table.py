@@ -2,9 +2,10 @@
 
 ``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
-NULL where nothing is wrong; ``looked_at``, the time of the look that last changed the row. The row without a name
-stands for the last look as a whole: when it was, and whether the stream watched everything; its ``since`` is the time
-of the first look that was compared with one before, NULL until there is one.
+NULL where nothing is wrong; a pause is part of the mark, too (`pause_table.py`); ``looked_at``, the time of the look
+that last changed the row. The row without a name stands for the last look as a whole: when it was, and whether the
+stream watched everything; its ``since`` is the time of the first look that was compared with one before, NULL until
+there is one.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from google.protobuf.struct_pb2 import ListValue
 
 from services.spanner_reader.adapters.connection import Database, Row, Statement, row, string
 from services.spanner_reader.adapters.dialects import PartitionSql, partition_sql
+from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting, TableShape, compare, marked, synced
 from services.spanner_reader.ports import Compared
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 _LOOK: Final = ""
@@ -45,9 +48,10 @@ class SpannerShapeStore:
         """Compare a look with the one before, remember it, and mark the tables that something was found of."""
 
         def decide(rows: list[Row]) -> tuple[Compared, list[Mutation]]:
-            old, marks = _remembered(rows)
+            old, marks, pauses = _remembered(rows)
             if old is not None and old.at >= look.at:
-                return Compared(marks=tuple(marks.values()), compared_since=old.compared_since), []
+                shown = with_pauses(marks, pauses)
+                return Compared(marks=tuple(shown.values()), compared_since=old.compared_since), []
             comparison = compare(old, look, sightings)
             now = comparison.remembered
             kept = marked(marks, comparison.findings)
@@ -62,15 +66,16 @@ class SpannerShapeStore:
             )
             gone = [] if old is None else [name for name in old.tables if name not in now.tables]
             written = Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_COLUMNS, values=changed))
-            found = Compared(comparison.findings, comparison.left, tuple(kept.values()), now.compared_since)
-            return found, [written, *([self._deletion(gone)] if gone else [])]
+            shown = with_pauses(kept, pauses)
+            found = Compared(comparison.findings, comparison.left, tuple(shown.values()), now.compared_since)
+            return found, [written, *([_deletion(self._table, gone)] if gone else [])]
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide)
 
     async def read(self) -> tuple[Look | None, Sequence[Mark]]:
         """Return what is remembered, and the tables that need re-sync."""
-        look, marks = _remembered(await self._database.query(Statement(self._sql.shapes)))
-        return look, tuple(marks.values())
+        look, marks, pauses = _remembered(await self._database.query(Statement(self._sql.shapes)))
+        return look, tuple(with_pauses(marks, pauses).values())
 
     async def synced(self, table: str) -> bool:
         """Take the mark from a table whose rows came again; return whether it had one."""
@@ -78,25 +83,61 @@ class SpannerShapeStore:
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             if not rows or table == _LOOK:
                 return False, []
-            ((_name, shape, findings, _since, looked_at),) = rows
-            kept = synced(_shape.decode(shape))
+            ((_name, shape, findings, _since, looked_at, *times),) = rows
+            kept, pause = synced(_shape.decode(shape)), pause_of(*times)
+            if pause is not None and pause.lasts:
+                raise MisconfiguredError(
+                    f"table {table} is paused, and what is committed meanwhile is dropped: resume it first, and then "
+                    "let its rows come again"
+                )
+            unpaused = [] if pause is None else [_deletion(f"{self._partition_table}_pauses", [table])]
+            had = findings is not None or pause is not None
             if kept is None:
-                return findings is not None, [self._deletion([table])]
+                return had, [_deletion(self._table, [table]), *unpaused]
             values = [_row(table, kept, None, parse_timestamp(looked_at))]
             written = Mutation.Write(table=self._table, columns=_COLUMNS, values=values)
-            return findings is not None, [Mutation(update=written)]
+            return had, [Mutation(update=written), *unpaused]
 
         return await self._database.read_then_write(Statement(self._sql.shape, {"p1": string(table)}), decide)
 
-    def _deletion(self, names: Sequence[str]) -> Mutation:
-        return Mutation(delete=Mutation.Delete(table=self._table, key_set={"keys": [row([name]) for name in names]}))
+    async def healed(self, table: str, since: Nanoseconds) -> bool:
+        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one."""
+
+        def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
+            _look, marks, pauses = _remembered(rows)
+            mark = with_pauses(marks, pauses).get(table)
+            if mark is None or mark.sync_after >= since:
+                return False, []
+            unpaused = [_deletion(f"{self._partition_table}_pauses", [table])] if table in pauses else []
+            written = Mutation.Write(
+                table=self._table,
+                columns=["source_table", "needs_resync", "since"],
+                values=[row([table, None, None])],
+            )
+            return True, [Mutation(update=written), *unpaused]
+
+        return await self._database.read_then_write(Statement(self._sql.shape, {"p1": string(table)}), decide)
 
 
-def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark]]:
+def _deletion(table: str, names: Sequence[str]) -> Mutation:
+    return Mutation(delete=Mutation.Delete(table=table, key_set={"keys": [row([name]) for name in names]}))
+
+
+def pause_of(since: str | None, paused_at: str | None, resumed_at: str | None) -> Pause | None:
+    """Return the pause that is in a row; None where there is none."""
+    if since is None or paused_at is None:
+        return None
+    resumed = None if resumed_at is None else parse_timestamp(resumed_at)
+    return Pause(parse_timestamp(since), parse_timestamp(paused_at), resumed)
+
+
+def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark], dict[str, Pause]]:
+    """Return the look before, what was found of tables, and those of them that were paused."""
     look = None
     tables: dict[str, TableShape] = {}
     marks: dict[str, Mark] = {}
-    for name, shape, findings, since, looked_at in rows:
+    pauses: dict[str, Pause] = {}
+    for name, shape, findings, since, looked_at, *times in rows:
         if name == _LOOK:
             compared_since = None if since is None else parse_timestamp(since)
             look = Look(parse_timestamp(looked_at), _everything.decode(shape), tables, compared_since)
@@ -104,7 +145,10 @@ def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark]]:
         tables[name] = _shape.decode(shape)
         if findings is not None:
             marks[name] = Mark(name, _findings.decode(findings))
-    return look, marks
+        pause = pause_of(*times)
+        if pause is not None:
+            pauses[name] = pause
+    return look, marks, pauses
 
 
 def _row(name: str, shape: TableShape, mark: Mark | None, at: Nanoseconds) -> ListValue:

@@ -2,7 +2,9 @@
 
 ``<partition table>_snapshots`` stands beside the partition table and is made with it. One row is one range of keys:
 ``range_after`` (exclusive), ``range_until`` (inclusive) and ``last_key`` (confirmed up to there) are keys as JSON
-arrays of wire values, NULL for the ends of the table. All rows of a table belong to its latest snapshot, ``run``.
+arrays of wire values, NULL for the ends of the table. The rows of a table belong to its latest snapshot, whose range
+number 0 has the table's first keys, or are of some keys that were asked for beside it; what belongs together has the
+same ``run``.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,6 +23,7 @@ from services.spanner_reader.core.snapshot import (
     SnapshotRange,
     SnapshotSurvey,
     claimable_ranges,
+    whole_tables,
 )
 from services.spanner_reader.ports import RangeProgress
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
@@ -61,22 +64,43 @@ class SpannerSnapshotStore:
             new, written, replaced = [], [], []
             for table in dict.fromkeys(tables):
                 earlier = [one for one in found if one.table == table]
-                run = max((one.run for one in earlier), default=0)
                 if earlier and not again:
                     (first, *rest) = earlier
                     if not rest and first.state is RangeState.REQUESTED and first.owner is None and first.read_at < at:
                         written.append(replace(first, read_at=at, first_read_at=at))
                     continue
                 new.append(table)
-                # A claim of the snapshot before is void: whoever holds it has an older fencing number.
-                fencing = max((one.fencing for one in earlier), default=0) + 1
                 replaced += [one for one in earlier if one.number]
-                written.append(
-                    SnapshotRange(table=table, number=0, run=run + 1, read_at=at, first_read_at=at, fencing=fencing)
-                )
+                written.append(_another(table, earlier, at))
             return new, self._deletions(replaced) + self._requests(written)
 
         return await self._database.read_then_write(self._of(tables), decide)
+
+    async def request_keys(self, table: str, at: Nanoseconds, after: KeyText | None, until: KeyText | None) -> None:
+        """Ask for some keys of a table, beside what else is read of it; earlier ones that are read are forgotten."""
+
+        def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
+            _now, earlier = _found(rows)
+            kept = {one.place for one in whole_tables(earlier)}
+            read = [one for one in earlier if one.place not in kept and one.state not in UNFINISHED]
+            number = max((one.number for one in earlier), default=0) + 1  # 0 is of a whole table, always
+            asked = replace(_another(table, earlier, at), number=number, after=after, until=until)
+            return None, self._deletions(read) + self._requests([asked])
+
+        await self._database.read_then_write(self._of([table]), decide)
+
+    async def request_unless_since(self, table: str, at: Nanoseconds, since: Nanoseconds) -> bool:
+        """Ask for a snapshot of a table again, unless one is read just now or was begun after a time."""
+
+        def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
+            _now, earlier = _found(rows)
+            begun = [one.first_read_at for one in whole_tables(earlier)]
+            if any(one.state in UNFINISHED for one in earlier) or (begun and min(begun) > since):
+                return False, []
+            replaced = [one for one in earlier if one.number]
+            return True, self._deletions(replaced) + self._requests([_another(table, earlier, at)])
+
+        return await self._database.read_then_write(self._of([table]), decide)
 
     async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
         """Give up what is left of the tables' snapshots; return the tables of which something was left."""
@@ -193,6 +217,16 @@ class SpannerSnapshotStore:
         return [Mutation(delete=Mutation.Delete(table=self._table, key_set={"keys": keys}))]
 
 
+def _another(table: str, earlier: Sequence[SnapshotRange], at: Nanoseconds) -> SnapshotRange:
+    """Return the first range of a table's next snapshot.
+
+    A claim of the snapshot before is void: whoever holds it has an older fencing number.
+    """
+    run = max((one.run for one in earlier), default=0) + 1
+    fencing = max((one.fencing for one in earlier), default=0) + 1
+    return SnapshotRange(table=table, number=0, run=run, read_at=at, first_read_at=at, fencing=fencing)
+
+
 def _values(one: SnapshotRange) -> Sequence[Any]:
     return (
         one.table,
@@ -218,7 +252,8 @@ def _found(rows: Sequence[Row]) -> tuple[Nanoseconds, list[SnapshotRange]]:
 
 
 def _range(values: Row) -> SnapshotRange:
-    table, number, run, after, until, last, read_at, first, rows, state, owner, lease_until, fencing, _now = values
+    table, number, run, after, until, last, read_at, first, rows, state, owner, lease_until, fencing, *times = values
+    finished_at, _now = times
     return SnapshotRange(
         table=table,
         number=int(number),
@@ -233,4 +268,5 @@ def _range(values: Row) -> SnapshotRange:
         owner=owner,
         lease_until=None if lease_until is None else parse_timestamp(lease_until),
         fencing=int(fencing),
+        finished_at=None if finished_at is None else parse_timestamp(finished_at),
     )

@@ -1,10 +1,11 @@
 """What brings the rows of a table into the stream again, where the mirror may differ: in words that can be followed.
 
-Nothing here copies rows. A table's own update of every row makes Spanner write each of them, whole, into the stream.
+A snapshot does. Without one, an own update of every row makes Spanner write each of them, whole, into the stream.
 """
 
 from typing import Final
 
+from services.spanner_reader.core.pauses import NEVER
 from services.spanner_reader.core.shapes import Kind, Mark
 from shared.contracts.timestamps import format_timestamp
 
@@ -31,6 +32,12 @@ _ROWS_MAY_BE_GONE: Final = frozenset({Kind.TABLE_AGAIN, Kind.TABLE_WATCHED, Kind
 def cure(mark: Mark, quote: str) -> str:
     """Return what mends a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
     kinds = {found.kind for found in mark.findings}
+    if Kind.TABLE_PAUSED in kinds:
+        resume = f"`python -m services.spanner_reader resume {mark.table}`; then " if mark.sync_after == NEVER else ""
+        return (
+            f"{resume}`python -m services.spanner_reader snapshot {mark.table}` brings its rows, and when that is done "
+            f"`python -m services.cdc_consumer sweep {mark.table} --before` its time takes away what was deleted"
+        )
     column = next((found.columns[-1] for found in reversed(mark.findings) if found.columns), None)
     shown = "c" if column is None else f"{quote}{column}{quote}"
     any_column = "c: a column" if column is None else "or another column"
@@ -42,8 +49,14 @@ def cure(mark: Mark, quote: str) -> str:
         if kinds == {Kind.COLUMN_DEFAULTED}
         else ""
     )
+    sweep = (
+        f", and then `python -m services.cdc_consumer sweep {mark.table} --before` its time takes away what is gone"
+        if kinds & _ROWS_MAY_BE_GONE
+        else ""
+    )
     return (
-        f"{drop if kinds & _ROWS_MAY_BE_GONE else ''}"  # noqa: S608  a text for people
+        f"`python -m services.spanner_reader snapshot {mark.table}` brings all rows as they are now, and the mark goes "  # noqa: S608  a text for people
+        f"once it is complete{sweep}; or, without a snapshot: {drop if kinds & _ROWS_MAY_BE_GONE else ''}"
         f"after {format_timestamp(mark.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
         f"UPDATE {_quoted(mark.table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "
         f"that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     TABLE_AGAIN = "table_dropped_and_made_again"
     TABLE_WATCHED = "table_added_to_the_stream"
     TABLE_RENAMED = "table_may_have_been_renamed"
+    TABLE_PAUSED = "table_paused"
 
 
 @dataclass(frozen=True, slots=True)

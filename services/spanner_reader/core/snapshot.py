@@ -6,7 +6,7 @@ key of which Pub/Sub has confirmed everything before.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -14,10 +14,11 @@ from typing import Any, Final, NewType
 
 import msgspec
 
-from shared.contracts.change_batch import Change, Header
+from shared.contracts.change_batch import Change, Header, Op
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.row_id import bucket_of, canonical_key
+from shared.contracts.safe_age import SAFE_AGE, SNAPSHOT_END_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 
 KeyText = NewType("KeyText", str)
@@ -28,6 +29,10 @@ OLDEST_READ: Final = timedelta(hours=23)
 
 BigQuery remembers for two days what was deleted. A snapshot row that is older than that could bring a row back.
 """
+_TOLD_AGAIN: Final = SAFE_AGE - SNAPSHOT_END_AGE - timedelta(hours=2)
+"""How long ago a snapshot may have begun whose end is said again: a day, and two hours are margin."""
+_JUST_NOW: Final = timedelta(hours=1)
+"""How long ago a snapshot was finished that took longer: half of the margin that `SNAPSHOT_END_AGE` has."""
 MOD_TYPE: Final = "SNAPSHOT"
 
 _json: Final = msgspec.json.Encoder().encode
@@ -68,6 +73,8 @@ class SnapshotRange:
     owner: str | None = None
     lease_until: Nanoseconds | None = None
     fencing: int = 0
+    finished_at: Nanoseconds | None = None
+    """When it was saved that all of it is done."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -100,9 +107,82 @@ def claimable_ranges(
     return sorted(free, key=lambda one: (one.first_read_at, one.table, one.number))
 
 
+def is_read(survey: SnapshotSurvey) -> bool:
+    """Tell whether somebody has the lease of anything that is left to read."""
+    return any(one.state in UNFINISHED and (one.lease_until or 0) >= survey.now for one in survey.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSnapshot:
+    """A table of which every row is published: as it was at one time, or as it was later."""
+
+    table: str
+    run: int
+    since: Nanoseconds
+    """Where its first rows were read: what the table holds now is published with this time or a later one."""
+    finished_at: Nanoseconds
+    """When the last of its ranges was done."""
+
+    def may_be_told(self, now: Nanoseconds) -> bool:
+        """Tell whether its end may be published now, for the first time or again.
+
+        Whoever hears of it believes it for `SNAPSHOT_END_AGE`, and in that time none of its rows, each of ``since`` or
+        later, may become older than `SAFE_AGE`, for then it may have been refused. What took more than a day is
+        told when it is finished, and not again.
+        """
+        return _is_within(_TOLD_AGAIN, self.since, now) or _is_within(_JUST_NOW, self.finished_at, now)
+
+
+def complete_snapshots(ranges: Iterable[SnapshotRange]) -> Sequence[CompleteSnapshot]:
+    """Return the snapshots that are at their end: of tables whose ranges are all read and leave out no key."""
+    return [
+        CompleteSnapshot(
+            table,
+            run,
+            since=min(one.first_read_at for one in parts),
+            finished_at=max(one.first_read_at if one.finished_at is None else one.finished_at for one in parts),
+        )
+        for (table, run), parts in by_run(ranges).items()
+        if _all_read(parts)
+    ]
+
+
+def by_run(ranges: Iterable[SnapshotRange]) -> Mapping[tuple[str, int], Sequence[SnapshotRange]]:
+    """Return the ranges of each snapshot: of a whole table, or of some keys of one, which are read beside it."""
+    runs: dict[tuple[str, int], list[SnapshotRange]] = {}
+    for one in sorted(ranges, key=lambda one: (one.table, one.run, one.number)):
+        runs.setdefault((one.table, one.run), []).append(one)
+    return runs
+
+
+def whole_tables(ranges: Iterable[SnapshotRange]) -> Sequence[SnapshotRange]:
+    """Return the ranges of snapshots of whole tables: each has the range 0, and none of some keys has."""
+    return [one for parts in by_run(ranges).values() if parts[0].number == 0 for one in parts]
+
+
+def _all_read(parts: Sequence[SnapshotRange]) -> bool:
+    """Tell whether ranges are done, of one snapshot, and follow on each other from end to end of their table."""
+    if any(one.state is not RangeState.DONE or one.run != parts[0].run for one in parts):
+        return False
+    following = {one.after: one for one in parts}
+    reached: KeyText | None = None
+    for _part in parts:
+        one = following.pop(reached, None)
+        if one is None:
+            return False
+        reached = one.until
+        if reached is None:
+            return not following
+    return False
+
+
 def too_old(read_at: Nanoseconds, now: Nanoseconds) -> bool:
     """Tell whether what is left of a range has to be read at a new time."""
-    return now - read_at > OLDEST_READ // timedelta(microseconds=1) * 1_000
+    return not _is_within(OLDEST_READ, read_at, now)
+
+
+def _is_within(age: timedelta, at: Nanoseconds, now: Nanoseconds) -> bool:
+    return now - at <= age // timedelta(microseconds=1) * 1_000
 
 
 @dataclass(slots=True)
@@ -156,7 +236,9 @@ class RowMaker:
         self._names = [column.name for column in header.columns]
         places = {name: place for place, name in enumerate(self._names)}
         self._key = [(name, places[name]) for name in header.primary_key]
-        self._rest = [(name, place) for name, place in places.items() if name not in header.primary_key]
+        rest = [name for name in places if name not in header.primary_key]
+        self._rest = [places[name] for name in rest]
+        self._row = _row_of(rest)
         self._types = header.key_types()
         self._sequence = str(four_sections(microseconds(read_at)))
         self._at = format_timestamp(read_at)
@@ -165,20 +247,32 @@ class RowMaker:
         """Return the rows as upserts, each with its ordering key."""
         return [self._change(row) for row in rows]
 
+    def deletes(self, keys: Sequence[Sequence[object]]) -> list[tuple[str, Change]]:
+        """Return what says that there were no rows under some keys, each with its ordering key."""
+        named = [dict(zip(self.header.primary_key, key, strict=True)) for key in keys]
+        return [self._made("DELETE", key, None) for key in named]
+
     def key_text(self, row: Sequence[Any]) -> KeyText:
         """Return the place of a row in its table."""
         return KeyText(_json([row[place] for _name, place in self._key]).decode())
 
+    def row_id(self, key: Sequence[object]) -> bytes:
+        """Return the canonical bytes of the row of a key; PoisonRecordError where it is none of the table's."""
+        return canonical_key(self.header.table, self._types, dict(zip(self.header.primary_key, key, strict=True)))
+
     def _change(self, row: Sequence[Any]) -> tuple[str, Change]:
-        key = {name: row[place] for name, place in self._key}
+        rest = _json(self._row(*[row[place] for place in self._rest])).decode()
+        return self._made("UPSERT", {name: row[place] for name, place in self._key}, rest)
+
+    def _made(self, op: Op, key: Mapping[str, object], row: str | None) -> tuple[str, Change]:
         change = Change(
-            op="UPSERT",
+            op=op,
             mod_type=MOD_TYPE,
             sequence=self._sequence,
             commit_timestamp=self._at,
             place=_PLACE,
             key=_json(key).decode(),
-            row=_json({name: row[place] for name, place in self._rest}).decode(),
+            row=row,
         )
         return self._ordering_key(key, change.key), change
 
@@ -189,6 +283,13 @@ class RowMaker:
         except PoisonRecordError:  # the consumer sets it aside; here it only needs some bucket
             canonical = text.encode()
         return snapshot_ordering_key(table, bucket_of(canonical, self._buckets))
+
+
+def _row_of(names: Sequence[str]) -> Callable[..., msgspec.Struct]:
+    """Return what takes the values of columns and is encoded as an object of them: in half the time of a dict's."""
+    fields = [f"c{number}" for number in range(len(names))]
+    renamed = dict(zip(fields, names, strict=True))
+    return msgspec.defstruct("Row", [(one, Any) for one in fields], rename=renamed, gc=False)
 
 
 def snapshot_ordering_key(table: str, bucket: int) -> str:

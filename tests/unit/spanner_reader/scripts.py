@@ -14,11 +14,12 @@ from services.spanner_reader.core.records import (
     PartitionToken,
 )
 from services.spanner_reader.held import Options
-from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.ports import ChangeStream, PauseStore, WatchedTable
 from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from tests.fakes.life import Life
+from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import FakeChangeStream, FakePartitionStore, FakePublisher, Script, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
@@ -77,6 +78,11 @@ class World:
     )
     shapes: Shapes = field(default_factory=Shapes)
 
+    @property
+    def pauses(self) -> PauseTable:
+        """Return what is paused."""
+        return PauseTable(self.table.clock, self.shapes)
+
     def reader(
         self,
         *,
@@ -94,16 +100,19 @@ class World:
         included: Callable[[str], bool] = lambda _table: True,
         buckets_of: Callable[[str], int | None] = lambda _table: None,
         health: Health | None = None,
+        stream: ChangeStream | None = None,
+        pauses: PauseStore | None = None,
     ) -> Reader:
         """Return a new reader in this world."""
         life = life or Life()
         return Reader(
-            stream=FakeChangeStream(self.script, life),
+            stream=stream or FakeChangeStream(self.script, life),
             store=store or FakePartitionStore(self.table, owner, lease, life),
             publisher=publisher or FakePublisher(self.topic, life, seed=seed),
             subscriptions=self.subscriptions,
             catalog=self.catalog,
             shapes=shapes or FakeShapeStore(self.shapes, life),
+            pauses=pauses or FakePauseStore(self.pauses, life),
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
             included=included,
             metrics=self.metrics,

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from services.spanner_reader.core.changes import ChangeMaker, spanner_sequence
 from services.spanner_reader.core.records import ColumnType
-from services.spanner_reader.core.snapshot import OLDEST_READ, ConfirmedKeys, KeyText, RangeState
+from services.spanner_reader.core.snapshot import OLDEST_READ, UNFINISHED, ConfirmedKeys, KeyText, RangeState
 from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.snapshot_ends import SnapshotEnds
 from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
-from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
 from shared.runtime.stop import Stop
@@ -23,7 +24,7 @@ from tests.fakes.life import CrashError, Life
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Versions
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
-from tests.fakes.spanner_schema import FakeCatalog
+from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 from tests.fakes.virtual_time import run_in_virtual_time
 
 START = parse_timestamp("2026-11-21T12:00:00Z")
@@ -61,7 +62,10 @@ class World:
     stream: list[tuple[str, int, str | None]] = field(default_factory=list)
     """Sequence, key and value of every change since the start."""
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    shapes: Shapes = field(default_factory=Shapes)
     streaming: bool = False
+    trusted: bool = True
+    resting: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.versions, self.snapshots = Versions(self.clock), SnapshotTable(self.clock)
@@ -84,18 +88,37 @@ class World:
         cuts: Sequence[int] = (),
         publisher: FakePublisher | None = None,
         unconfirmed_bytes: int = 1 << 20,
+        automatic: bool = False,
+        included: Callable[[str], bool] = lambda _table: True,
     ) -> tuple[Snapshots, FakeRows]:
         """Return a reader of snapshots, and its way to the rows."""
         life = life or Life()
         rows = FakeRows(self.versions, cuts=cuts, life=life, meanwhile=meanwhile)
+        store = FakeSnapshotStore(self.snapshots, owner, LEASE, life)
+        publisher = publisher or FakePublisher(self.topic, life, seed=len(owner))
+        changes = ChangeMaker("source", 4, {})
+        ends = SnapshotEnds(
+            store=store,
+            shapes=FakeShapeStore(self.shapes, life),
+            catalog=self.catalog,
+            publisher=publisher,
+            changes=changes,
+            included=included,
+            trusted=lambda: self.trusted,
+            metrics=self.metrics,
+            automatic=automatic,
+            every=5 * SECOND,
+        )
         reader = Snapshots(
-            store=FakeSnapshotStore(self.snapshots, owner, LEASE, life),
+            ends=ends,
+            store=store,
             rows=rows,
             catalog=self.catalog,
-            publisher=publisher or FakePublisher(self.topic, life, seed=len(owner)),
-            changes=ChangeMaker("source", 4, {}),
-            included=lambda _table: True,
-            trusted=lambda: True,
+            publisher=publisher,
+            changes=changes,
+            included=included,
+            trusted=lambda: self.trusted,
+            rests=lambda table: table in self.resting,
             metrics=self.metrics,
             stop=Stop(),
             options=SnapshotOptions(save=SECOND, unconfirmed_bytes=unconfirmed_bytes),
@@ -109,27 +132,37 @@ class World:
     @property
     def over(self) -> bool:
         """Tell whether nothing is left to read."""
-        return all(one.state is RangeState.DONE for one in self.snapshots.rows.values())
+        return all(one.state not in UNFINISHED for one in self.snapshots.rows.values())
 
-    def mirrored(self) -> dict[int, str]:
-        """Return the rows as BigQuery holds them: of each key the change with the highest sequence."""
-        newest: dict[int, tuple[object, str | None]] = {}
+    @property
+    def told(self) -> list[str]:
+        """Return since when the table is complete, as was said of it."""
+        return [header.complete_since for header in self.topic.headers if isinstance(header.complete_since, str)]
+
+    def mirrored(self, ghosts: Collection[int] = (), swept: str = "") -> dict[int, str]:
+        """Return the rows as BigQuery holds them: of each key the change with the highest sequence.
+
+        With ``ghosts`` that were there before, of which no change tells, and without what is older than ``swept``.
+        """
+        oldest = ChangeSequenceNumber((0,))
+        newest: dict[int, tuple[ChangeSequenceNumber, str | None]] = dict.fromkeys(ghosts, (oldest, "a ghost"))
         published = [
             (change.sequence, int(change.key.split('"')[3]), None if change.row is None else change.row.split('"')[3])
             for change in self.topic.changes
         ]
         for text, key, value in [*published, *self.stream]:
             sequence = parse_sequence(text)
-            if key not in newest or newest[key][0] < sequence:  # type: ignore[operator]
+            if key not in newest or newest[key][0] < sequence:
                 newest[key] = sequence, value
-        return {key: value for key, (_sequence, value) in sorted(newest.items()) if value is not None}
+        before = parse_sequence(swept) if swept else oldest
+        return {key: value for key, (at, value) in sorted(newest.items()) if value is not None and at >= before}
 
 
 async def until_over(world: World, *readers: Snapshots) -> None:
     """Let readers read until nothing is left, and stop them."""
     tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
     try:
-        while not world.over:
+        while not (world.over and await readers[-1].over()):
             await asyncio.sleep(0.5)
             for task in tasks:
                 if task.done():
@@ -187,6 +220,8 @@ def test_whatever_happens_before_during_and_after_the_rows_end_up_equal(
     for key, value in [*waiting, *after]:
         world.write(key, value)
     assert world.mirrored() == world.versions.at(world.clock.now())
+    (since,) = set(world.told)
+    assert world.mirrored(range(-3, 13), since) == world.versions.at(world.clock.now())
 
 
 def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:
@@ -254,10 +289,31 @@ def test_no_more_than_its_share_waits_for_confirmation() -> None:
                 confirmed += 1
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert confirmed == 20
+        assert confirmed >= 20  # of the rows; and there is one of the end
 
     run_in_virtual_time(scenario())
     assert world.metrics.snapshot_rows == 40
+
+
+def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_mirrors_it() -> None:
+    world = World()
+    world.write(1, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        without, _rows = world.reader("without", included=lambda _table: False)
+        task = asyncio.create_task(without.keep_reading())
+        await asyncio.sleep(60)
+        (left,) = world.snapshots.rows.values()
+        assert (left.state, left.owner) == (RangeState.REQUESTED, None)
+        assert await without.over(), "what is others' keeps nobody from ending"
+        await until_over(world, world.reader("with")[0])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert world.mirrored() == {1: "a"}
+    assert len(world.told) == 1
 
 
 def test_a_table_that_is_gone_is_over_and_what_nobody_may_read_holds_up_nobody() -> None:
@@ -270,6 +326,8 @@ def test_a_table_that_is_gone_is_over_and_what_nobody_may_read_holds_up_nobody()
 
     run_in_virtual_time(gone())
     assert world.topic.changes == []
+    assert world.told == [], "of a table that was not read nobody may take it that its rows are gone"
+    assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
     world = World()
     world.write(1, "a")

@@ -1,0 +1,38 @@
+"""Keys as a person types them: a JSON array of the values of a key, in key order, or of the first few of them."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from services.spanner_reader.core.snapshot import KeyText
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.row_id import canonical_key
+
+_decode: Final = msgspec.json.Decoder(list[Any]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def typed_key(text: str, table: str, key: Sequence[tuple[str, str]]) -> KeyText:
+    """Return a key as snapshots store it; ``key``: names and GoogleSQL types of its columns, in key order.
+
+    A prefix of a key stands for all rows that begin with it. An INT64 may be a number, too. MisconfiguredError, with
+    the types, for what is no key of the table.
+    """
+    try:
+        values = _decode(text)
+        if not 0 < len(values) <= len(key):
+            raise ValueError(f"{len(values)} values")
+        given = key[: len(values)]
+        canonical_key(table, given, {name: value for (name, _type), value in zip(given, values, strict=True)})
+    except (msgspec.MsgspecError, PoisonRecordError, ValueError) as error:
+        types = ", ".join(f"{name} {kind}" for name, kind in key)
+        raise MisconfiguredError(
+            f"no key of table {table}: it is a JSON array of the values of ({types}), or of the first of them, as "
+            f"change batches have them, such as '[\"7\"]' ({error})"
+        ) from error
+    wire = [
+        str(value) if kind == "INT64" and value is not None else value
+        for (_name, kind), value in zip(given, values, strict=True)
+    ]
+    return KeyText(_encode(wire).decode())

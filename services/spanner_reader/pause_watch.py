@@ -1,0 +1,99 @@
+"""What this reader knows of pauses, and what it may drop by that.
+
+Knowledge is always a little old. What is read of the stream meanwhile is published, which is never wrong; what is
+dropped is dropped by knowledge that is at least as new as the change (see `core.pauses`).
+"""
+
+import asyncio
+from collections import Counter
+from functools import partial
+
+import structlog
+
+from services.spanner_reader.core.pauses import Pauses
+from services.spanner_reader.ports import Metrics, PauseStore
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+
+class PauseWatch:
+    """Follows what is paused, for all parts of one reader. Nothing is known before the first look."""
+
+    def __init__(self, store: PauseStore, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._known = Pauses(Nanoseconds(0))
+        self._looking = asyncio.Lock()
+        self._dropped: Counter[str] = Counter()
+        """Changes of each table, since it was paused."""
+        self._log = structlog.get_logger()
+
+    @property
+    def known(self) -> Pauses:
+        """Return what was seen last."""
+        return self._known
+
+    def rests(self, table: str) -> bool:
+        """Tell whether nothing is to be read of a table for its own sake: it is paused, or everything is."""
+        return self._known.stream is not None or table in self._known.paused_tables
+
+    async def look(self) -> None:
+        """Look once. TransientError."""
+        async with self._looking:
+            await self._look()
+
+    async def drops(self, table: str, at: Nanoseconds, changes: int, stop: Stop) -> bool:
+        """Tell whether changes of a table, committed at a time, are to be dropped, and count them then.
+
+        Where the table is paused as far as is known, that waits until as much is known as has been committed.
+        """
+        pause = self._known.tables.get(table)
+        if pause is None:
+            return False
+        if pause.lasts and at > self._known.at:
+            await retried(stop, partial(self._look_up_to, at))
+            pause = self._known.tables.get(table)
+        if pause is None or not pause.covers(at) or (pause.lasts and at > self._known.at):
+            return False
+        if not self._dropped[table]:
+            self._log.warning(
+                "changes_dropped",
+                table=table,
+                since=format_timestamp(pause.paused_at),
+                why="the table is paused; it needs re-sync",
+                fix=f"`resume {table}`, and then `snapshot {table}`",
+            )
+        self._dropped[table] += changes
+        self._metrics.dropped(table, changes)
+        return True
+
+    async def _look_up_to(self, at: Nanoseconds) -> None:
+        async with self._looking:
+            if at > self._known.at:  # nobody else has looked while this waited
+                await self._look()
+
+    async def _look(self) -> None:
+        before, now = self._known, await self._store.read()
+        self._known = now
+        self._metrics.paused(now)
+        if now.stream is not None and before.stream is None:
+            self._log.warning(
+                "stream_paused",
+                since=format_timestamp(now.stream.paused_at),
+                why="nothing is read until `resume`, and nothing lost for as long as the stream keeps it",
+            )
+        if now.stream is None and before.stream is not None:
+            self._log.info("stream_resumed")
+        for table in sorted(now.paused_tables.keys() - before.paused_tables.keys()):
+            since = format_timestamp(now.tables[table].paused_at)
+            self._log.warning(
+                "table_paused", table=table, since=since, why="its changes are dropped from now on; it needs re-sync"
+            )
+        for table in sorted(before.paused_tables.keys() - now.paused_tables.keys()):
+            self._log.info(
+                "table_resumed",
+                table=table,
+                dropped=self._dropped.pop(table, 0),
+                fix=f"it needs re-sync: `snapshot {table}` brings its rows",
+            )

@@ -1,0 +1,60 @@
+"""`python -m services.spanner_reader rows`: answer, line by line, what a command of the consumer asks of tables' rows.
+
+That command starts this as its child; nobody types it. It takes the reader's own settings.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.rows import SpannerRows
+from services.spanner_reader.adapters.schema import SpannerCatalog
+from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.source_rows import PublishedRows
+from shared.pubsub.channels import open_async_channel
+from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.names import topic_path
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.runtime.source_rows import answer_requests
+from shared.runtime.stop import Stop
+from shared.runtime.tables_file import load_tables_file
+
+
+async def rows(settings: Settings) -> int:
+    """Answer requests until there are none any more; return the exit code."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.spanner_emulator_host)
+    stop = Stop()
+    topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
+
+    @asynccontextmanager
+    async def publishing() -> AsyncIterator[BatchPublisher]:
+        subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
+        await subscriptions.check()
+        async with open_async_channel(settings.pubsub_emulator_host) as channel:
+            letters = AsyncDeadLetterPublisher(channel, topics[1], stop)
+            limits = Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes)
+            async with BatchPublisher(
+                channel, topics[0], letters, stop, failed_in="spanner_reader", limits=limits
+            ) as publisher:
+                yield publisher
+
+    try:
+        database = Database(settings.database_path, channels)
+        await database.learn_dialect()
+        answers = PublishedRows(
+            catalog=SpannerCatalog(database, settings.change_stream),
+            rows=SpannerRows(database, data_boost=False),  # in key order, so that a reading goes on where it broke off
+            changes=ChangeMaker(settings.source, settings.buckets, {}, lambda table: file.options(table).buckets),
+            included=file.included,
+            publisher=publishing,
+            stop=stop,
+        )
+        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
+    finally:
+        await channels.close()
+    return 0

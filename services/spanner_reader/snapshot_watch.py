@@ -1,0 +1,71 @@
+"""How far snapshots are, again and again until they are over: bars on a terminal, nothing but the end elsewhere."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TextIO
+
+import structlog
+
+from shared.contracts.errors import TransientError
+
+_EVERY: Final = timedelta(seconds=1)
+_PATIENCE: Final = timedelta(seconds=30)
+"""After which it is said that nobody reads: longer than a reader takes to start, or another to take over."""
+_NOBODY: Final = "nobody reads any of it; start a reader or, where one runs, `resume` what is paused"
+_WIDTH: Final = 30  # characters of a bar
+_UP_AND_CLEAR: Final = "\x1b[{lines}F\x1b[J"
+
+Shown = Sequence[Mapping[str, Any]]
+
+
+async def watch(look: Callable[[], Awaitable[tuple[Shown, bool]]], out: TextIO) -> Shown:
+    """Look until nothing is left to read; return what was shown last.
+
+    ``look`` returns what to show, and whether somebody reads; where nobody has for long, that is said, and waited on.
+    A look that Spanner does not answer is made again.
+    """
+    loop = asyncio.get_running_loop()
+    drawn, before, looked_at = 0, dict[tuple[str, Any], int](), loop.time()
+    read_at, said = loop.time(), False
+    while True:
+        try:
+            shown, somebody_reads = await look()
+        except TransientError:
+            read_at = loop.time()  # as far as anybody can tell
+            await asyncio.sleep(_EVERY.total_seconds())
+            continue
+        now = loop.time()
+        if somebody_reads:
+            read_at, said = now, False
+        nobody = now - read_at > _PATIENCE.total_seconds() and any(one["state"] == "READING" for one in shown)
+        if out.isatty():
+            if drawn:
+                out.write(_UP_AND_CLEAR.format(lines=drawn))
+            rates = {_name(one): (one["rows"] - before.get(_name(one), one["rows"])) for one in shown}
+            seconds = max(now - looked_at, 0.001)
+            out.writelines(f"{bar(one, rates[_name(one)] / seconds)}\n" for one in shown)
+            out.write(f"{_NOBODY}\n" if nobody else "")
+            out.flush()
+            drawn, before, looked_at = len(shown) + nobody, {_name(one): one["rows"] for one in shown}, now
+        elif nobody and not said:
+            structlog.get_logger().warning("nobody_reads_snapshots", fix=_NOBODY)
+            said = True
+        if not any(one["state"] == "READING" for one in shown):
+            if drawn:
+                out.write(_UP_AND_CLEAR.format(lines=drawn))
+            return shown
+        await asyncio.sleep(_EVERY.total_seconds())
+
+
+def bar(one: Mapping[str, Any], rows_per_second: float) -> str:
+    """Return a snapshot as a line with a bar: of its key ranges, for how many rows there are is not known."""
+    done = one["ranges"] - one["ranges_left"]
+    filled = _WIDTH * done // max(1, one["ranges"])
+    figures = f"{one['rows']:,} rows, {done} of {one['ranges']} key ranges"
+    rate = f", {rows_per_second:,.0f} rows/s" if one["state"] == "READING" else ""
+    return f"{one['table']} [{'#' * filled:<{_WIDTH}}] {one['state'].lower()}, {figures}{rate}"
+
+
+def _name(one: Mapping[str, Any]) -> tuple[str, Any]:
+    return one["table"], str(one["keys"])

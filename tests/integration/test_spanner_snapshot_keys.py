@@ -1,0 +1,58 @@
+"""Some keys of a table again, from the emulator: whole keys and prefixes, descending parts and NULL."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+
+from deploy.local.processes import Processes
+from deploy.local.source import SpannerDatabase, Write
+from shared.pubsub.channels import open_channel
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.test_spanner_reader_process import Pipeline
+from tests.integration.test_spanner_snapshot import DDL, Topic, command, fill
+
+pytestmark = pytest.mark.integration
+
+SEATS = [("C", 1), ("C", 2), ("Y", 1), (None, 7)]
+
+
+@pytest.fixture
+def pipeline(
+    database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
+) -> Iterator[Pipeline]:
+    """Return a pipeline of a table, and of one interleaved in it whose second key part descends."""
+    with open_channel(pubsub_emulator) as channel:
+        yield of(channel, database, pubsub_emulator, new_processes)
+
+
+def of(channel: grpc.Channel, database: Callable[..., SpannerDatabase], pubsub: str, processes: Processes) -> Pipeline:
+    return Pipeline(database(*DDL), database(), pubsub, channel, a_topology(channel), processes)
+
+
+def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_complete(pipeline: Pipeline) -> None:
+    fill(pipeline.database, 50)
+    seats = [{"Id": key, "Class": name, "Number": number, "Taken": True} for key in (3, 4) for name, number in SEATS]
+    pipeline.database.commit([Write("insert", "Seats", seat) for seat in seats])
+    pipeline.start(SNAPSHOT="never")
+    topic = Topic(pipeline)
+
+    def read(table: str, *keys: str, rows: int) -> set[str]:
+        """Return the rows that a snapshot of some keys brings, as JSON arrays of their keys."""
+        before = set(topic.live(table))
+        asked = command(pipeline, table, *keys)
+        assert asked[0] == 0, asked[1]
+        code, said = command(pipeline, "--status", "--watch", "--json")
+        (shown,) = [one for one in json.loads(said)["snapshots"] if one["table"] == table]
+        assert (code, shown["rows"], shown["complete_since"]) == (0, rows, None)
+        topic.wait_for("the rows", lambda: len(set(topic.live(table)) - before) == rows)
+        found = [json.loads(key) for key in set(topic.live(table)) - before]
+        return {json.dumps([one[name] for name in ("Id", "Class", "Number") if name in one]) for one in found}
+
+    assert read("Planes", "--after", "[10]", "--until", '["12"]', rows=2) == {'["11"]', '["12"]'}
+    # Y comes before C, and NULL last, for Class descends; a prefix is all rows that begin with it.
+    assert read("Seats", "--after", '["3","Y"]', "--until", '["3","C","1"]', rows=1) == {'["3", "C", "1"]'}
+    assert read("Seats", "--after", '["3","C"]', "--until", "[3]", rows=1) == {'["3", null, "7"]'}
+    assert read("Seats", "--after", "[3]", rows=4) == {json.dumps(["4", name, str(number)]) for name, number in SEATS}
+    assert command(pipeline, "Planes", "--after", '["x"]')[0] == 2

@@ -1,0 +1,192 @@
+"""A world in which two tables go on changing while the stream and one of them are paused, resumed and snapshot."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from services.spanner_reader.core.changes import spanner_sequence
+from services.spanner_reader.core.partitions import Partition
+from services.spanner_reader.core.records import DataChangeRecord, Mod, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.ports import WatchedTable
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.life import CrashError, Life
+from tests.fakes.pauses import FakePauseStore
+from tests.fakes.spanner_reader import FakePublisher, Script, SteppingClock, Table
+from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
+from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at
+
+LEASE = timedelta(seconds=30)
+POLL = timedelta(seconds=1)
+SINGERS, ALBUMS = "Singers", "Albums"
+TOKENS = (PartitionToken("even"), PartitionToken("odd"))
+_LOOK_AGAIN = 0.05
+
+
+class LiveClock(SteppingClock):
+    """Spanner's clock, which goes as the event loop's does; every commit moves it on a little."""
+
+    def now(self) -> Nanoseconds:
+        """Return the time now."""
+        return Nanoseconds(self.time + int(asyncio.get_running_loop().time() * 1e9) // 1_000 * 1_000)
+
+
+@dataclass
+class Database:
+    """What was committed to two tables, and when."""
+
+    clock: LiveClock = field(default_factory=lambda: LiveClock(at("09:00:00")))
+    records: dict[PartitionToken, list[DataChangeRecord]] = field(default_factory=lambda: {one: [] for one in TOKENS})
+
+    def write(self, table: str, key: int, value: str | None) -> None:
+        """Commit a row, or its deletion, now."""
+        self.clock.step(timedelta(microseconds=1))
+        mod = Mod(f'{{"Id":"{key}"}}', "{}" if value is None else f'{{"Name":"{value}"}}', "{}")
+        record = replace(
+            a_record(self.clock.now()), table=table, mods=(mod,), mod_type="DELETE" if value is None else "UPDATE"
+        )
+        self.records[TOKENS[key % 2]].append(record)
+
+    def rows(self, table: str) -> dict[str, str]:
+        """Return a table's rows as they are now, by key."""
+        found: dict[str, str] = {}
+        for record in self.all_of(table):
+            (mod,) = record.mods
+            if record.mod_type == "DELETE":
+                found.pop(mod.keys, None)
+            else:
+                found[mod.keys] = str(mod.new_values)
+        return found
+
+    def all_of(self, table: str) -> list[DataChangeRecord]:
+        """Return all that was committed to a table, in its order."""
+        found = [one for records in self.records.values() for one in records if one.table == table]
+        return sorted(found, key=lambda one: one.commit_timestamp)
+
+
+class LiveStream:
+    """The stream of that: what is committed comes a moment later, and the query goes on."""
+
+    def __init__(self, database: Database, life: Life, lag: float) -> None:
+        self._database = database
+        self._life = life
+        self._lag = lag
+
+    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a partition from the start asked for."""
+        records = self._database.records[query.token]
+        for place in range(1 << 30):
+            while place >= len(records):  # noqa: ASYNC110  what it waits for is a list
+                await asyncio.sleep(_LOOK_AGAIN)
+            self._life.step()
+            if records[place].commit_timestamp >= query.start:
+                await asyncio.sleep(self._lag)
+                yield records[place]
+
+
+@dataclass
+class PausingWorld:
+    """Readers of that stream, whose knowledge of pauses is as old as is set; and a mirror made of what they publish."""
+
+    chance: random.Random
+    database: Database = field(default_factory=Database)
+    readers: list[tuple[Life, Stop, "asyncio.Task[None]"]] = field(default_factory=list)
+    mirror: dict[tuple[str, str], tuple[object, str | None]] = field(default_factory=dict)
+    applied: int = 0
+    snapshot: Nanoseconds | None = None
+    """The time of the snapshot that is under way."""
+    images: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tables = [WatchedTable(name, ("Id",), COLUMNS, "NEW_ROW") for name in (SINGERS, ALBUMS)]
+        self.world = World(Script({}), Table(self.database.clock), catalog=FakeCatalog(*tables))
+        start = at("09:00:00")
+        for token in TOKENS:
+            self.world.table.rows[token] = Partition(token=token, start=start, watermark=start)
+        self.pauses = FakePauseStore(self.world.pauses)
+        self.shapes = FakeShapeStore(self.world.shapes)
+
+    def start(self, slowest_look: float, lag: float, health: Health | None = None) -> None:
+        """Start one more reader; its looks at pauses take up to so many seconds."""
+        life, stop = Life(), Stop()
+        reader = self.world.reader(
+            owner=f"reader {len(self.readers)}",
+            life=life,
+            lease=LEASE,
+            poll=POLL,
+            health=health,
+            publisher=FakePublisher(self.world.topic, life, seed=len(self.readers), room=1_000),
+            stream=LiveStream(self.database, life, lag),
+            pauses=FakePauseStore(self.world.pauses, life, lambda: self.chance.uniform(0, slowest_look)),
+        )
+        self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
+
+    async def kill(self, number: int) -> None:
+        """Kill a reader: it leaves its leases behind."""
+        life, stop, task = self.readers.pop(number % len(self.readers))
+        life.over = True
+        stop.request()
+        results = await asyncio.gather(task, return_exceptions=True)
+        assert all(one is None or isinstance(one, CrashError) for one in results), results
+
+    async def end(self) -> None:
+        """Let all readers stop as they should."""
+        for _life, stop, _task in self.readers:
+            stop.request()
+        for _life, _stop, task in self.readers:
+            await task
+
+    def begin_snapshot(self) -> None:
+        """Read the rows of Singers as they are now; they arrive later."""
+        self.snapshot = self.database.clock.now()
+        self.images = self.database.rows(SINGERS)
+
+    async def end_snapshot(self) -> None:
+        """Let the rows arrive, sweep what is not among them, and heal the mark that is older."""
+        if self.snapshot is None:
+            return
+        self.apply()
+        sequence = parse_sequence(str(spanner_sequence(microseconds(self.snapshot), "0", 0)))
+        for key, image in self.images.items():
+            self._newest(SINGERS, key, sequence, image)
+        for (table, key), (applied, row) in list(self.mirror.items()):
+            if table == SINGERS and row is not None and applied < sequence:  # type: ignore[operator]
+                self.mirror[table, key] = sequence, None
+        await self.shapes.healed(SINGERS, self.snapshot)
+        self.snapshot = None
+
+    def apply(self) -> None:
+        """Let what is published arrive in the mirror."""
+        batches = self.world.topic.batches
+        for header, changes in batches[self.applied :]:
+            for change in changes:
+                self._newest(header.table, change.key, parse_sequence(change.sequence), change.row)
+        self.applied = len(batches)
+
+    def _newest(self, table: str, key: str, sequence: object, row: str | None) -> None:
+        before = self.mirror.get((table, key))
+        if before is None or before[0] < sequence:  # type: ignore[operator]
+            self.mirror[table, key] = sequence, row
+
+    def mirrored(self, table: str) -> dict[str, str]:
+        """Return a table's mirror, by key."""
+        self.apply()
+        return {key: row for (name, key), (_at, row) in self.mirror.items() if name == table and row is not None}
+
+    def published(self, table: str) -> set[Nanoseconds]:
+        """Return the commit timestamps of what was published of a table."""
+        return {
+            parse_timestamp(change.commit_timestamp)
+            for header, changes in self.world.topic.batches
+            for change in changes
+            if header.table == table
+        }
+
+    @property
+    def marked(self) -> bool:
+        """Tell whether Singers needs re-sync."""
+        return any(one.table == SINGERS for one in self.world.shapes.all_marks)

@@ -1,0 +1,164 @@
+"""The command that asks for snapshots: of tables, of some keys of one, and how far they are until they are over."""
+
+import asyncio
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.spanner_reader.core.snapshot import RangeState, SnapshotSurvey
+from services.spanner_reader.snapshot_command import snapshot
+from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.spanner_reader.test_snapshots import LEASE, World, until_over
+
+
+class Terminal(io.StringIO):
+    """A terminal, as far as it says."""
+
+    def isatty(self) -> bool:
+        """Say that it is one."""
+        return True
+
+
+class Unreliable(FakeSnapshotStore):
+    """A store that does not answer the first questions."""
+
+    def __init__(self, table: SnapshotTable) -> None:
+        super().__init__(table, "command", LEASE)
+        self._fails = iter([True, True])
+
+    async def survey(self) -> SnapshotSurvey:
+        """Return all ranges, or fail."""
+        if next(self._fails, False):
+            raise TransientError("UNAVAILABLE")
+        return await super().survey()
+
+
+async def command(
+    world: World, *arguments: str, out: io.StringIO | None = None, store: FakeSnapshotStore | None = None
+) -> tuple[int, str]:
+    """Run the command; return its exit code and what it said."""
+    out = out or io.StringIO()
+    store = store or FakeSnapshotStore(world.snapshots, "command", LEASE)
+    return await snapshot(arguments, world.catalog, store, lambda _table: True, out), out.getvalue()
+
+
+def filled() -> World:
+    world = World()
+    for key in range(20):
+        world.write(key, "a")
+    return world
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read", "words"),
+    [
+        (("--after", "[3]", "--until", '["7"]'), {4, 5, 6, 7}, 'rows behind ["3"] up to ["7"]'),
+        (("--until", "[2]"), {0, 1, 2}, 'rows up to ["2"]'),
+        (("--after", "[17]"), {18, 19}, 'rows behind ["17"]'),
+    ],
+)
+def test_some_keys_of_a_table_are_read_and_nothing_is_said_to_be_complete(
+    arguments: tuple[str, ...], read: set[int], words: str
+) -> None:
+    async def scenario() -> None:
+        world = filled()
+        assert words in (await command(world, "Planes", *arguments, "--dry-run"))[1]
+        assert world.snapshots.rows == {}
+        code, said = await command(world, "Planes", *arguments, "--json")
+        (asked,) = json.loads(said)["snapshots"]
+        assert (code, asked["state"], asked["complete_since"]) == (0, "READING", None)
+        assert set(asked["keys"]) == {"after", "until"}
+        await until_over(world, world.reader()[0])
+        assert set(world.mirrored()) == read
+        assert world.told == []
+        assert words in (await command(world, "--status"))[1]
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--all", "--after", "[1]", "--until"), ("Planes", "--after", "x", "--until"), ("--after", "[1]", "--until")],
+)
+def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
+    world = filled()
+    world.catalog.tables.append(replace(world.catalog.tables[0], name="Other"))
+    with pytest.raises(MisconfiguredError):
+        asyncio.run(command(world, *arguments, "[2]"))
+    assert world.snapshots.rows == {}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
+    async def scenario() -> None:
+        world = filled()
+        out = Terminal() if terminal else io.StringIO()
+        watching = asyncio.create_task(command(world, "Planes", "--watch", out=out))
+        await asyncio.sleep(0.1)
+        await until_over(world, world.reader(cuts=[5, 12])[0])
+        code, said = await watching
+        assert (code, said.splitlines()[-1].rpartition("J")[2].startswith("snapshot of Planes as of")) == (0, True)
+        assert [sign in said for sign in ("[#####", "\x1b[1F", "rows/s")] == [terminal] * 3
+        assert terminal or len(said.splitlines()) == 1
+
+    run_in_virtual_time(scenario())
+
+
+def test_watched_it_ends_with_one_where_a_snapshot_was_given_up_and_goes_on_where_nobody_answers() -> None:
+    async def scenario() -> None:
+        world = filled()
+        await world.request()
+        watching = asyncio.create_task(command(world, "--status", "--watch", store=Unreliable(world.snapshots)))
+        await asyncio.sleep(5)
+        assert not watching.done()
+        await FakeSnapshotStore(world.snapshots, "another", LEASE).cancel(["Planes"])
+        code, said = await watching
+        assert (code, "cancelled" in said) == (1, True)
+        assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--status",), ("--status", "--watch"), ("--status", "--json"), ("--cancel",), ("--dry-run",)]
+)
+def test_a_name_that_is_no_tables_is_refused_by_whatever_takes_names(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(MisconfiguredError, match=r"mirrored: Plane\. Those are Planes"):
+        asyncio.run(command(filled(), "Planes", "Plane", *arguments))
+
+
+def test_what_is_not_mirrored_any_more_is_shown_and_given_up_and_what_was_never_asked_for_is_said_so() -> None:
+    async def scenario() -> None:
+        world = filled()
+        assert await command(world, "Planes", "--status") == (0, "Planes: no snapshot was asked for\n")
+        await world.request()
+        world.catalog.tables = []
+        assert (await command(world, "Planes", "--status"))[0] == 1
+        assert await command(world, "Planes", "--cancel") == (0, "Planes: given up; what was read stays\n")
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_watched_it_says_that_nobody_reads_and_goes_on_watching(terminal: bool) -> None:
+    async def scenario() -> None:
+        world = filled()
+        out = Terminal() if terminal else io.StringIO()
+        with capture_logs() as lines:
+            watching = asyncio.create_task(command(world, "Planes", "--watch", "--json", out=out))
+            await asyncio.sleep(29)
+            assert (lines, "nobody" in out.getvalue()) == ([], False)
+            await asyncio.sleep(60)
+            assert [one["event"] for one in lines] == ["nobody_reads_snapshots"] * (not terminal)
+            assert out.getvalue().endswith("`resume` what is paused\n") is terminal
+            await until_over(world, world.reader()[0])
+            code, said = await watching
+        ended = said.rpartition("\x1b[J")[2]
+        assert (code, json.loads(ended)["snapshots"][0]["state"]) == (0, "DONE")
+
+    run_in_virtual_time(scenario())

@@ -1,0 +1,229 @@
+"""The end of a snapshot: said once all of it is published, never of less; it heals a mark, or a mark asks for it."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.spanner_reader.core.shapes import Finding, Kind, Mark
+from services.spanner_reader.core.snapshot import (
+    CompleteSnapshot,
+    KeyText,
+    RangeState,
+    SnapshotRange,
+    complete_snapshots,
+)
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.safe_age import SAFE_AGE, SNAPSHOT_END_AGE
+from shared.contracts.timestamps import Nanoseconds, microseconds
+from tests.fakes.snapshots import FakeSnapshotStore
+from tests.fakes.spanner_reader import FakePublisher
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.spanner_reader.test_snapshots import LEASE, SECOND, START, World, until_over
+
+_MICROSECOND = 1_000
+
+
+def a_range(number: int, after: str | None, until: str | None, *, read_at: int = START) -> SnapshotRange:
+    return SnapshotRange(
+        table="Planes",
+        number=number,
+        run=1,
+        after=None if after is None else KeyText(after),
+        until=None if until is None else KeyText(until),
+        read_at=Nanoseconds(read_at),
+        first_read_at=Nanoseconds(read_at),
+        state=RangeState.DONE,
+    )
+
+
+def cut(*keys: str) -> list[SnapshotRange]:
+    ends = [None, *keys, None]
+    return [a_range(n, ends[n], ends[n + 1], read_at=START + n) for n in range(len(ends) - 1)]
+
+
+@given(st.permutations(cut("a", "b", "c")))
+def test_a_table_whose_parts_are_all_read_is_complete_since_the_first_of_them(parts: list[SnapshotRange]) -> None:
+    (complete,) = complete_snapshots(parts)
+
+    assert (complete.table, complete.run, complete.since) == ("Planes", 1, START)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([a_range(0, None, "a")], id="no end"),
+        pytest.param([a_range(0, "a", None)], id="no beginning"),
+        pytest.param([a_range(0, "a", "b")], id="a part in the middle"),
+        pytest.param([a_range(0, None, "a"), a_range(1, "b", None)], id="a gap"),
+        pytest.param([*cut("a"), a_range(2, "x", "y")], id="something else beside it"),
+        pytest.param([replace(one, state=RangeState.CUT) if one.number else one for one in cut("a")], id="one is left"),
+        pytest.param([replace(one, state=RangeState.CANCELLED) for one in cut()], id="given up"),
+        pytest.param([replace(one, run=one.number) for one in cut("a")], id="of two snapshots"),
+        pytest.param([a_range(0, None, "a"), a_range(1, "a", "a")], id="for ever"),
+    ],
+)
+def test_what_leaves_out_a_key_is_not_complete(parts: list[SnapshotRange]) -> None:
+    assert list(complete_snapshots(parts)) == []
+
+
+def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_later() -> None:
+    world = World()
+    for key in range(10):
+        world.write(key, "a")
+    world.clock.step(SECOND)
+
+    async def scenario() -> None:
+        await world.request()
+        await until_over(world, *(world.reader(owner, cuts=[4])[0] for owner in ("one", "another")))
+        assert 1 <= len(world.told) <= 2
+        await until_over(world, world.reader("third")[0])
+
+    at = world.clock.now()
+    run_in_virtual_time(scenario())
+    assert set(world.told) == {str(four_sections(microseconds(at)))}
+    assert 2 <= len(world.told) <= 3
+    ends = [n for n, (header, _changes) in enumerate(world.topic.batches) if isinstance(header.complete_since, str)]
+    assert sum(len(changes) for _header, changes in world.topic.batches[: ends[0]]) == 10
+    assert all(not world.topic.batches[end][1] for end in ends)
+
+
+@pytest.mark.parametrize(("hours", "times"), [(23, 2), (25, 1)])
+def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_still_heals_a_mark(hours: int, times: int) -> None:
+    world = World()
+    world.write(1, "a")
+    world.clock.step(SECOND)
+
+    async def scenario() -> None:
+        await world.request()
+        await until_over(world, world.reader()[0])
+        world.clock.step(timedelta(hours=hours))
+        world.shapes.marks = {"Planes": a_mark(START)}
+        task = asyncio.create_task(world.reader("later")[0].keep_reading())
+        await asyncio.sleep(60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert (len(world.told), world.shapes.marks) == (times, {})
+
+
+@given(
+    took=st.timedeltas(timedelta(0), timedelta(days=9)),
+    ago=st.timedeltas(timedelta(0), timedelta(days=3)),
+    heard_after=st.timedeltas(timedelta(0), SNAPSHOT_END_AGE),
+)
+def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_been_refused(
+    took: timedelta, ago: timedelta, heard_after: timedelta
+) -> None:
+    finished = Nanoseconds(START + took // timedelta(microseconds=1) * 1_000)
+    one = CompleteSnapshot("Planes", 1, START, finished)
+    assert one.may_be_told(finished)
+    if one.may_be_told(Nanoseconds(finished + ago // timedelta(microseconds=1) * 1_000)):
+        assert ago + heard_after + min(took, timedelta(days=1)) < SAFE_AGE
+
+
+def a_mark(before: int) -> Mark:
+    return Mark("Planes", (Finding("Planes", Kind.TABLE_AGAIN, START, Nanoseconds(before)),))
+
+
+@pytest.mark.parametrize(("later", "healed"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
+def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) -> None:
+    world = World()
+    world.write(1, "a")
+    world.shapes.marks = {"Planes": a_mark(world.clock.now() + later)}
+
+    async def scenario() -> None:
+        await world.request()
+        task = asyncio.create_task(world.reader()[0].keep_reading())
+        await asyncio.sleep(60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert world.told != []
+    assert (world.shapes.marks == {}) is healed
+
+
+def test_a_mark_that_is_found_later_of_what_was_before_is_healed_by_the_snapshot_that_is_there() -> None:
+    world = World()
+    world.write(1, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        task = asyncio.create_task(world.reader()[0].keep_reading())
+        await asyncio.sleep(60)
+        world.shapes.marks = {"Planes": a_mark(START)}
+        await asyncio.sleep(60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert world.shapes.marks == {}
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_table_that_needs_re_sync_is_snapshot_again_by_itself_only_if_set_so(automatic: bool) -> None:
+    world = World()
+    world.write(1, "a")
+    world.clock.step(SECOND)
+
+    async def scenario() -> None:
+        await world.request()
+        readers = [world.reader(owner, automatic=automatic)[0] for owner in ("one", "another")]
+        tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
+        await asyncio.sleep(60)
+        world.clock.step(SECOND)
+        world.write(2, "b")
+        world.shapes.marks = {"Planes": a_mark(world.clock.now())}
+        world.clock.step(SECOND)
+        await asyncio.sleep(60)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert (world.shapes.marks == {}) is automatic
+    assert {one.run for one in world.snapshots.rows.values()} == ({2} if automatic else {1})
+    assert world.mirrored() == ({1: "a", 2: "b"} if automatic else {1: "a"})
+
+
+def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
+    world = World()
+    world.write(1, "a")
+    world.shapes.marks = {"Planes": a_mark(START)}
+
+    async def scenario() -> None:
+        await world.request()
+        await FakeSnapshotStore(world.snapshots, "gives up", LEASE).cancel(["Planes"])
+        task = asyncio.create_task(world.reader(automatic=True)[0].keep_reading())
+        await asyncio.sleep(60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert world.told == []
+    assert "Planes" in world.shapes.marks
+    assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
+
+
+def test_nothing_is_said_to_a_topic_that_keeps_nothing() -> None:
+    world = World()
+    world.write(1, "a")
+    world.trusted = False
+
+    async def scenario() -> None:
+        await world.request()
+        task = asyncio.create_task(world.reader(publisher=FakePublisher(world.topic))[0].keep_reading())
+        await asyncio.sleep(60)
+        assert world.told == []
+        world.trusted = True
+        await asyncio.sleep(60)
+        assert world.told != []
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
