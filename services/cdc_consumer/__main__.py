@@ -1,7 +1,8 @@
 """The consumer: change batches of a Pub/Sub subscription, applied to BigQuery tables by a Spark streaming query.
 
 `python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `doctor` it looks
-whether all that it needs is there and right, with `status` it asks the one that runs how each table is.
+whether all that it needs is there and right, with `status` it asks the one that runs how each table is, with `sweep` it
+deletes from a mirror what its source has not any more, with `reconcile` it compares mirrors with their source.
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
 
@@ -41,6 +42,7 @@ from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
 from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.doctor import doctor
 from services.cdc_consumer.metrics import ConsumerMetrics
+from services.cdc_consumer.reconcile_command import reconcile
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import (
     QueryFailedError,
@@ -53,6 +55,8 @@ from services.cdc_consumer.spark_session import (
 from services.cdc_consumer.spark_words import words_as_lines
 from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.status_command import status
+from services.cdc_consumer.sweep_command import sweep_command
+from services.cdc_consumer.sweeping import sweeping
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
@@ -96,8 +100,15 @@ def command(arguments: Sequence[str]) -> int:
                     return status(rest, os.environ, sys.stdout)
                 case ["doctor", *rest]:
                     return doctor(rest, os.environ, sys.stdout)
+                case ["sweep", *rest]:
+                    return sweep_command(rest, os.environ, sys.stdout, stop)
+                case ["reconcile", *rest]:
+                    return reconcile(rest, os.environ, stop, sys.stdout)
                 case _:
-                    raise MisconfiguredError("usage: python -m services.cdc_consumer [setup | doctor | status]")
+                    raise MisconfiguredError(
+                        "usage: python -m services.cdc_consumer "
+                        "[setup | doctor | status | sweep TABLE --before T | reconcile TABLE...]"
+                    )
         except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
@@ -163,6 +174,7 @@ def serve(settings: Settings, stop: Stop) -> int:
             with (
                 receiving_reports(exchange / "reports", take),
                 told.looking(),
+                sweeping(settings, told, os.environ, stop),
                 ending_with(stop, _GONE),
                 spark(settings, stop) as session,
             ):
@@ -274,6 +286,7 @@ def start_query(
         "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
         "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
         "tablesFile": tables,
+        "clockMargin": f"{settings.clock_margin / timedelta(milliseconds=1):.0f}ms",
         "poisonLimit": str(settings.poison_limit),
         "suspectsDirectory": str(choose_directory(settings.checkpoint_location) or ""),
         "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),

@@ -19,7 +19,8 @@ service gives up), ``reportSocket`` (where counts are sent), ``suspectsDirectory
 they count how many of them a message has ended), ``poisonLimit`` (how many messages that cannot be read, or
 ten times as many changes that cannot be applied, may become dead letters in each process although most of what it saw
 last is such: 100), ``tablesFile`` (the text of one, for the workers do not see the driver's disk; every table is
-mirrored), ``dataDirectory`` (as the source's, where the rows say only where the messages' data is), ``logLevel``.
+mirrored), ``dataDirectory`` (as the source's, where the rows say only where the messages' data is), ``clockMargin``
+(how far ahead of BigQuery's clock a source's times may be: 5m), ``logLevel``.
 """
 
 import functools
@@ -45,6 +46,7 @@ from services.cdc_consumer.adapters.deaths import DeathsOnDisk
 from services.cdc_consumer.adapters.imports import exempt_imports
 from services.cdc_consumer.adapters.kept_file import KeptFile
 from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.mirror_labels import CLOCK_MARGIN
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
@@ -88,6 +90,7 @@ class SinkOptions:
     poison_limit: int = POISON_LIMIT
     tables_file: str = ""
     data_directory: str | None = None
+    clock_margin: timedelta = CLOCK_MARGIN
     log_level: str = "INFO"
 
 
@@ -209,10 +212,13 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
             "the bigquery_cdc sink needs " + " ".join(f'.option("{name}", ...)' for name in missing)
         )
     project = known.get("pubsubproject", known["project"])
-    try:
-        ack_deadline = parse_duration(known["ackdeadline"]) if "ackdeadline" in known else None
-    except ValueError as error:
-        raise MisconfiguredError(f"option ackDeadline of the bigquery_cdc sink: {error}") from error
+    durations: dict[str, timedelta] = {}
+    for name in ("ackDeadline", "clockMargin"):
+        try:
+            if text := known.get(name.lower()):
+                durations[name] = parse_duration(text)
+        except ValueError as error:
+            raise MisconfiguredError(f"option {name} of the bigquery_cdc sink: {error}") from error
     poison_limit = known.get("poisonlimit", str(POISON_LIMIT))
     if not poison_limit.isdecimal():
         raise MisconfiguredError(f"option poisonLimit={poison_limit!r} of the bigquery_cdc sink: not a whole number")
@@ -222,7 +228,8 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         dead_letter_topic=topic_path(project, known["deadlettertopic"]),
         project=known["project"],
         dataset=known["dataset"],
-        ack_deadline=ack_deadline,
+        ack_deadline=durations.get("ackDeadline"),
+        clock_margin=durations.get("clockMargin", CLOCK_MARGIN),
         pubsub_emulator_host=known.get("pubsubemulatorhost"),
         bigquery_emulator_host=known.get("bigqueryemulatorhost"),
         bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
@@ -274,7 +281,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         leases=leases,
         deaths=DeathsOnDisk(suspects, scope),
         letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
-        tables=BigQueryTables(client, options.project, options.dataset),
+        tables=BigQueryTables(client, options.project, options.dataset, clock_margin=options.clock_margin),
         writer=writer,
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)

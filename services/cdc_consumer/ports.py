@@ -1,10 +1,12 @@
 """What a micro-batch needs from outside: leases on messages, dead letters, tables, and a writer of row changes.
 
+And what a comparison does: a source, its mirror, and room for the rows of both.
+
 Each method's docstring states the promise that the fake keeps too. TransientError means everywhere: the service is
 away, the same call may succeed later; MisconfiguredError: none will until someone acts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,10 +14,12 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from services.cdc_consumer.core.source_table import Mirrored
 from services.cdc_consumer.core.tables import TableDefinition
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.source_rows import Done, Key
 
 
 class TableTroubleError(TransientError):
@@ -54,6 +58,39 @@ class Mirror:
     """Unix time in microseconds."""
     needs_resync: str = ""
     """Why rows are missing in it; empty: none are known to be."""
+    complete_since: int = 0
+    """Each row that its source had then, in microseconds, is in it or on its way into it; 0: nobody knows."""
+    swept: int = 0
+    """Nothing that is older was left in it, when somebody looked last."""
+
+    @property
+    def to_sweep(self) -> int:
+        """Return the time before which rows may be left in it that its source has not any more; 0: there are none."""
+        return self.complete_since if self.complete_since > self.swept else 0
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTable:
+    """A mirror to be swept."""
+
+    definition: TableDefinition
+    """Its key and our columns; with soft delete all columns that have a type of ours."""
+    label: str
+    """Of what source table it is a mirror: a digest."""
+    soft_delete: bool
+    """Whether it keeps deleted rows."""
+    complete_since: int
+    """As `Mirror.complete_since`."""
+    max_staleness: timedelta = timedelta(0)
+    """How long what was written may be hidden from queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows a mirror has and does not keep as deleted; ``older``: from before a time."""
+
+    older: int
+    rows: int
 
 
 MADE_ANEW: Final = "table_made_anew"
@@ -125,6 +162,12 @@ class Tables(Protocol):
         is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one).
         """
 
+    def complete(self, definition: TableDefinition, since: int) -> None:
+        """Let a mirror say that each row that its source had at a time (in microseconds) is in it, or on its way.
+
+        An earlier time than the one that it says changes nothing; neither does one from before the table was made.
+        """
+
     def forget(self, table: str) -> None:
         """Look again at the next `ensure` of the table with this identity: somebody else has changed or dropped it."""
 
@@ -152,3 +195,97 @@ class CdcWriter(Protocol):
 
         Never raises for the service's sake: what goes wrong is told by `Appending.refused`.
         """
+
+
+class MirrorRows(Protocol):
+    """The rows of mirrors as queries show them. Times are in microseconds."""
+
+    def older(self, mirror: MirrorTable, before: int) -> pa.Table:
+        """Return the rows from before a time, or of no known one, which are not kept as deleted; in key order.
+
+        They have the definition's columns in their wire types. TransientError, TableTroubleError.
+        """
+
+    def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
+        """Return some of the other rows, alike."""
+
+    def count(self, mirror: MirrorTable, before: int) -> RowCount:
+        """Count them."""
+
+    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+        """Let the mirror say that nothing from before a time is in it; heals it if it was made anew.
+
+        Returns False, and lets it say nothing, if it was made anew and says only since after ``told_by`` that it is
+        complete: rows of the snapshot may still be on their way. Says nothing, too, where labels may not be written.
+        """
+
+
+class SourceRows(Protocol):
+    """The rows of a source, as `shared.contracts.source_rows`."""
+
+    def tables(self) -> Sequence[str]:
+        """Return the names of the tables that are mirrored."""
+
+    def describe(self, table: str) -> tuple[bytes, Done]:
+        """Return a change batch without changes, and the time it is of."""
+
+    def look(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
+        """Return the change batches of the rows that there are under some keys now."""
+
+
+class SourceTables(SourceRows, Protocol):
+    """The same, whole tables of it. One request at a time: a reading is taken to its end first."""
+
+    def read(self, table: str, at: str | None = None) -> Iterator[bytes | Done]:
+        """Yield the change batches of all rows, and at last the time they were read at."""
+
+    def publish(self, table: str, keys: Sequence[Key], above: str = "") -> Done:
+        """Let the topic say what is true of some keys, by a sequence above another; return once it has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMirror:
+    """A mirror as it is in BigQuery."""
+
+    path: str
+    lacking: frozenset[str] = frozenset()
+    """Columns of the source that it does not have yet: as good as NULL."""
+    left_out: tuple[str, ...] = ()
+    """Columns that only it has: there is nothing to compare them with."""
+    staleness: timedelta = timedelta()
+    """Its answers may be of so long ago."""
+    bytes: int = 0
+    soft_delete: bool = False
+    """Whether it has rows that are kept though they were deleted, which are no rows here."""
+
+
+class MirrorTables(Protocol):
+    """The mirrors, asked of BigQuery. TransientError where it does not answer, or not for this table."""
+
+    def find(self, table: Mirrored) -> FoundMirror:
+        """Return the mirror of a source table; MisconfiguredError where none can be compared with it."""
+
+    def read(self, table: Mirrored, mirror: FoundMirror) -> Iterator[pa.Table]:
+        """Yield all rows (`Mirrored.schema`), some at a time, as they are at one moment."""
+
+    def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
+        """Return the rows that there are under some keys, in key columns without NULL."""
+
+    def newest(self, mirror: FoundMirror) -> str:
+        """Return the highest change sequence number that is applied; empty where none is."""
+
+
+class Spilled(Protocol):
+    """Rows kept outside memory, in buckets by their keys."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Take some rows."""
+
+    def finish(self) -> None:
+        """Say that those were all."""
+
+    def read(self, bucket: int) -> pa.Table:
+        """Return the rows of a bucket."""
+
+    def forget(self, bucket: int) -> None:
+        """Give the room of a bucket back."""

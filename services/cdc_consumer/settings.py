@@ -60,6 +60,26 @@ class Settings:
     keep_messages_for: timedelta = setting(
         "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)
     )
+    clock_margin: timedelta = setting(
+        "how far ahead of BigQuery's clock a source's times may be (Bigtable's stamps run ahead by up to a minute): a "
+        "snapshot that began no later than that after its mirror was made does not make it complete",
+        default=timedelta(minutes=5),
+    )
+    sweep: Literal["manual", "automatic"] = setting(
+        "whether rows that a snapshot of their table has shown to be gone are deleted without being asked for",
+        default="manual",
+    )
+    sweep_after: timedelta = setting(
+        "how long a table has to be complete, before SWEEP=automatic deletes anything of it, and before a sweep calls "
+        "healed what was made anew",
+        default=timedelta(minutes=10),
+    )
+    source_rows: str | None = setting(
+        "the command line that answers for the source's rows: `python -m services.spanner_reader rows`, for one; "
+        "if unset, commands take that, and SWEEP=automatic asks nobody and deletes no more than a part of a table; if "
+        "set, it sweeps only what that command answers for",
+        default=None,
+    )
     liveness: timedelta = setting(
         "how long a micro-batch may give no sign of life; one that waits for a service gives one at each retry",
         default=timedelta(minutes=15),
@@ -120,3 +140,26 @@ class SetupSettings:
     keep_messages_for: timedelta = setting("how long both subscriptions keep messages", default=timedelta(days=7))
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileSettings:
+    """What `reconcile` has to know of the consumer whose mirrors it compares, and how it asks their source."""
+
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
+    bigquery_dataset: str = setting("the dataset of the mirrored tables")
+    bigquery_project: str | None = setting("the dataset's project; the project", default=None)
+    tables_file: Path | None = setting(
+        "which tables, under what names and how (TOML), as the consumer has it", default=None, check=file_there
+    )
+    source_rows: str = setting(
+        "the command that answers for the source: its reader's command `rows`, run with the environment of this one",
+        default="python -m services.spanner_reader rows",
+    )
+    log_level: LogLevel = setting("the least severity that is logged", default="WARNING")
+    bigquery_emulator_host: str | None = setting("host:port of a stand-in's REST side", default=None)
+
+    @property
+    def dataset_project(self) -> str:
+        """Return the project that the dataset is in."""
+        return self.bigquery_project or self.project

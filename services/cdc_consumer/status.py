@@ -73,6 +73,7 @@ class ConsumerStatus:
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
         self._labels = _Labels()
+        self._not_swept: dict[str, str] = {}
         self._started = clock.now()
 
     def take(self, report: Report) -> None:
@@ -115,7 +116,10 @@ class ConsumerStatus:
             labels, now = self._labels, self._micros()
             mirrors = {one.table: one for one in labels.mirrors}
             names = sorted({*self._tables, *mirrors})
-            tables = [_shown(name, self._tables.get(name), mirrors.get(name)) for name in names]
+            tables = [
+                {**_shown(name, self._tables.get(name), mirrors.get(name)), "not_swept": self._not_swept.get(name, "")}
+                for name in names
+            ]
             return {
                 "service": "cdc_consumer",
                 "state": ("running" if ready else "starting") if alive else "makes no progress",
@@ -138,6 +142,25 @@ class ConsumerStatus:
                     "holding": len(self._held),
                 },
             }
+
+    def mirrors(self) -> Sequence[Mirror]:
+        """Return the mirrors as they were last listed."""
+        return self._labels.mirrors
+
+    def troubled(self) -> Collection[str]:
+        """Return the tables whose changes wait, or are refused."""
+        with self._lock:
+            return {name for name, table in self._tables.items() if table.put_off or table.refused}
+
+    def oldest_held(self) -> int | None:
+        """Return when the oldest message was published that any process holds, in microseconds."""
+        with self._lock:
+            return min(self._held.values(), default=None)
+
+    def sweep_refused(self, table: str, why: str) -> None:
+        """Take note of why a table is not swept; empty: it is."""
+        with self._lock:
+            self._not_swept[table] = why
 
     def put_off(self) -> Mapping[str, str]:
         """Return the tables whose messages are put off, and why."""
@@ -180,7 +203,7 @@ class ConsumerStatus:
             if not mirror.needs_resync:
                 structlog.get_logger().error(MADE_ANEW, table=mirror.table, fix="re-sync it: it holds new changes only")
                 self._mark_made_anew(mirror)
-                mirror = replace(mirror, needs_resync=MADE_ANEW)
+                mirror = replace(mirror, needs_resync=MADE_ANEW, complete_since=0, swept=0)
             self._made_at[mirror.table] = mirror.made_at
         return mirror
 
@@ -212,6 +235,8 @@ def _shown(name: str, table: _Table | None, mirror: Mirror | None) -> Mapping[st
         "table": name,
         "state": troubles[0]["state"] if troubles else RUNNING,
         "troubles": troubles,
+        "complete_since": _time(mirror.complete_since or None if mirror is not None else None),
+        "to_sweep": _time(mirror.to_sweep or None if mirror is not None else None),
         "committed": _time(table.latest.committed if table.latest is not None else None),
         "applied": _time(table.latest.applied if table.latest is not None else None),
         "lag_seconds": stages(table.latest),

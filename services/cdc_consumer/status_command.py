@@ -73,6 +73,10 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield "  ".join([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)] + [row[6]]).rstrip()
     if len(rows) == 1:
         yield "(no table yet)"
+    for table in document["tables"]:
+        if table.get("to_sweep"):  # an older consumer may answer
+            why = f": {table['not_swept']}" if table["not_swept"] else ""
+            yield f"{table['table']}: rows older than {table['to_sweep']} may wait to be swept{why}"
     changes, lag, processes = document["changes"], document["lag_seconds"], document["processes"]
     letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
     yield f"changes since the start: {changes['written']} written, {changes['superseded']} superseded by newer ones"

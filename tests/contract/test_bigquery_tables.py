@@ -1,6 +1,7 @@
 """What BigQuery's tables do beside what every Tables promises: how they are made, claimed and told, on the stand-in."""
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD
+from services.cdc_consumer.adapters.mirrors import read_mirrors
 from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
 from services.cdc_consumer.core.tables import table_definition
 from services.cdc_consumer.ports import TableTroubleError
@@ -37,6 +40,29 @@ class TestBigQueryTables:
         assert {field.name: field.mode for field in table.schema} == {
             name: "NULLABLE" if kind.element is None else "REPEATED" for name, kind in kinds.items()
         }
+
+    def test_it_says_since_when_it_is_complete_whatever_it_says_besides(self, place: Place, stand_in: StandIn) -> None:
+        def labels() -> dict[str, str]:
+            found: dict[str, str] = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
+            if told := found.pop(COMPLETE_TOLD, ""):
+                assert 0 <= time.time() - int(told) / 1e6 < 3_600
+            return found
+
+        place.tables.ensure(PLANES)
+        before = labels()
+        later = 4_000_000_000_000_000
+        place.tables.complete(PLANES, 1_000_000)
+        assert labels() == before, "from before it was made"
+        place.tables.complete(PLANES, later)
+        place.others.complete(PLANES, later - 1)
+        assert labels() == before | {COMPLETE_SINCE: str(later)}
+        place.others.complete(PLANES, later + 1)
+        assert labels() == before | {COMPLETE_SINCE: str(later + 1)}
+        (mirror,) = read_mirrors(stand_in.client, PROJECT, [stand_in.dataset])
+        assert (mirror.complete_since, mirror.swept, mirror.to_sweep) == (later + 1, 0, later + 1)
+
+        with pytest.raises(TableTroubleError):
+            place.tables.complete(table_definition(a_header("gone")), later)
 
     def test_a_history_is_partitioned_by_commit_and_has_no_key(self, place: Place, stand_in: StandIn) -> None:
         place.tables.ensure(HISTORY)

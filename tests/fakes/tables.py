@@ -18,6 +18,8 @@ class FakeTables:
         self.there: dict[str, TableDefinition] = {}
         self.away = 0
         self.forbidden: set[str] = set()
+        self.made_at: dict[str, int] = {}
+        self.complete_since: dict[str, int] = {}
         self._known: dict[str, TableDefinition] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
@@ -28,16 +30,19 @@ class FakeTables:
         self._check(known, definition)
         return known
 
+    def complete(self, definition: TableDefinition, since: int) -> None:
+        name = definition.identity
+        self._fail_if_told(name)
+        if since > max(self.made_at.get(name, 0), self.complete_since.get(name, 0)):
+            self.effects.note(f"complete {name}")
+            self.complete_since[name] = since
+
     def forget(self, table: str) -> None:
         self._known.pop(table, None)
 
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
         name = definition.identity
-        if self.away:
-            self.away -= 1
-            raise TransientError("BigQuery is away")
-        if name in self.forbidden:
-            raise TableTroubleError(f"table {name}: permission denied")
+        self._fail_if_told(name)
         found = self.there.get(name)
         if found is None:
             self.effects.note(f"create {name}")
@@ -54,6 +59,13 @@ class FakeTables:
                 self.effects.note(f"widen {name}")
                 self.there[name] = replace(found, columns=(*found.columns, *missing))
         return self.there[name]
+
+    def _fail_if_told(self, name: str) -> None:
+        if self.away:
+            self.away -= 1
+            raise TransientError("BigQuery is away")
+        if name in self.forbidden:
+            raise TableTroubleError(f"table {name}: permission denied")
 
     @staticmethod
     def _missing(seen: TableDefinition, wanted: TableDefinition) -> tuple[TableColumn, ...]:

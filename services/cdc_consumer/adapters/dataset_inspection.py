@@ -20,7 +20,7 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteStream
 
-from services.cdc_consumer.adapters.tables import NEEDS_RESYNC
+from services.cdc_consumer.adapters.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import MADE_ANEW
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
@@ -276,8 +276,8 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
             Level.WARNING,
             f"table {name}: needs re-sync",
             f"{table.labels[NEEDS_RESYNC]}: {why or 'rows are missing in it'}",
-            f"write its source's rows once more (an UPDATE that changes nothing does), then: "
-            f"bq update --clear_label {NEEDS_RESYNC} {shown}",
+            f"let its source's reader take a snapshot of it, and sweep it after that (docs/snapshots.md); or, where it "
+            f"is whole in another way: bq update --clear_label {NEEDS_RESYNC} {shown}",
         )
 
 

@@ -8,8 +8,8 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
-from services.cdc_consumer.adapters.tables import NEEDS_RESYNC
-from services.cdc_consumer.ports import MADE_ANEW, Mirror
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, NEEDS_RESYNC, SWEPT, label_time, made_anew
+from services.cdc_consumer.ports import Mirror
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 3.0  # seconds: somebody waits for the answer
@@ -29,7 +29,11 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
             with suppress(exceptions.NotFound) if number else nullcontext():  # its tables' trouble is told of them
                 mirrors += [
                     Mirror(
-                        prefix + one.table_id, round(one.created.timestamp() * 1e6), one.labels.get(NEEDS_RESYNC, "")
+                        prefix + one.table_id,
+                        round(one.created.timestamp() * 1e6),
+                        one.labels.get(NEEDS_RESYNC, ""),
+                        complete_since=label_time(one.labels, COMPLETE_SINCE),
+                        swept=label_time(one.labels, SWEPT),
                     )
                     for one in listed
                     if MIRROR_OF in one.labels
@@ -42,5 +46,5 @@ def mark_made_anew(client: bigquery.Client, project: str, dataset: str, mirror: 
     path = mirror.table if "." in mirror.table else f"{dataset}.{mirror.table}"
     with rest_errors(f"table {project}.{path}"):
         table = client.get_table(f"{project}.{path}", retry=_NO_RETRY, timeout=_TIMEOUT)
-        table.labels = {**table.labels, NEEDS_RESYNC: MADE_ANEW}
+        table.labels = made_anew(table.labels)
         client.update_table(table, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)

@@ -55,6 +55,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path
 from shared.pubsub.stubs import PullResponse
 from shared.runtime.logs import configure_logs, log_whatever_happens
+from shared.runtime.metrics import RETRIED
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -246,7 +247,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             send_report(self._options.report_socket, Report(counts=counts))
 
     def _wait_for_messages(self) -> Any | None:
-        began, response = time.monotonic(), None
+        began, response, retries = time.monotonic(), None, RETRIED.made
         try:
             for attempt in retrying(Stop(), self._options.idle_wait):
                 with attempt:
@@ -254,6 +255,8 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._drained = self._drain and response is None
         except TransientError as error:  # Pub/Sub is away and keeps the backlog; the query lives on
             structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
+        if RETRIED.made > retries:  # in a process of the source's own, which nobody asks for metrics
+            send_report(self._options.report_socket, Report(retries=RETRIED.made - retries))
         if response is None and time.monotonic() - began < _PAUSE.total_seconds():
             _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
         return response

@@ -6,6 +6,7 @@ for one that does not hold would mislead queries; it is partitioned by when chan
 """
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.history_views import HistoryViews
+from services.cdc_consumer.adapters.mirror_labels import CLOCK_MARGIN, completed, made_anew
 from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import MADE_ANEW, TableTroubleError
@@ -34,8 +36,6 @@ _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
 HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
-NEEDS_RESYNC: Final = "millrace_needs_resync"
-"""The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
 _INTERVAL: Final = re.compile(r"0-0 (\d+) (\d+):(\d+):(\d+)", re.ASCII)
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
@@ -82,10 +82,14 @@ def check_dataset(
 class BigQueryTables:
     """The Tables of one dataset, and of others that definitions name. What is known of them is kept for the process."""
 
-    def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
+    def __init__(
+        self, client: bigquery.Client, project: str, dataset: str, *, clock_margin: timedelta = CLOCK_MARGIN
+    ) -> None:
+        """``clock_margin``: how far ahead of BigQuery's clock a source's times may be."""
         self._client = client
         self._project = project
         self._dataset = dataset
+        self._clock_margin = clock_margin
         self._views = HistoryViews(client)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
@@ -101,6 +105,28 @@ class BigQueryTables:
     def forget(self, table: str) -> None:
         """Look again at the next `ensure`."""
         self._known.pop(table, None)
+
+    def complete(self, definition: TableDefinition, since: int) -> None:
+        """Let a mirror say since when all rows of its source are in it, or on their way; as `Tables.complete`."""
+        path = self._path(definition)
+        log = structlog.get_logger().bind(table=definition.identity, complete_since=since)
+        for _attempt in range(_ATTEMPTS):
+            with rest_errors(f"table {path}"):
+                found = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+                labels = completed(found.labels, found.created, since, time.time_ns() // 1_000, self._clock_margin)
+                if labels is None:
+                    return
+                found.labels = labels
+                try:
+                    self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+                except (exceptions.Conflict, exceptions.PreconditionFailed):
+                    continue
+                except exceptions.Forbidden as error:
+                    log.warning("table_not_labelled", error=str(error.message))
+                else:
+                    log.info("table_complete")
+                return
+        raise TableTroubleError(f"table {path}: altered by others all the time")
 
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
         path = self._path(definition)
@@ -201,7 +227,7 @@ class BigQueryTables:
             table=table,
             fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
         )
-        made_at, found.labels = found.created, {**found.labels, NEEDS_RESYNC: MADE_ANEW}
+        made_at, found.labels = found.created, made_anew(found.labels)
         try:
             found = self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
         except exceptions.Forbidden as error:
@@ -220,15 +246,25 @@ def interval_text(duration: timedelta) -> str:
     return f"0-0 0 {minutes // 60}:{minutes % 60}:{seconds}"
 
 
+def as_found(found: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
+    """Return a table as it is; PoisonRecordError or TableTroubleError where it cannot hold what is wanted of it."""
+    seen = _definition(found, wanted)
+    _check(seen, wanted, found.reference)
+    return seen
+
+
+def staleness_of(found: bigquery.Table) -> timedelta:
+    """Return of how long ago a table's answers may be."""
+    match = _INTERVAL.fullmatch(found.max_staleness or "")
+    days, hours, minutes, seconds = (int(part) for part in match.groups()) if match else (0, 0, 0, 0)
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
 def _as_stale(found: bigquery.Table, definition: TableDefinition) -> bool:
     """Tell whether a table is as stale as it should be; where nothing is said of it, any is right."""
     if definition.max_staleness is None:
         return True
-    match = _INTERVAL.fullmatch(found.max_staleness or "")
-    if match is None:
-        return False
-    days, hours, minutes, seconds = (int(part) for part in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) == definition.max_staleness
+    return bool(found.max_staleness) and staleness_of(found) == definition.max_staleness
 
 
 def _labels(definition: TableDefinition) -> dict[str, str]:
@@ -278,10 +314,19 @@ def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
     return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
 
 
-def _column(field: bigquery.SchemaField) -> TableColumn:
+def table_column(field: bigquery.SchemaField) -> TableColumn | None:
+    """Return a column of a table; None if its type is none that Millrace writes."""
+    known = _BY_BIGQUERY_NAME.get(_type_name(field))
+    return None if known is None else TableColumn(field.name, known)
+
+
+def _type_name(field: bigquery.SchemaField) -> str:
     name = _LEGACY_NAMES.get(field.field_type, field.field_type)
-    if field.mode == "REPEATED":
-        name = f"ARRAY<{name}>"
+    return f"ARRAY<{name}>" if field.mode == "REPEATED" else name
+
+
+def _column(field: bigquery.SchemaField) -> TableColumn:
+    name = _type_name(field)
     known = _BY_BIGQUERY_NAME.get(name)
     return TableColumn(field.name, known or ColumnType(name, name, COLUMN_TYPES["STRING"].wire, "TYPE_STRING"))
 

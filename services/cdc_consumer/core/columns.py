@@ -19,6 +19,7 @@ from services.cdc_consumer.core.json_array import json_arrays
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
 from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.sequence_array import are_sequences
+from services.cdc_consumer.core.snapshot_ends import ends_of_snapshots
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
@@ -59,6 +60,8 @@ class TableChanges:
     rows: pa.Table
     messages: Sequence[int] = ()
     """The messages of this table and column list, those without any change among them."""
+    complete_since: int = 0
+    """A snapshot is at its end that was begun at this time, in microseconds; 0: nothing is said of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,11 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
     batches, poison = _envelopes(messages.column("data").to_pylist())
     replayed, forced = _replayed(messages.column("attributes"))
     grouped = _grouped(batches, replayed | _held_back(batches, messages), forced, plan)
+    ends = ends_of_snapshots({n: batch for n, batch in batches.items() if n not in replayed}, messages, now)
     poison += grouped.poison
     tables: list[TableChanges] = []
     for group in grouped.groups:
+        group.complete_since = max((ends[each] for each in group.messages if each in ends), default=0)
         changes, refused = _decode_group(group, now)
         tables += changes
         poison += refused
@@ -133,6 +138,7 @@ class _Group:
 
     A forced replay counts as live: who sent it answers for what it may bring back.
     """
+    complete_since: int = 0
 
 
 def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[int]]:
@@ -297,7 +303,9 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[Sequence[TableChange
         schema = row_schema(definition)
         table = pa.table([values[name] for name in schema.names], schema=schema)
         table = table.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
-        tables.append(TableChanges(definition, table if kept is None else table.filter(kept), tuple(group.messages)))
+        rows, since = table if kept is None else table.filter(kept), group.complete_since
+        since = 0 if definition.append_only else since
+        tables.append(TableChanges(definition, rows, tuple(group.messages), since))
     return tables, poison
 
 

@@ -92,6 +92,8 @@ def test_the_sinks_options_take_short_names_and_any_case() -> None:
     assert options.dead_letter_topic == "projects/p/topics/d"
     assert options.ack_deadline is not None
     assert options.ack_deadline.total_seconds() == 30
+    assert options.clock_margin == timedelta(minutes=5)
+    assert read_options(OPTIONS | {"clockMargin": "0ms"}).clock_margin == timedelta(0)
     assert read_options(OPTIONS | {"pubsubProject": "q"}).subscription == "projects/q/subscriptions/s"
 
 

@@ -268,6 +268,16 @@ def test_what_was_read_is_reported_as_taken(pubsub: Pubsub, tmp_path: Path) -> N
         assert reports.get(timeout=10).counts == Counts(taken=1, given_back=1)
 
 
+def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub, tmp_path: Path) -> None:
+    reports: queue.Queue[Report] = queue.Queue()
+    with receiving_reports(tmp_path / "r", reports.put):
+        reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, report_socket=str(tmp_path / "r")))
+        pubsub.pulls = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, ["a"]]
+        assert reader.latestOffset(BEGIN, LIMIT) == FIRST
+        assert reports.get(timeout=10) == Report(retries=2)
+        reader.stop()
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -1,0 +1,71 @@
+"""What mirrors say of themselves by labels, beside whose they are: since when they are complete, and what was swept.
+
+Labels hold lower-case letters, digits, ``_`` and ``-``; times in them are microseconds of Unix time.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from services.cdc_consumer.ports import MADE_ANEW
+
+NEEDS_RESYNC: Final = "millrace_needs_resync"
+"""The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
+COMPLETE_SINCE: Final = "millrace_complete_since"
+"""The label by which a mirror says that each row that its source had then is in it, or on its way into it, as of then
+or later: what is older in it is not in the source any more."""
+COMPLETE_TOLD: Final = "millrace_complete_told"
+"""The label by which a mirror says when it came to say that."""
+SWEPT: Final = "millrace_swept"
+"""The label by which a mirror says that nothing was left in it that is older, when somebody looked last."""
+
+
+CLOCK_MARGIN: Final = timedelta(minutes=5)
+"""How far ahead of BigQuery's clock a source's times may be; Bigtable's stamps run ahead by 20 to 60 s."""
+
+
+def completed(
+    labels: Mapping[str, str], made_at: datetime, since: int, now: int, margin: timedelta = CLOCK_MARGIN
+) -> dict[str, str] | None:
+    """Return a mirror's labels once a snapshot of its source table is at its end; None where that changes nothing.
+
+    A table that was made after the snapshot was begun may have been made in place of another, and rows of the snapshot
+    have gone into that one: of such a table nothing can be said. The time it was made is of another clock: ``margin``.
+    """
+    if since <= (made_at + margin).timestamp() * 1e6 or since <= label_time(labels, COMPLETE_SINCE):
+        return None
+    return {**labels, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
+
+
+def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the labels of a mirror that was made in place of another: whatever it says, that one was complete."""
+    stale = dict.fromkeys({COMPLETE_SINCE, COMPLETE_TOLD, SWEPT} & labels.keys())  # None takes a label off
+    return {**labels, **stale, NEEDS_RESYNC: MADE_ANEW}
+
+
+def too_early(labels: Mapping[str, str], told_by: int) -> bool:
+    """Tell whether a mirror that was made in place of another may lack rows of the snapshot by which it is complete.
+
+    Nothing older is ever in such a one, so that says nothing; the rows need time to arrive. ``told_by``: by when it has
+    to be said that they are on their way.
+    """
+    return labels.get(NEEDS_RESYNC) == MADE_ANEW and label_time(labels, COMPLETE_TOLD) > told_by
+
+
+def swept(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
+    """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
+
+    What it lacked when it was made in place of another is in it then, for it is complete since.
+    """
+    changed: dict[str, str | None] = dict(labels)
+    if since > label_time(labels, SWEPT):
+        changed[SWEPT] = str(since)
+    if labels.get(NEEDS_RESYNC) == MADE_ANEW and since <= label_time(labels, COMPLETE_SINCE):
+        changed[NEEDS_RESYNC] = None  # which takes the label off
+    return changed if changed != dict(labels) else None
+
+
+def label_time(labels: Mapping[str, str], name: str) -> int:
+    """Return a time in microseconds that a label holds; 0 where it holds none."""
+    text = labels.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,120 @@
+"""What a sweep deletes and as what, and a mirror's keys as its source writes them."""
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.cdc_consumer.core.tables import (
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_COLUMN,
+    DELETED_COLUMN,
+    TableDefinition,
+    row_schema,
+)
+from services.cdc_consumer.core.types import KEY_TYPES, column_type
+from shared.contracts.change_batch import Header
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of, source_table
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_LAST: Final = (1 << 64) - 1
+_EPOCH: Final = dt.date(1970, 1, 1)
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+
+
+def first_sequence(before: int) -> str:
+    """Return the sequence of a snapshot row that was read at a time in microseconds: what has a lower one is older."""
+    return str(four_sections(before))
+
+
+def last_sequence_before(before: int) -> str:
+    """Return the highest sequence of what is older than a time in microseconds.
+
+    A delete with it is newer than all that it is to delete; whatever the snapshot brings, or anybody since, wins.
+    """
+    return str(four_sections(before - 1, _LAST, _LAST, _LAST))
+
+
+def deletions(definition: TableDefinition, rows: pa.Table, before: int, *, soft_delete: bool) -> pa.Table:
+    """Return rows of a mirror as they are to be appended so that they are deleted, just before a time.
+
+    With soft delete they keep their values, and say that they are deleted.
+    """
+    sequence = last_sequence_before(before)
+    ours: dict[str, object] = {
+        SEQUENCE_COLUMN: sequence,
+        COMMIT_TIMESTAMP_COLUMN: before - 1,
+        DELETED_COLUMN: True,
+        CHANGE_TYPE: "UPSERT" if soft_delete else "DELETE",
+        CHANGE_SEQUENCE_NUMBER: sequence,
+    }
+    schema = row_schema(definition)
+    columns = [
+        pa.array([ours[field.name]] * len(rows), field.type) if field.name in ours else rows.column(field.name)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def check_same_table(header: Header, definition: TableDefinition, label: str) -> None:
+    """Refuse a source that is not a mirror's own: what it does not have says nothing of the mirror's rows."""
+    if label != label_of(source_table(header)):
+        raise MisconfiguredError(
+            f"table {definition.identity} is not a mirror of {source_table(header)}, which is what the source's "
+            "command answers for: name the right one with --source or SOURCE_ROWS"
+        )
+    theirs = {name.upper(): KEY_TYPES[column_type(kind)].bigquery for name, kind in header.key_types()}
+    types = {column.name.upper(): column.type.bigquery for column in definition.columns}
+    if theirs != {name.upper(): types[name.upper()] for name in definition.primary_key}:
+        raise MisconfiguredError(
+            f"table {definition.identity} has another key than its source ({', '.join(header.primary_key)}): drop or "
+            "rename it in BigQuery, so that it is made anew, and take a snapshot again"
+        )
+
+
+def with_whole_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return those rows of a mirror whose keys hold no NULL: others are no row of a source's, nor can be deleted."""
+    for name in key:
+        rows = rows.filter(pc.is_valid(rows.column(name)))
+    return rows
+
+
+def wire_keys(rows: pa.Table, header: Header) -> Sequence[tuple[Any, ...]]:
+    """Return the keys of a mirror's rows, none of which holds a NULL, as its source writes them in change batches."""
+    names = {name.upper(): name for name in rows.schema.names}
+    columns = [
+        [_WIRE.get(kind, _as_it_is)(value) for value in rows.column(names[name.upper()]).to_pylist()]
+        for name, kind in header.key_types()
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def _as_it_is(value: object) -> object:
+    return value
+
+
+def _date(days: int) -> str:
+    return (_EPOCH + dt.timedelta(days=days)).isoformat()
+
+
+def _timestamp(micros: int) -> str:
+    return format_timestamp(Nanoseconds(micros * 1_000))
+
+
+def _number(text: str) -> object:
+    return text if text in _NO_NUMBERS else float(text)
+
+
+_WIRE: Final[Mapping[str, Callable[[Any], object]]] = {
+    "INT64": str,
+    "DATE": _date,
+    "TIMESTAMP": _timestamp,
+    "FLOAT64": _number,
+    "FLOAT32": _number,
+}
+"""What a value of a mirror's key is in its source; others are the same in both."""

@@ -1,0 +1,65 @@
+"""The automatic sweep, put together: what it sweeps with, opened for each sweep, for they are rare."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
+from services.cdc_consumer.adapters.source_rows import opened_source
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.tables import open_client
+from services.cdc_consumer.automatic_sweep import AutomaticSweep, Known, check_part
+from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorTable, SourceRows
+from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.sweep import SourceOfMirror, SweepRefusedError, Swept, described, shown_time, sweep
+from shared.contracts.mirrors import label_of, source_table
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+
+
+@contextmanager
+def sweeping(settings: Settings, known: Known, environ: Mapping[str, str], stop: Stop) -> Iterator[None]:
+    """Sweep what is due while the block runs, if it is set so."""
+    if settings.sweep != "automatic":
+        yield
+        return
+    project, dataset = settings.dataset_project, settings.bigquery_dataset
+    client = open_client(project, settings.bigquery_emulator_host)
+    rows = BigQueryMirrorRows(client, project, dataset, stop)
+
+    def swept(mirror: MirrorTable, writer: CdcWriter, source: SourceOfMirror | None) -> Swept:
+        if source is None:
+            check_part(mirror.definition.identity, rows.count(mirror, mirror.complete_since), mirror.complete_since)
+        before, after = mirror.complete_since, settings.sweep_after
+        return sweep(mirror, rows, writer, source, stop, SystemClock(), before=before, after=after, execute=True)
+
+    def sweep_one(listed: Mirror) -> Swept:
+        own_dataset, _dot, name = listed.table.rpartition(".")
+        mirror = rows.find(name, own_dataset)
+        with (
+            open_storage_channel(settings.bigquery_storage_emulator_host) as channel,
+            closing(AppendStreams(channel, project, dataset, stop, SystemClock())) as writer,
+        ):
+            if settings.source_rows is None:
+                return swept(mirror, writer, None)
+            with opened_source(settings.source_rows, environ, stop) as asked:
+                return swept(mirror, writer, source_of(asked, mirror))
+
+    automatic = AutomaticSweep(
+        known, sweep_one, SystemClock(), after=settings.sweep_after, keep_messages_for=settings.keep_messages_for
+    )
+    with automatic.sweeping():
+        yield
+
+
+def source_of(rows: SourceRows, mirror: MirrorTable) -> SourceOfMirror:
+    """Return the table of the source that a mirror is of; SweepRefusedError if it is of another source."""
+    for name in rows.tables():
+        found = described(rows, name)
+        if label_of(source_table(found.header)) == mirror.label:
+            return found
+    raise SweepRefusedError(
+        f"SOURCE_ROWS answers for no table that {mirror.definition.identity} is a mirror of, so nobody can be asked "
+        "what lives: sweep it by command (python -m services.cdc_consumer sweep TABLE --before "
+        f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source"
+    )

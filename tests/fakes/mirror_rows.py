@@ -1,0 +1,98 @@
+"""The rows of mirrors in memory, as queries show them; and a source that is asked for its rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from services.cdc_consumer.core.sweep import first_sequence
+from services.cdc_consumer.core.tables import DELETED_COLUMN, TableDefinition
+from services.cdc_consumer.ports import MirrorTable, RowCount
+from shared.contracts.change_batch import Change, Header, encode_batch
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of
+from shared.contracts.source_rows import Done, Key
+from tests.fakes.cdc_writer import FakeCdcWriter
+
+
+class FakeMirrorRows:
+    """The rows that a `FakeCdcWriter` has applied."""
+
+    def __init__(self, writer: FakeCdcWriter) -> None:
+        self._writer = writer
+        self.swept: dict[str, int] = {}
+        self.told = 0
+        """When mirrors that were made anew came to say that they are complete, in microseconds."""
+
+    def find(self, name: str) -> MirrorTable:
+        """Return a mirror as it is now."""
+        definition = self._writer.tables.there[name]
+        soft_delete = DELETED_COLUMN in {column.name for column in definition.columns}
+        since = self._writer.tables.complete_since.get(name, 0)
+        return MirrorTable(definition, label_of(definition.mirror_of), soft_delete, since)
+
+    def older(self, mirror: MirrorTable, before: int) -> pa.Table:
+        return self._rows(mirror, before, older=True)
+
+    def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
+        return self._rows(mirror, since, older=False).slice(0, most)
+
+    def count(self, mirror: MirrorTable, before: int) -> RowCount:
+        older, newer = (len(self._rows(mirror, before, older=each)) for each in (True, False))
+        return RowCount(older, older + newer)
+
+    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+        name = mirror.definition.identity
+        if self.told > told_by:
+            return False
+        self.swept[name] = max(before, self.swept.get(name, 0))
+        return True
+
+    def _rows(self, mirror: MirrorTable, before: int, *, older: bool) -> pa.Table:
+        limit, definition = parse_sequence(first_sequence(before)), mirror.definition
+        found = [
+            row
+            for row in self._writer.rows(definition.identity).values()
+            if not row.get(DELETED_COLUMN) and (parse_sequence(row[SEQUENCE_COLUMN]) < limit) is older
+        ]
+        return _table(definition, sorted(found, key=lambda row: _sortable(row, definition)))
+
+
+def _sortable(row: Mapping[str, Any], definition: TableDefinition) -> list[tuple[bool, Any]]:
+    return [(row[name] is not None, row[name]) for name in definition.primary_key]
+
+
+def _table(definition: TableDefinition, rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    columns = [(column.name, column.type.wire) for column in definition.columns]
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(columns))
+
+
+class FakeSource:
+    """A source with one table, which has a key of one INT64: its rows by key."""
+
+    def __init__(self, header: Header, rows: Mapping[int, str] | None = None) -> None:
+        self.header = header
+        self.rows = dict(rows or {})
+        self.asked: list[Key] = []
+        self.strays: list[int] = []
+        """Keys that it answers with whether it was asked for them or not."""
+
+    def tables(self) -> Sequence[str]:
+        return [self.header.table]
+
+    def describe(self, table: str) -> tuple[bytes, Done]:
+        assert table == self.header.table
+        return encode_batch(msgspec.structs.replace(self.header, origin="snapshot"), []), Done("", "")
+
+    def look(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
+        assert table == self.header.table
+        self.asked += keys
+        found = [int(str(key)) for (key,) in keys if int(str(key)) in self.rows] + self.strays
+        (name,) = self.header.primary_key
+        changes = [
+            Change("UPSERT", "SNAPSHOT", first_sequence(1), "", "{}", json.dumps({name: str(key)}), "{}")
+            for key in found
+        ]
+        return [encode_batch(self.header, changes)], Done("", "", rows=len(found))

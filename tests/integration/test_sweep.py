@@ -1,0 +1,378 @@
+"""The command `sweep` against the stand-in: what the source does not have goes, what it has stays, and no wrong T."""
+
+import io
+import json
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import bigquery
+
+from deploy.local.processes import wait_until
+from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, NEEDS_RESYNC, SWEPT
+from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
+from services.cdc_consumer.adapters.mirrors import read_mirrors
+from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.columns import decode_messages
+from services.cdc_consumer.core.destinations import Plan
+from services.cdc_consumer.core.sweep import deletions
+from services.cdc_consumer.ports import MADE_ANEW
+from services.cdc_consumer.ports import Mirror as ListedMirror
+from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.sweep_command import sweep_command
+from services.cdc_consumer.sweeping import sweeping
+from shared.contracts.change_batch import Change, Op
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import read_tables_file
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.clock import SystemClock
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
+from tests.builders import a_header, a_message, messages_table
+from tests.integration.answering_source import HEADER
+from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = pytest.mark.integration
+
+T = 4_000_000_000_000_000
+"""Complete since, in microseconds: long after any table of a test is made."""
+SOURCE = "python -m tests.integration.answering_source"
+"""It has the things from 1 to 1000."""
+GONE = range(2_000, 2_005)
+LIVING = range(5, 8)
+NEWER = range(10, 13)
+
+
+@dataclass
+class Mirror:
+    """The mirror of the things that the source answers for, and the command."""
+
+    stand_in: StandIn
+    addresses: tuple[str, str]
+    tables_file: Path | None = None
+
+    def write(self, keys: Sequence[int], micros: int, op: Op = "UPSERT") -> None:
+        """Apply a change of each thing."""
+        changes = [
+            Change(
+                op=op,
+                mod_type="INSERT",
+                sequence=str(four_sections(micros)),
+                commit_timestamp=shown(micros),
+                place="{}",
+                key=json.dumps({"Id": str(key)}),
+                row=None if op == "DELETE" else json.dumps({"Note": f"note {key}"}),
+            )
+            for key in keys
+        ]
+        text = self.tables_file.read_text() if self.tables_file else ""
+        plan = Plan(read_tables_file(text), self.stand_in.dataset)
+        messages = messages_table(a_message(*changes, header=HEADER))
+        decoded = decode_messages(messages, Nanoseconds(0), plan)
+        assert decoded.poison == []
+        tables = BigQueryTables(open_client(PROJECT, self.addresses[0]), PROJECT, self.stand_in.dataset)
+        with open_storage_channel(self.addresses[1]) as channel:
+            writer = AppendStreams(channel, PROJECT, self.stand_in.dataset, Stop(), SystemClock())
+            for table in decoded.tables:
+                tables.ensure(table.definition)
+                assert writer.append(table.definition, table.rows).refused() == []
+            writer.close()
+
+    @property
+    def table(self) -> bigquery.Table:
+        return self.stand_in.client.get_table(f"{PROJECT}.{self.stand_in.dataset}.Things")
+
+    def label(self, **labels: str | None) -> None:
+        table = self.table
+        table.labels = {**table.labels, **labels}
+        self.stand_in.client.update_table(table, ["labels"])
+
+    def keys(self, which: str = "TRUE") -> list[int]:
+        return [key for (key,) in self.stand_in.run(f"SELECT Id FROM Things WHERE {which} ORDER BY Id")]
+
+    def environment(self) -> dict[str, str]:
+        """Return the settings of a consumer."""
+        return {
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "SUBSCRIPTION": "s",
+            "DEAD_LETTER_TOPIC": "d",
+            "BIGQUERY_DATASET": self.stand_in.dataset,
+            "BIGQUERY_EMULATOR_HOST": self.addresses[0],
+            "BIGQUERY_STORAGE_EMULATOR_HOST": self.addresses[1],
+        } | ({"TABLES_FILE": str(self.tables_file)} if self.tables_file else {})
+
+    def sweep(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
+        out = io.StringIO()
+        environ = self.environment() | {"SOURCE_ROWS": SOURCE}
+        code = sweep_command(["Things", "--before", shown(before), "--json", *arguments], environ, out, Stop())
+        return code, json.loads(out.getvalue())
+
+
+def shown(micros: int) -> str:
+    return format_timestamp(Nanoseconds(micros * 1_000))
+
+
+@pytest.fixture
+def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
+    found = Mirror(StandIn(bigquery_stand_in), bigquery_stand_in)
+    found.write(NEWER, T)
+    found.write(GONE, T - 1)
+    found.label(**{COMPLETE_SINCE: str(T)})
+    yield found
+    found.stand_in.client.delete_dataset(found.stand_in.dataset, delete_contents=True)
+
+
+def test_what_the_source_does_not_have_is_listed_and_then_deleted(mirror: Mirror) -> None:
+    mirror.label(**{NEEDS_RESYNC: MADE_ANEW})
+    code, told = mirror.sweep()
+    assert (code, told["older"], told["gone"], told["deleted"], told["left"]) == (0, 5, 5, 0, None)
+    assert told["some_gone"] == [f"[{key}]" for key in GONE]
+    assert mirror.keys() == [*NEWER, *GONE]
+    assert SWEPT not in mirror.table.labels
+
+    code, told = mirror.sweep("--execute")
+    assert (code, told["deleted"], told["left"]) == (0, 5, 0)
+    assert mirror.keys() == [*NEWER]
+    assert mirror.table.labels[SWEPT] == str(T)
+    assert NEEDS_RESYNC not in mirror.table.labels
+
+    code, told = mirror.sweep("--execute")
+    assert (code, told["older"], told["deleted"]) == (0, 0, 0)
+
+
+def test_what_the_source_has_stays_until_its_snapshot_row_is_there(mirror: Mirror) -> None:
+    mirror.write(LIVING, T - 5)
+    code, told = mirror.sweep("--execute")
+
+    assert (code, told["in_source"], told["deleted"], told["left"]) == (1, 3, 5, 0)
+    assert told["some_in_source"] == [f"[{key}]" for key in LIVING]
+    assert mirror.keys() == [*LIVING, *NEWER]
+    assert SWEPT not in mirror.table.labels
+
+    mirror.write(LIVING, T)
+    assert mirror.sweep("--execute")[0] == 0
+    assert mirror.keys() == [*LIVING, *NEWER]
+    assert mirror.table.labels[SWEPT] == str(T)
+
+
+def test_a_snapshot_row_that_comes_after_the_sweep_wins_and_what_is_older_does_not(mirror: Mirror) -> None:
+    assert mirror.sweep("--execute")[0] == 0
+    mirror.write([2_000], T - 1)
+    mirror.write([2_001], T)
+
+    assert mirror.keys() == [*NEWER, 2_001]
+
+
+def test_rows_from_before_millrace_are_older_than_anything(mirror: Mirror) -> None:
+    mirror.stand_in.run("INSERT INTO Things (Id, Note) VALUES (3000, 'old'), (20, 'lives')")
+    code, told = mirror.sweep("--execute")
+
+    assert (code, told["older"], told["in_source"]) == (1, 7, 1)
+    assert mirror.keys() == [*NEWER, 20]
+
+
+@pytest.mark.parametrize("label", [None, str(T - 1), "nonsense"])
+def test_a_time_that_no_snapshot_stands_for_is_refused(mirror: Mirror, label: str | None) -> None:
+    mirror.label(**{COMPLETE_SINCE: label})
+    with pytest.raises(MisconfiguredError, match=r"complete since|come to its end"):
+        mirror.sweep("--execute")
+
+    assert mirror.keys() == [*NEWER, *GONE]
+
+
+def test_an_earlier_time_deletes_what_is_older_than_that_only(mirror: Mirror) -> None:
+    mirror.write([1_999], T - 2)
+    code, told = mirror.sweep("--execute", before=T - 1)
+
+    assert (code, told["deleted"]) == (0, 1)
+    assert mirror.keys() == [*NEWER, *GONE]
+    assert mirror.table.labels[SWEPT] == str(T - 1)
+
+
+def test_a_source_that_has_none_of_what_is_newer_is_not_the_right_one(mirror: Mirror) -> None:
+    mirror.write(NEWER, T + 1, "DELETE")
+    mirror.write([5_000], T)
+    with pytest.raises(MisconfiguredError, match="right database"):
+        mirror.sweep("--execute")
+
+    assert mirror.keys() == [*GONE, 5_000]
+
+
+def test_a_table_that_is_a_mirror_of_another_source_is_refused(mirror: Mirror) -> None:
+    mirror.label(millrace_mirror_of="another")
+    with pytest.raises(MisconfiguredError, match="not a mirror of source/tables/Things"):
+        mirror.sweep("--execute")
+
+    assert mirror.keys() == [*NEWER, *GONE]
+
+
+def test_one_that_was_made_anew_is_not_healed_before_its_rows_have_had_the_time_to_come(mirror: Mirror) -> None:
+    anew = {NEEDS_RESYNC: MADE_ANEW, COMPLETE_TOLD: str(time.time_ns() // 1_000)}
+    mirror.label(**anew)
+    code, told = mirror.sweep("--execute")
+
+    assert (code, told["deleted"], told["left"], told["early"]) == (1, 5, 0, True)
+    assert anew.items() <= mirror.table.labels.items()
+    assert SWEPT not in mirror.table.labels
+
+
+def test_by_itself_it_sweeps_no_mirror_of_another_source(mirror: Mirror) -> None:
+    mirror.label(millrace_mirror_of="another")
+    assert "SOURCE_ROWS answers for no table that Things is a mirror of" in swept_by_itself(mirror, SOURCE_ROWS=SOURCE)
+    assert mirror.keys() == [*NEWER, *GONE]
+
+
+def test_what_keeps_deleted_rows_keeps_those_that_are_swept_with_their_values(
+    bigquery_stand_in: tuple[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "tables.toml"
+    file.write_text("[defaults]\nsoft_delete = true\n")
+    mirror = Mirror(StandIn(bigquery_stand_in), bigquery_stand_in, file)
+    mirror.write(NEWER, T)
+    mirror.write(GONE, T - 1)
+    mirror.write([1_500], T - 2)
+    mirror.write([1_500], T - 1, "DELETE")
+    mirror.label(**{COMPLETE_SINCE: str(T)})
+    code, told = mirror.sweep("--execute")
+
+    assert (code, told["older"], told["deleted"], told["left"]) == (0, 5, 5, 0)
+    assert mirror.keys("NOT _millrace_deleted") == [*NEWER]
+    swept = mirror.stand_in.run("SELECT Id, Note FROM Things WHERE _millrace_deleted AND Id >= 2000 ORDER BY Id")
+    assert swept == [(key, f"note {key}") for key in GONE]
+    assert mirror.sweep("--execute")[1]["older"] == 0
+
+
+def test_a_mirror_that_shows_things_late_is_swept_and_says_so_once_it_can_be_seen(mirror: Mirror) -> None:
+    table = mirror.table
+    table.max_staleness = "0-0 0 0:15:0"
+    mirror.stand_in.client.update_table(table, ["max_staleness"])
+    code, told = mirror.sweep("--execute")
+
+    assert (code, told["hidden"], told["max_staleness_seconds"]) == (1, True, 900)
+    assert SWEPT not in mirror.table.labels
+
+
+def test_what_may_not_be_queried_is_said_at_once(mirror: Mirror) -> None:
+    mirror.stand_in.control(
+        "POST", "faults", action="answer", on="rest", method="POST", status="PERMISSION_DENIED", times=1
+    )
+    with pytest.raises(MisconfiguredError, match="jobUser"):
+        mirror.sweep("--execute")
+
+
+@pytest.mark.parametrize(("wrong", "told"), [("yesterday", "--before"), ("2026-13-01T00:00:00Z", "--before")])
+def test_what_is_no_time_is_refused_at_once(wrong: str, told: str) -> None:
+    with pytest.raises(MisconfiguredError, match=told):
+        sweep_command(["Things", "--before", wrong], {}, io.StringIO(), Stop())
+
+
+class Known:
+    """What the consumer knows of one mirror, in no trouble; it notes what is said of it."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self.said: list[str] = []
+
+    def mirrors(self) -> Sequence[ListedMirror]:
+        return read_mirrors(self._mirror.stand_in.client, PROJECT, [self._mirror.stand_in.dataset])
+
+    def troubled(self) -> Collection[str]:
+        return ()
+
+    def oldest_held(self) -> int | None:
+        return None
+
+    def sweep_refused(self, table: str, why: str) -> None:
+        assert table == "Things"
+        self.said.append(why)
+
+
+def swept_by_itself(mirror: Mirror, **more: str) -> str:
+    """Let the consumer sweep until it has said something of the table; return that."""
+    known, stop = Known(mirror), Stop()
+    environ = mirror.environment() | {"SWEEP": "automatic", "SWEEP_AFTER": "0s"} | more
+    with sweeping(read_settings(Settings, environ), known, environ, stop):
+        wait_until(lambda: known.said or None, "the table to be swept", timeout=timedelta(seconds=60))
+    return known.said[0]
+
+
+def test_by_itself_it_sweeps_a_small_part_and_asks_the_source_where_it_can(mirror: Mirror) -> None:
+    assert swept_by_itself(mirror) == ""
+    assert mirror.keys() == [*NEWER]
+    assert mirror.table.labels[SWEPT] == str(T)
+
+    mirror.write(GONE, T - 1)
+    mirror.write(LIVING, T - 1)
+    mirror.label(**{COMPLETE_SINCE: str(T + 1)})
+    mirror.write(NEWER, T + 1)
+    assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
+    assert mirror.keys() == [*LIVING, *NEWER]
+    assert mirror.table.labels[SWEPT] == str(T), "rows that live are left in it, from before"
+
+
+def test_by_itself_it_empties_no_table(mirror: Mirror) -> None:
+    mirror.label(**{COMPLETE_SINCE: str(T + 1)})
+    assert "8 of the 8 rows of table Things" in swept_by_itself(mirror)
+    assert mirror.keys() == [*NEWER, *GONE]
+
+
+def test_it_does_nothing_unless_it_is_set_so(mirror: Mirror) -> None:
+    environ = mirror.environment()
+    with sweeping(read_settings(Settings, environ), Known(mirror), environ, Stop()):
+        assert [thread for thread in threading.enumerate() if thread.name == "sweep"] == []
+
+
+def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
+    bigquery_stand_in: tuple[str, str],
+) -> None:
+    stand_in = StandIn(bigquery_stand_in)
+    kinds = ("INT64", "FLOAT64", "NUMERIC", "BOOL", "STRING", "BYTES", "DATE", "TIMESTAMP", "JSON")
+    values: Mapping[str, Sequence[object]] = {
+        "INT64": [str(1 << 62), "-1"],
+        "FLOAT64": [1.5, "NaN"],
+        "NUMERIC": ["1.5", "-99999999999999999999999999999.999999999"],
+        "BOOL": [True, False],
+        "STRING": ["", "é"],
+        "BYTES": ["AP8=", ""],
+        "DATE": ["2026-11-22", "0001-01-01"],
+        "TIMESTAMP": ["2026-11-22T10:00:00.123456Z", "1969-12-31T23:59:59.999999Z"],
+        "JSON": ['{"a": [1, 2.5, null]}', "null"],
+    }
+    columns = [("id", "INT64"), *((kind, kind) for kind in kinds), *((f"{kind}s", f"ARRAY<{kind}>") for kind in kinds)]
+    rows = [
+        {kind: values[kind][0] for kind in kinds} | {f"{kind}s": values[kind] for kind in kinds},
+        {kind: values[kind][1] for kind in kinds} | {f"{kind}s": [] for kind in kinds},
+        dict.fromkeys(kinds) | {f"{kind}s": None for kind in kinds},
+    ]
+    changes = [
+        Change("UPSERT", "INSERT", str(four_sections(1)), shown(1), "{}", json.dumps({"id": str(n)}), json.dumps(row))
+        for n, row in enumerate(rows)
+    ]
+    plan = Plan(read_tables_file("[defaults]\nsoft_delete = true\n"), stand_in.dataset)
+    messages = messages_table(a_message(*changes, header=a_header("every", columns)))
+    (written,) = decode_messages(messages, Nanoseconds(0), plan).tables
+    client = open_client(PROJECT, bigquery_stand_in[0])
+    BigQueryTables(client, PROJECT, stand_in.dataset).ensure(written.definition)
+    ours = "_millrace_sequence, _millrace_commit_timestamp, _millrace_deleted"
+    theirs = f"SELECT * EXCEPT ({ours}) FROM every ORDER BY id"
+    found = BigQueryMirrorRows(client, PROJECT, stand_in.dataset, Stop())
+    with open_storage_channel(bigquery_stand_in[1]) as channel:
+        writer = AppendStreams(channel, PROJECT, stand_in.dataset, Stop(), SystemClock())
+        assert writer.append(written.definition, written.rows).refused() == []
+        before = stand_in.run(theirs)
+        mirror = found.find("every")
+        older = found.older(mirror, T)
+        doomed = deletions(mirror.definition, older, T, soft_delete=mirror.soft_delete)
+        assert writer.append(mirror.definition, doomed).refused() == []
+        writer.close()
+
+    assert repr(stand_in.run(theirs)) == repr(before), "repr, for NaN is not equal to itself"
+    assert stand_in.run("SELECT COUNTIF(_millrace_deleted) FROM every") == [(3,)]

@@ -1,0 +1,211 @@
+"""When a mirror is swept by itself, and when somebody has to look first."""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from services.cdc_consumer.automatic_sweep import AutomaticSweep, check_part
+from services.cdc_consumer.core.counts import Counts, Report, TableNote
+from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
+from services.cdc_consumer.status import ConsumerStatus
+from services.cdc_consumer.sweep import SweepRefusedError, Swept
+from services.cdc_consumer.sweeping import source_of
+from shared.contracts.errors import TransientError
+from shared.contracts.mirrors import label_of
+from tests.builders import a_header
+from tests.fakes.mirror_rows import FakeSource
+from tests.unit.cdc_consumer.world import NOW, SetClock
+
+AFTER = timedelta(minutes=10)
+HOUR = timedelta(hours=1)
+SINCE = NOW // 1000
+
+
+@dataclass
+class Known:
+    """What is known of the tables, as the test sets it."""
+
+    listed: Sequence[Mirror] = ()
+    in_trouble: Collection[str] = ()
+    held: int | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def mirrors(self) -> Sequence[Mirror]:
+        return self.listed
+
+    def troubled(self) -> Collection[str]:
+        return self.in_trouble
+
+    def oldest_held(self) -> int | None:
+        return self.held
+
+    def sweep_refused(self, table: str, why: str) -> None:
+        self.refused[table] = why
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = SetClock()
+        self.known = Known([Mirror("planes", 1, complete_since=SINCE)])
+        self.swept: list[str] = []
+        self.error: Exception | None = None
+        self.automatic = AutomaticSweep(
+            self.known, self.sweep, self.clock, after=AFTER, keep_messages_for=timedelta(days=7)
+        )
+
+    def sweep(self, mirror: Mirror) -> Swept:
+        self.swept.append(mirror.table)
+        if self.error is not None:
+            raise self.error
+        return Swept(mirror.complete_since, left=0)
+
+    def rounds(self, time: timedelta, every: timedelta = timedelta(minutes=1)) -> list[str]:
+        """Go round for a time; return what was swept."""
+        self.swept = []
+        for _round in range(time // every):
+            self.automatic.go_round()
+            self.clock.pass_time(every)
+        return self.swept
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_table_is_swept_once_it_has_been_complete_for_a_while(world: World) -> None:
+    assert world.rounds(AFTER) == []
+    assert world.rounds(timedelta(minutes=1)) == ["planes"]
+
+
+def test_one_of_which_nothing_is_known_is_never_swept(world: World) -> None:
+    world.known.listed = [Mirror("planes", 1)]
+
+    assert world.rounds(2 * AFTER) == []
+
+
+def test_another_snapshot_begins_the_while_anew(world: World) -> None:
+    world.rounds(AFTER)
+    world.known.listed = [Mirror("planes", 1, complete_since=SINCE + 1)]
+
+    assert world.rounds(AFTER) == []
+    assert world.rounds(timedelta(minutes=1)) == ["planes"]
+
+
+def test_nothing_is_swept_while_its_changes_wait_or_messages_from_before_are_held(world: World) -> None:
+    world.known.in_trouble = {"planes"}
+    assert world.rounds(2 * AFTER) == []
+    world.known.in_trouble = {"airports"}
+    world.known.held = NOW // 1000 - 1
+    assert world.rounds(AFTER) == []
+    world.known.held = NOW // 1000 + 1
+    assert world.rounds(timedelta(minutes=1)) == ["planes"]
+
+
+def test_what_was_on_its_way_is_looked_for_until_no_message_can_come_any_more(world: World) -> None:
+    world.rounds(AFTER + timedelta(minutes=1))
+    world.known.listed = [Mirror("planes", 1, complete_since=SINCE, swept=SINCE)]
+
+    assert len(world.rounds(timedelta(days=1), every=HOUR)) == 3, "every six hours"
+    world.clock.pass_time(timedelta(days=7))
+    assert world.rounds(timedelta(days=1), every=HOUR) == []
+
+
+def test_one_that_is_not_clean_yet_is_swept_again_before_long(world: World) -> None:
+    assert len(world.rounds(4 * AFTER)) == 3
+
+
+def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
+    world.error = SweepRefusedError("too many")
+    assert len(world.rounds(3 * HOUR)) == 1
+    assert world.known.refused == {"planes": "too many"}
+
+    world.error = None
+    assert len(world.rounds(6 * HOUR)) > 1
+    assert world.known.refused == {"planes": ""}
+
+
+def test_a_service_that_is_away_is_tried_again_soon(world: World) -> None:
+    world.error = TransientError("away")
+    world.rounds(AFTER)
+
+    assert len(world.rounds(timedelta(minutes=3))) == 3
+    assert world.known.refused == {}
+
+
+def test_an_error_that_nobody_foresaw_is_told_and_keeps_no_other_table_from_being_swept(world: World) -> None:
+    world.known.listed = [Mirror("planes", 1, complete_since=SINCE), Mirror("pilots", 1, complete_since=SINCE)]
+    world.error = TypeError("of a value")
+    world.rounds(AFTER)
+
+    assert world.rounds(timedelta(minutes=3)) == ["planes", "pilots"]
+    assert world.known.refused == dict.fromkeys(["planes", "pilots"], "TypeError: the log says where")
+
+
+def test_a_mirror_of_another_source_than_the_one_that_is_asked_is_not_swept() -> None:
+    source = FakeSource(a_header(), {1: ""})
+    definition = table_definition(a_header())
+    mirror = MirrorTable(definition, label_of(definition.mirror_of), False, SINCE)
+
+    assert source_of(source, mirror).header.table == "planes"
+    with pytest.raises(SweepRefusedError, match=r"sweep TABLE --before 2026-11-21T12:00:05Z\), with .* --source"):
+        source_of(source, replace(mirror, label="of another"))
+
+
+@pytest.mark.parametrize(
+    ("older", "rows", "small"),
+    [
+        (0, 0, True),
+        (0, 10, True),
+        (1_000, 1_001, True),
+        (1_001, 100_100, True),
+        (1_001, 100_099, False),
+        (10, 10, False),
+        (1, 1, False),
+    ],
+)
+def test_without_a_source_no_more_than_a_small_part_of_a_table_goes_and_never_all_of_it(
+    older: int, rows: int, small: bool
+) -> None:
+    if small:
+        check_part("planes", RowCount(older, rows), SINCE)
+        return
+    with pytest.raises(SweepRefusedError, match="sweep TABLE --before 2026-11-21T12:00:05Z"):
+        check_part("planes", RowCount(older, rows), SINCE)
+
+
+def test_it_goes_on_by_itself_until_the_end() -> None:
+    world = World()
+    world.automatic = AutomaticSweep(
+        world.known, world.sweep, world.clock, after=timedelta(0), keep_messages_for=timedelta(0)
+    )
+    with world.automatic.sweeping():
+        while len(world.swept) < 2:
+            time.sleep(0.01)
+    ended = len(world.swept)
+    time.sleep(0.3)
+
+    assert len(world.swept) == ended
+
+
+def test_the_consumer_knows_what_speaks_against_it() -> None:
+    mirrors = [Mirror("planes", 1, complete_since=SINCE)]
+    status = ConsumerStatus(SetClock(), lambda _datasets: mirrors, lambda _mirror: None)
+    note = TableNote(put_off="NOT_FOUND")
+    status.take(Report(counts=Counts(tables={"planes": note}), process="one", oldest_held=7))
+    status.take(Report(counts=Counts(tables={"pilots": TableNote(refused="x")}), process="two", oldest_held=5))
+    status.take(Report(counts=Counts(tables={"airports": TableNote()}), process="three", oldest_held=None))
+    document = status.document(ready=True, alive=True)
+
+    assert list(status.mirrors()) == mirrors
+    assert set(status.troubled()) == {"planes", "pilots"}
+    assert status.oldest_held() == 5
+    status.sweep_refused("planes", "too many")
+    document = status.document(ready=True, alive=True)
+    tables = document["tables"]
+    assert isinstance(tables, list)
+    assert {one["table"]: one["not_swept"] for one in tables} == {"planes": "too many", "pilots": "", "airports": ""}

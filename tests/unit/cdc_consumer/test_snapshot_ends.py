@@ -1,0 +1,153 @@
+"""The end of a snapshot as the consumer takes it: the mirror says so before the message is acked, if it is believed."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from services.cdc_consumer.adapters.mirror_labels import (
+    COMPLETE_SINCE,
+    COMPLETE_TOLD,
+    NEEDS_RESYNC,
+    SWEPT,
+    completed,
+    made_anew,
+    swept,
+    too_early,
+)
+from services.cdc_consumer.ports import MADE_ANEW
+from shared.contracts.change_batch import Change
+from shared.contracts.change_sequence import four_sections
+from shared.contracts.dead_letter import REPLAY_OF
+from shared.contracts.safe_age import SNAPSHOT_END_AGE
+from tests.builders import a_change, a_header, a_message
+from tests.fakes.effects import CrashError, Effects
+from tests.unit.cdc_consumer.world import NOW, World
+
+SINCE = NOW // 1000 - 60_000_000
+MADE = datetime.fromtimestamp(1_000, UTC)
+MADE_MICROS = 1_000_000_000
+LATER, EARLIER = 2_000_000_000, 500_000_000
+"""In microseconds: than the table was made."""
+
+
+def an_end(
+    *changes: Change, since: int = SINCE, age: timedelta = timedelta(0), attributes: object = ()
+) -> Mapping[str, object]:
+    """Return the message that says that a snapshot is at its end, published some time ago."""
+    header = structs.replace(a_header(), origin="snapshot", complete_since=str(four_sections(since)))
+    published = datetime.fromtimestamp(NOW / 1e9, UTC) - age
+    return dict(a_message(*changes, header=header)) | {"publish_time": published, "attributes": attributes}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_mirror_says_it_before_the_message_is_acked(world: World) -> None:
+    world.apply(a_message(a_change(1)), an_end())
+
+    assert world.tables.complete_since == {"planes": SINCE}
+    assert world.effects.done.index("complete planes") < min(
+        place for place, effect in enumerate(world.effects.done) if effect.startswith("ack")
+    )
+    assert world.names() == {1: "name 1"}
+
+
+def test_of_several_the_latest_counts(world: World) -> None:
+    world.apply(an_end(since=SINCE - 1), an_end(), an_end(since=SINCE - 2))
+    world.apply(an_end(since=SINCE - 1))
+
+    assert world.tables.complete_since == {"planes": SINCE}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(
+            an_end(age=SNAPSHOT_END_AGE + timedelta(minutes=1)), id="its rows may have been refused meanwhile"
+        ),
+        pytest.param(an_end(attributes=[(REPLAY_OF, "letter")]), id="replayed"),
+        pytest.param(an_end(a_change(1)), id="with changes"),
+    ],
+)
+def test_what_cannot_be_believed_says_nothing_and_is_acked(world: World, message: Mapping[str, object]) -> None:
+    counts = world.apply(message)
+
+    assert world.tables.complete_since == {}
+    assert counts.acked == 1
+
+
+def test_it_is_believed_as_long_as_its_rows_are_safe(world: World) -> None:
+    world.apply(an_end(age=SNAPSHOT_END_AGE))
+
+    assert world.tables.complete_since == {"planes": SINCE}
+
+
+def test_a_history_is_never_swept(world: World) -> None:
+    world.tables_file = '[defaults]\nmode = "history"'
+    world.start_anew()
+    world.apply(an_end())
+
+    assert world.tables.complete_since == {}
+
+
+def test_while_the_table_cannot_be_labelled_the_message_is_put_off(world: World) -> None:
+    world.apply(a_message(a_change(1)))
+    world.tables.forbidden = {"planes"}
+    assert world.apply(an_end()).put_off == 1
+    assert world.tables.complete_since == {}
+
+    world.tables.forbidden = set()
+    world.clock.pass_time(timedelta(minutes=1))
+    assert world.apply(an_end()).acked == 1
+    assert world.tables.complete_since == {"planes": SINCE}
+
+
+def test_killed_anywhere_it_is_said_in_the_end() -> None:
+    for crash in range(20):
+        world = World(effects=Effects(crash_before=crash))
+        try:
+            world.apply(a_message(a_change(1)), an_end())
+        except CrashError:
+            acked = any(effect.startswith("ack") for effect in world.effects.done)
+            assert world.tables.complete_since == {"planes": SINCE} or not acked
+        else:
+            return
+    pytest.fail("it never got to its end")
+
+
+def test_a_label_never_goes_back_and_says_nothing_of_a_table_that_is_younger() -> None:
+    first = completed({"a": "b"}, MADE, LATER, 7)
+    assert first == {"a": "b", COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
+    assert completed(first, MADE, LATER, 8) is None
+    assert completed(first, MADE, LATER - 1, 8) is None
+    assert completed(first, MADE, LATER + 1, 8) == {"a": "b", COMPLETE_SINCE: str(LATER + 1), COMPLETE_TOLD: "8"}
+    assert completed({}, MADE, EARLIER, 7) is None
+    assert completed({}, MADE, MADE_MICROS + 300_000_000, 7) is None, "the source's clock may be ahead of BigQuery's"
+    assert completed({}, MADE, MADE_MICROS + 300_000_001, 7) is not None
+    assert completed({}, MADE, MADE_MICROS + 1, 7, timedelta(0)) is not None
+    assert completed({COMPLETE_SINCE: "nonsense"}, MADE, LATER, 7) == {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
+
+
+def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
+    assert made_anew({"a": "b"}) == {"a": "b", NEEDS_RESYNC: MADE_ANEW}
+    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", SWEPT: "1"}
+    assert made_anew(stale) == {"a": "b", NEEDS_RESYNC: MADE_ANEW} | dict.fromkeys(list(stale)[1:])
+
+
+def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() -> None:
+    anew = {NEEDS_RESYNC: MADE_ANEW}
+    assert completed(anew, MADE, LATER, 7) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
+    assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
+    assert not too_early({COMPLETE_TOLD: "7"}, 6)
+    assert swept(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
+        COMPLETE_SINCE: str(LATER),
+        SWEPT: str(LATER),
+        NEEDS_RESYNC: None,
+    }
+    assert swept(anew, LATER) == {SWEPT: str(LATER), NEEDS_RESYNC: MADE_ANEW}, "it is not complete"
+    assert swept({NEEDS_RESYNC: "another reason", COMPLETE_SINCE: str(LATER), SWEPT: str(LATER)}, LATER) is None
+    assert swept({SWEPT: str(LATER)}, LATER - 1) is None

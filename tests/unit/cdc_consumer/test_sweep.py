@@ -1,0 +1,297 @@
+"""What a sweep deletes, and what it never does: nothing that lives is lost for good, whenever it comes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET, structs
+
+from services.cdc_consumer.core.sweep import first_sequence, last_sequence_before, wire_keys
+from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE
+from services.cdc_consumer.sweep import SourceOfMirror, Swept, described, sweep
+from shared.contracts.change_batch import Column, Header, decode_batch
+from shared.contracts.change_sequence import four_sections, parse_sequence
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.mirrors import SEQUENCE_COLUMN
+from tests.builders import a_change, a_header, a_message
+from tests.fakes.mirror_rows import FakeMirrorRows, FakeSource
+from tests.unit.cdc_consumer.world import NOW, World
+
+PUBLISHED = datetime.fromtimestamp(NOW / 1e9, UTC)
+AFTER = timedelta(minutes=10)
+Message = Mapping[str, object]
+
+
+def an_end(since: int) -> Message:
+    """Return the message that says that a snapshot is at its end."""
+    header = structs.replace(a_header(), origin="snapshot", complete_since=str(four_sections(since)))
+    return dict(a_message(header=header)) | {"publish_time": PUBLISHED}
+
+
+def swept(
+    world: World, source: FakeSource | None = None, *, before: int = 0, execute: bool = True, told: int = 0
+) -> Swept:
+    """Sweep the mirror of the planes, by what it is complete since."""
+    rows = FakeMirrorRows(world.writer)
+    rows.told = told
+    mirror = rows.find("planes")
+    asked = None if source is None else described(source, "planes")
+    since = before or mirror.complete_since
+    return sweep(mirror, rows, world.writer, asked, world.stop, world.clock, before=since, after=AFTER, execute=execute)
+
+
+@pytest.fixture
+def world() -> World:
+    """Return a mirror with rows of before (1 to 3) and of since (11 and 12) the snapshot at 100."""
+    world = World()
+    world.apply(
+        *(a_message(a_change(key, 50)) for key in (1, 2, 3)), *(a_message(a_change(key, 100)) for key in (11, 12))
+    )
+    world.apply(an_end(100))
+    return world
+
+
+def test_what_the_source_does_not_have_goes_and_what_it_has_stays(world: World) -> None:
+    source = FakeSource(a_header(), {2: "", 11: "", 12: ""})
+    dry = swept(world, source, execute=False)
+    assert (dry.older, dry.living, dry.gone, dry.deleted, dry.left) == (3, 1, 2, 0, None)
+    assert (dry.some_gone, dry.some_living) == (["[1]", "[3]"], ["[2]"])
+    assert set(world.names()) == {1, 2, 3, 11, 12}
+
+    done = swept(world, source)
+    assert (done.deleted, done.left, done.clean) == (2, 0, False)
+    assert set(world.names()) == {2, 11, 12}
+
+
+def test_without_a_source_all_that_is_older_goes(world: World) -> None:
+    done = swept(world)
+
+    assert (done.deleted, done.left, done.clean) == (3, 0, True)
+    assert set(world.names()) == {11, 12}
+
+
+def test_one_that_was_made_anew_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
+    at = NOW // 1_000 - AFTER // timedelta(microseconds=1)
+    assert swept(world, told=at + 1).early
+    assert not swept(world, told=at).early
+
+
+def test_a_later_time_than_that_of_the_snapshot_is_refused_whoever_asks(world: World) -> None:
+    for source in (None, FakeSource(a_header(), {11: ""})):
+        with pytest.raises(MisconfiguredError, match="complete since"):
+            swept(world, source, before=101)
+    world.tables.complete_since = {}
+    with pytest.raises(MisconfiguredError, match="no snapshot"):
+        swept(world, before=100)
+    assert set(world.names()) == {1, 2, 3, 11, 12}
+
+
+def test_a_source_that_has_nothing_that_is_newer_is_another_one(world: World) -> None:
+    with pytest.raises(MisconfiguredError, match="right database"):
+        swept(world, FakeSource(a_header(), {7: ""}))
+    assert set(world.names()) == {1, 2, 3, 11, 12}
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (structs.replace(a_header(), source=a_header().source.replace("/d/", "/staging/")), "not a mirror of"),
+        (structs.replace(a_header(), primary_key=("name",)), "another key"),
+        (structs.replace(a_header(), columns=(Column("id", "STRING"), Column("name", "STRING"))), "another key"),
+    ],
+)
+def test_a_source_of_another_table_or_of_another_key_is_refused(world: World, header: Header, why: str) -> None:
+    source = FakeSource(header, {11: ""})
+    with pytest.raises(MisconfiguredError, match=why):
+        swept(world, source)
+    assert source.asked == []
+    assert set(world.names()) == {1, 2, 3, 11, 12}
+
+
+def test_a_source_that_answers_with_other_keys_is_not_believed(world: World) -> None:
+    source = FakeSource(a_header(), {11: ""})
+    source.strays = [99]
+    with pytest.raises(MisconfiguredError, match="not asked for"):
+        swept(world, source)
+    assert set(world.names()) == {1, 2, 3, 11, 12}
+
+
+def test_rows_that_bigquery_does_not_take_are_counted_and_bigquery_away_is_waited_for(world: World) -> None:
+    world.writer.away = 2
+    world.writer.refuses = lambda _table, row: row["id"] == 2
+    done = swept(world)
+
+    assert (done.deleted, done.refused, done.left, done.clean) == (2, 1, 1, False)
+    assert set(world.names()) == {2, 11, 12}
+
+
+def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_said_to_stay(world: World) -> None:
+    planes = world.tables.there["planes"]
+    nothing = dict.fromkeys([column.name for column in planes.columns])
+    ours = {CHANGE_TYPE: "UPSERT", CHANGE_SEQUENCE_NUMBER: "0/0/0/1", SEQUENCE_COLUMN: "0/0/0/1"}
+    world.writer.apply(planes, nothing | ours)
+    for source in (FakeSource(a_header(), {2: "", 11: "", 12: ""}), None):
+        dry = swept(world, source, execute=False)
+        assert (dry.older, dry.keyless, dry.gone) == (4, 1, 3 - dry.living)
+    done = swept(world)
+
+    assert (done.deleted, done.refused, done.left, done.clean) == (3, 0, 1, False)
+
+
+def test_a_table_that_may_not_be_written_is_said_so_after_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cdc_consumer.sweep.PATIENCE", timedelta(0))
+    world.writer.missing = {"planes"}
+    with pytest.raises(MisconfiguredError, match=r"dataEditor.*0 rows were deleted"):
+        swept(world)
+
+
+def test_the_sequence_of_a_sweep_is_below_that_of_the_snapshot_and_above_all_before() -> None:
+    last, first = (parse_sequence(text) for text in (last_sequence_before(100), first_sequence(100)))
+
+    assert last < first == four_sections(100)
+    assert last > four_sections(99, (1 << 64) - 1, (1 << 64) - 1, 5)
+
+
+def test_keys_are_as_the_source_writes_them() -> None:
+    kinds = ("INT64", "BOOL", "STRING", "NUMERIC", "DATE", "TIMESTAMP", "BYTES", "FLOAT64", "FLOAT32", "UUID")
+    header = a_header(columns=[(kind, kind) for kind in kinds], key=kinds)
+    rows = pa.table(
+        {
+            "int64": [1 << 60, -1],
+            "BOOL": [True, False],
+            "STRING": ["", "é"],
+            "NUMERIC": ["1.5", "0"],
+            "DATE": pa.array([0, -719162], pa.int32()),
+            "TIMESTAMP": [1, -1],
+            "BYTES": ["AA==", ""],
+            "FLOAT64": ["NaN", "1.5"],
+            "FLOAT32": ["-Infinity", "0.0"],
+            "UUID": ["u", "v"],
+        }
+    )
+
+    first, second = wire_keys(rows, header)
+    assert first == (
+        str(1 << 60), True, "", "1.5", "1970-01-01", "1970-01-01T00:00:00.000001Z", "AA==", "NaN", "-Infinity", "u",
+    )  # fmt: skip
+    assert second == ("-1", False, "é", "0", "0001-01-01", "1969-12-31T23:59:59.999999Z", "", 1.5, 0.0, "v")
+
+
+@dataclass
+class History:
+    """What happened to a source, and the messages that tell of it: all but what happened silently."""
+
+    rows: dict[int, str] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    time: int = 100
+
+    def write(self, key: int) -> None:
+        """Write a row."""
+        self.time += 1
+        self.rows[key] = f"name {self.time}"
+        self.messages.append(a_message(a_change(key, self.time)))
+
+    def delete(self, key: int) -> None:
+        """Delete a row."""
+        self.time += 1
+        if self.rows.pop(key, None) is not None:
+            self.messages.append(a_message(a_change(key, self.time, "DELETE")))
+
+    def lose(self, key: int) -> None:
+        """Delete a row, and no record tells of it."""
+        self.rows.pop(key, None)
+
+    def snapshot(self) -> None:
+        """Publish all rows that there are, and that this was all."""
+        self.time += 1
+        header = structs.replace(a_header(), origin="snapshot")
+        self.messages += [
+            a_message(a_change(key, self.time, name=name), header=header) for key, name in self.rows.items()
+        ]
+        self.messages.append(an_end(self.time))
+
+
+KEYS = st.integers(1, 4)
+STEPS = st.lists(st.tuples(st.sampled_from(["write", "write", "delete", "lose", "snapshot"]), KEYS), max_size=9)
+SINCE = st.lists(st.tuples(st.sampled_from(["write", "delete"]), KEYS), max_size=4)
+
+
+def _rank(message: Message) -> int:
+    """Order messages as badly as can be: the end of each snapshot before its rows."""
+    header = decode_batch(message["data"]).header  # type: ignore[arg-type]
+    if header.complete_since is not UNSET:
+        return 1
+    return 0 if header.origin == "stream" else 2
+
+
+@settings(max_examples=60)
+@given(
+    before=STEPS,
+    after=SINCE,
+    order=st.randoms(use_true_random=False),
+    ends_first=st.booleans(),
+    sweeps=st.sets(st.integers(0, 25)),
+    asks=st.booleans(),
+    soft_delete=st.booleans(),
+)
+@example(
+    before=[("write", 1)],
+    after=[],
+    order=Random(0),
+    ends_first=True,
+    sweeps=set(range(25)),
+    asks=False,
+    soft_delete=False,
+)
+def test_whenever_it_is_swept_and_whatever_the_order_the_mirror_ends_equal(
+    before: Sequence[tuple[str, int]],
+    after: Sequence[tuple[str, int]],
+    order: Random,
+    ends_first: bool,
+    sweeps: set[int],
+    asks: bool,
+    soft_delete: bool,
+) -> None:
+    history = History()
+    for step, key in before:
+        history.snapshot() if step == "snapshot" else getattr(history, step)(key)
+    history.snapshot()
+    for step, key in after:
+        getattr(history, step)(key)
+    world = World(tables_file=f"[defaults]\nsoft_delete = {str(soft_delete).lower()}\n")
+    messages = [*history.messages, *order.choices(history.messages, k=3)]
+    order.shuffle(messages)
+    if ends_first:
+        messages.sort(key=_rank)
+    source = FakeSource(a_header(), history.rows) if asks else None
+    for place, message in enumerate(messages):
+        world.apply(message)
+        if place in sweeps and world.tables.complete_since:
+            _swept_if_it_may_be(world, source)
+    done = swept(world, source)
+    assert done.clean
+    kept = {row["id"]: row["name"] for row in world.writer.rows("planes").values() if not row.get("_millrace_deleted")}
+    assert kept == history.rows
+
+
+def _swept_if_it_may_be(world: World, source: FakeSource | None) -> None:
+    """Sweep; while nothing of the snapshot has arrived, the source may look like another one, and that is fine."""
+    before = dict(world.writer.rows("planes"))
+    try:
+        swept(world, source)
+    except MisconfiguredError:
+        assert world.writer.rows("planes") == before
+
+
+def test_a_table_of_the_source_tells_its_keys_as_they_are_shown() -> None:
+    source = SourceOfMirror(FakeSource(a_header()), a_header())
+
+    assert source.text(("17",)) == "[17]"
+    assert list(source.living([])) == []
