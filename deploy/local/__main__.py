@@ -117,7 +117,7 @@ def _create(say: Say) -> int:
     addresses, settings = read_settings(Addresses, os.environ), read_settings(CreateSettings, os.environ)
     wait_for(addresses, settings.patience)
     settings.tables_file.write_text(tables_file())
-    with platform_at(addresses, settings.tables_file, create=True) as made:
+    with platform_at(addresses, settings.tables_file, create=True, before=settings.before) as made:
         names = [*(one.database for _, one in made.databases), *(one.table for _, one in made.wide_tables)]
         say(f"made {', '.join(names)}, topic and dataset {made.flow.name}, and {settings.tables_file}")
     return 0
@@ -201,7 +201,7 @@ def _say(console: Console) -> Say:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("run", help="the whole pipeline, from start to proof (SOURCES, ROWS, SECONDS, RATE)")
+    commands.add_parser("run", help="the whole pipeline, from start to proof (SOURCES, BEFORE, ROWS, SECONDS, RATE)")
     commands.add_parser("containers", help="the same in containers, by docker-compose.yaml")
     commands.add_parser("create", help="make the demo's tables, topics and dataset where the environment says")
     commands.add_parser("up", help="the same, left running")

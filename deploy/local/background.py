@@ -58,7 +58,8 @@ class UpSettings:
     """How much data the platform that stays holds."""
 
     sources: Sources = setting("which sources: both, spanner or bigtable", default="both")
-    rows: int = setting("flights that are loaded at the start", default=1000, least=1, most=336_776)
+    before: int = setting("flights that are there before the change stream", default=1000, least=0, most=300_000)
+    rows: int = setting("flights that come first through the change stream", default=500, least=1, most=30_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +157,13 @@ class BackgroundPlatform:
             self._write(State(os.getpid(), [], None, ""))
             with (
                 Processes(self._directory, environment, stop) as processes,
-                running_stack(processes, say, settings.sources) as stack,
+                running_stack(processes, say, settings.sources, settings.before) as stack,
             ):
                 say("loading, and waiting until it is in BigQuery")
-                sides = sides_of(stack, settings.rows)
+                sides = sides_of(stack, settings.rows, before=settings.before)
                 for side in sides:
                     side.load(stop)
+                stack.wait()
                 if not wait_until_loaded(stack, sides, _APPLY_PATIENCE, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
                 text = _how_to_use(stack, self._directory)

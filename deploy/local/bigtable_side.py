@@ -11,7 +11,7 @@ from deploy.local.cells import Call, Increment, MutateRow
 from deploy.local.demo.latency import Latencies, LatencyProbe, Sample
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, HOURLY_WEATHER, WIDE_TABLES
 from deploy.local.demo.wide_workload import WideWorkload
-from deploy.local.report import Compared, SideFound
+from deploy.local.report import Compared, SideFound, SnapshotTaken
 from deploy.local.sides import Figures, Pace
 from deploy.local.stack import Say, Stack, WideSource
 from deploy.local.wide_comparison import ROW_KEY, compare_change_log, compare_wide
@@ -21,6 +21,7 @@ from shared.runtime.stop import Stop
 _RESHAPE_EVERY: Final = 1.5
 """Seconds between two splits or merges."""
 _MOST_SPLITS: Final = 6
+_SNAPSHOT_ROWS: Final = "millrace_reader_snapshot_rows_total"
 _KEYS: Final[Mapping[str, Sequence[str]]] = {table.name: (ROW_KEY,) for table in WIDE_TABLES}
 
 
@@ -35,18 +36,24 @@ class BigtableSide:
         self._instance = stack.wide_tables[0].instance
         self._workload = workload
         self._changes: Counter[str] = Counter()
+        for _ in workload.before():  # they are there: here the model learns of them
+            pass
+        self._before = {name: len(cells) for name, cells in workload.tables.items()}
+        self._meanwhile: Counter[str] = Counter()
         self._latencies = Latencies([], 0, 0)
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._splits: list[tuple[str, bytes]] = []
         self._shaped: Counter[str] = Counter()
 
     def load(self, stop: Stop) -> int:
-        """Write the rows that are there from the start."""
+        """Write the rows that come first through the change streams."""
         for call, rows in self._workload.load():
             if stop.requested:
                 break
             self._instance.apply(call)
             self._changes[call.table] += rows
+            if self._snapshot(call.table) < self._before[call.table]:
+                self._meanwhile[call.table] += rows
         return self._changes.total()
 
     def loaded(self) -> bool:
@@ -82,7 +89,7 @@ class BigtableSide:
 
     def to_apply(self) -> int:
         """Return how many images and entries are published: what goes to two tables is published for each."""
-        return sum(one.published for one in self.figures())
+        return sum(one.published + one.snapshot for one in self.figures())
 
     def figures(self) -> Sequence[Figures]:
         """Return how far each table has come."""
@@ -91,8 +98,14 @@ class BigtableSide:
             reader = source.reader.metrics()
             published = int(reader.get("millrace_published_changes_total", 0))
             behind = reader.get("millrace_reader_lag_seconds")
-            figures.append(Figures(source.demo.name, self._changes[source.demo.name], published, behind))
+            snapshot, name = int(reader.get(_SNAPSHOT_ROWS, 0)), source.demo.name
+            figures.append(Figures(name, self._changes[name], published, behind, self._before[name], snapshot))
         return figures
+
+    def _snapshot(self, table: str) -> int:
+        """Return how many rows a reader has published of a snapshot."""
+        (reader,) = [one.reader for one in self._sources if one.demo.name == table]
+        return int(reader.metrics().get(_SNAPSHOT_ROWS, 0))
 
     def _there(self) -> Mapping[str, Sequence[tuple[str]]]:
         return {name: [(row_key.decode(),) for row_key in cells] for name, cells in self._workload.tables.items()}
@@ -119,7 +132,12 @@ class BigtableSide:
             counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged", "reconciled")
         )
         compared = [compare_wide(table, rows, self._dataset)]
-        return Compared(table.name, self.name, compared, split, merged, reconciled=reconciled, change_logs=logs)
+        taken = SnapshotTaken(
+            self._before[table.name], int(counted.get(_SNAPSHOT_ROWS, 0)), self._meanwhile[table.name]
+        )
+        return Compared(
+            table.name, self.name, compared, split, merged, reconciled=reconciled, change_logs=logs, snapshot=taken
+        )
 
 
 def _sample(call: Call, at: Nanoseconds) -> Sample | None:

@@ -55,6 +55,11 @@ class Project:
         version = self.docker("version", "--format", "{{.Server.Version}}").strip()
         return f"engine {version}, {' '.join(self._compose)} {self.compose('version', '--short').strip()}"
 
+    @property
+    def engine_command(self) -> str:
+        """Return the engine's command on this machine."""
+        return self._docker
+
     def emulators_of_sdk(self) -> Path:
         """Stand the emulators in from the Cloud SDK of this machine, from now on; return its directory."""
         sdk = find_sdk(self._environment)

@@ -4,6 +4,7 @@ The proof is that of `make run`; beside it one container of each kind is killed 
 brought back by the engine. In the end nothing is left.
 """
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.local.compose import EMULATORS, Project
-from deploy.local.creation import Addresses, platform_at
+from deploy.local.creation import Addresses, platform_at, tables_file
 from deploy.local.image_checks import SERVICES, check_image
 from deploy.local.processes import ProcessDiedError, wait_until
+from deploy.local.reconciling import Reconcile, ReconcileCommand, Reconciled
 from deploy.local.run import RunSettings, prove
-from deploy.local.services import Endpoint
-from deploy.local.stack import Say, Sources, Stack, stack_of
+from deploy.local.services import AnyPipeline, Endpoint
+from deploy.local.stack import Say, Sources, Stack, reader_name, stack_of
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
@@ -63,7 +65,8 @@ class ContainerSettings(RunSettings):
     """The size of a run in containers: smaller, and with the patience that leases of the killed need."""
 
     sources: Sources = setting("both: the compose file has them all", default="both")
-    rows: int = setting("flights that are loaded at the start", default=1000, least=1, most=336_776)
+    before: int = setting("flights that are there before the change stream", default=5000, least=0, most=300_000)
+    rows: int = setting("flights that come first through the change stream", default=1000, least=1, most=30_000)
     seconds: int = setting("how long rows are changed after that", default=60, least=1)
     rate: int = setting("changes a second, in each source", default=30, least=1)
     patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(minutes=8))
@@ -98,7 +101,7 @@ def run_containers(
     settings: ContainerSettings, environment: Mapping[str, str], logs: Path, console: Console, say: Say, stop: Stop
 ) -> int:
     """Build, bring up, prove, kill, compare and take down; return 0 where all of it is as it should be."""
-    project = Project(environment, logs)
+    project = Project({**environment, "BEFORE": str(settings.before)}, logs)
     say(project.engine)
     with _taken_down(project, say):
         built = _build(project, say)
@@ -107,7 +110,11 @@ def run_containers(
         started = _up(project, stop, say)
         with _stack(project) as stack:
             killer = _Killer(project, settings, stop, say)
-            report = prove(settings, stack, killer.command, console, say, stop, killer.happen)
+            logs.mkdir(parents=True, exist_ok=True)
+            tables = logs / "tables.toml"
+            tables.write_text(tables_file())
+            reconcile = _reconcile(project, ReconcileCommand(environment, tables))
+            report = prove(settings, stack, killer.command, reconcile, console, say, stop, killer.happen)
         say("equal; stopping the services" if report.equal else "NOT equal")
         wrong += _stopped(project, say)
     _print(console, built, started)
@@ -187,6 +194,17 @@ def _stack(project: Project) -> Iterator[Stack]:
         readers = [RestartedEndpoint(project.address(port)) for port in READERS.values()]
         consumer = RestartedEndpoint(project.address("CDC_CONSUMER_PORT"))
         yield stack_of(made, readers, consumer, RestartedEndpoint(project.address("DEAD_LETTER_PORT")))
+
+
+def _reconcile(project: Project, command: ReconcileCommand) -> Reconcile:
+    """Return the command, run here, that asks each source by the command of its reader in the reader's container."""
+
+    def reconcile(pipeline: AnyPipeline) -> Reconciled:
+        rows = ["exec", "--interactive", project.container(reader_name(pipeline))]
+        source = shlex.join([project.engine_command, *rows, "python", "-m", pipeline.module, "rows"])
+        return command(pipeline, source)
+
+    return reconcile
 
 
 class _Killer:

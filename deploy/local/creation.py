@@ -12,8 +12,10 @@ import grpc
 from google.api_core.exceptions import AlreadyExists
 
 from deploy.local.bigtable import BigtableInstance
-from deploy.local.demo.schema import FLIGHTS, WEATHER
+from deploy.local.demo.schema import FLIGHTS, WEATHER, DemoDatabase
 from deploy.local.demo.wide_tables import WIDE_TABLES
+from deploy.local.demo.workload import Workload
+from deploy.local.demo.workloads import wide_workload, workloads
 from deploy.local.services import BigtablePipeline, Flow, Pipeline
 from deploy.local.source import SpannerDatabase, SpannerInstance
 from deploy.local.target import BigQueryDataset
@@ -43,6 +45,7 @@ class CreateSettings:
     """What the one-shot that makes everything is told, beside the addresses."""
 
     tables_file: Path = setting("where what the services are told of tables is written")
+    before: int = setting("flights that are in Spanner before its change stream is", default=0, least=0)
     patience: timedelta = setting("how long the emulators may take to answer", default=timedelta(minutes=2))
 
 
@@ -63,10 +66,12 @@ def tables_file() -> str:
 
 
 @contextmanager
-def platform_at(addresses: Addresses, tables: Path, *, create: bool) -> Iterator[Platform]:
+def platform_at(addresses: Addresses, tables: Path, *, create: bool, before: int = 0) -> Iterator[Platform]:
     """Make everything, or find what was made, and hold the clients open for the block.
 
-    What is there already is left as it is, so that making it again changes nothing.
+    Tables in Spanner are filled with so many flights, and what belongs to them, ``before`` their change stream is
+    made, and of those in Bigtable the one that counts flights. What is there already is left as it is, so that making
+    it again changes nothing.
     """
     told: dict[str, Any] = {
         "pubsub": addresses.pubsub,
@@ -82,8 +87,10 @@ def platform_at(addresses: Addresses, tables: Path, *, create: bool) -> Iterator
         if create:
             flow.create_topics()
             dataset.create()
-        databases = _databases(stack, addresses.spanner, told, create=create) if addresses.spanner else []
-        wide = _wide_tables(stack, addresses.bigtable, told, create=create) if addresses.bigtable else []
+        filling = workloads(0, before=before) if create else None
+        databases = _databases(stack, addresses.spanner, told, filling) if addresses.spanner else []
+        flights = before if create else None
+        wide = _wide_tables(stack, addresses.bigtable, told, flights) if addresses.bigtable else []
         yield Platform(flow, dataset, databases, wide)
 
 
@@ -100,21 +107,22 @@ def wait_for(addresses: Addresses, patience: timedelta) -> None:
 
 
 def _databases(
-    stack: ExitStack, address: str, told: Mapping[str, Any], *, create: bool
+    stack: ExitStack, address: str, told: Mapping[str, Any], filling: Sequence[Workload] | None
 ) -> list[tuple[SpannerDatabase, Pipeline]]:
-    """Make the databases of the demo, and for each one of the same dialect for its reader's partition table."""
+    """Make the databases of the demo, and for each one of the same dialect for its reader's partition table.
+
+    ``filling`` has the rows that they are filled with; None: they are there.
+    """
     instance = SpannerInstance.connect(address, PROJECT, INSTANCE)
     stack.callback(instance.close)
-    if create:
+    if filling is not None:
         with suppress(AlreadyExists):
             instance.make()
+        for workload in filling:
+            _make(instance, workload)
     made = []
     for demo in DATABASES:
-        partitions = f"{demo.name}-millrace"
-        if create:
-            for name, statements in ((demo.name, demo.statements), (partitions, ())):
-                with suppress(AlreadyExists):
-                    instance.create_database(statements, name, postgresql=demo.postgresql)
+        partitions = _partitions_of(demo)
         pipeline = Pipeline(
             spanner=address,
             instance=INSTANCE,
@@ -127,20 +135,45 @@ def _databases(
     return made
 
 
+def _make(instance: SpannerInstance, workload: Workload) -> None:
+    """Make a database, fill its tables, and only then let its change stream begin."""
+    demo = workload.demo
+    for name, statements in ((_partitions_of(demo), ()), (demo.name, demo.tables)):
+        with suppress(AlreadyExists):
+            instance.create_database(statements, name, postgresql=demo.postgresql)
+    database = instance.database(demo.name, postgresql=demo.postgresql)
+    made = "SELECT change_stream_name FROM information_schema.change_streams"
+    if demo.change_stream not in [row["change_stream_name"] for row in database.query(made)]:
+        for transaction in workload.before():
+            with suppress(AlreadyExists):
+                database.commit(transaction.writes)
+        database.alter(demo.watched)
+
+
+def _partitions_of(demo: DemoDatabase) -> str:
+    return f"{demo.name}-millrace"
+
+
 def _wide_tables(
-    stack: ExitStack, address: str, told: Mapping[str, Any], *, create: bool
+    stack: ExitStack, address: str, told: Mapping[str, Any], before: int | None
 ) -> list[tuple[BigtableInstance, BigtablePipeline]]:
-    """Make the tables of the demo, and the app profile by which their readers read them."""
+    """Make the tables of the demo, and the app profile by which their readers read them.
+
+    ``before``: how many flights they are filled for; None: they are there.
+    """
     instance = BigtableInstance(address, PROJECT, INSTANCE)
     stack.callback(instance.close)
-    if create:
+    if before is not None:
         with suppress(AlreadyExists):
             instance.create_profile(APP_PROFILE, CLUSTER)
-    made = []
-    for demo in WIDE_TABLES:
-        if create:
+        for demo in WIDE_TABLES:
             with suppress(AlreadyExists):
                 instance.create_table(demo.table)
+                for call in wide_workload(0, before=before).before():
+                    if call.table == demo.name:
+                        instance.apply(call)
+    made = []
+    for demo in WIDE_TABLES:
         pipeline = BigtablePipeline(
             bigtable=address, instance=INSTANCE, table=demo.name, app_profile=APP_PROFILE, **told
         )

@@ -19,6 +19,7 @@ from deploy.local.target import COMMIT_TIMESTAMP, SEQUENCE, BigQueryDataset
 
 CHANGELOG: Final = "_changelog"
 HISTORY: Final = "_history"
+MOD_TYPE: Final = "_metadata_spanner_mod_type"
 _MOST_VERSIONS: Final = 5
 _MOST_SHOWN: Final = 2
 
@@ -134,7 +135,7 @@ def told(shape_key: Sequence[str], versions: Sequence[Version]) -> Iterator[tupl
     before: Version | None = None
     for version in versions:
         if before is None:
-            what = "inserted"
+            what = "there before" if version.row.get(MOD_TYPE) == "SNAPSHOT" else "inserted"
         elif before.valid_to != version.valid_from:
             assert before.valid_to is not None
             yield before.valid_to, version.valid_from, "deleted"

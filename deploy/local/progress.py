@@ -51,18 +51,20 @@ class Progress:
             while not self._over.wait(_REFRESH.total_seconds()):
                 live.update(self._table(), refresh=True)
 
-    def _figures(self) -> list[tuple[str, str, str, str]]:
-        """Return of each database its name, how much is committed and published, and how far its reader is behind."""
+    def _figures(self) -> list[tuple[str, str, str, str, str]]:
+        """Return of each database its name, what of a snapshot is read, committed, published, and how far behind."""
         figures = []
         for one in (each for side in self._sides for each in side.figures()):
             behind = "-" if one.behind is None else f"{one.behind:.1f} s"
-            figures.append((one.name, f"{one.committed:,}", f"{one.published:,}", behind))
+            snapshot = f"{one.snapshot:,} of {one.before:,}" if one.before else ""
+            figures.append((one.name, snapshot, f"{one.committed:,}", f"{one.published:,}", behind))
         return figures
 
     def _line(self) -> str:
         sources = "; ".join(
-            f"{name} {committed} committed, {published} published ({behind} behind)"
-            for name, committed, published, behind in self._figures()
+            f"{name} {f'snapshot {snapshot}, ' if snapshot else ''}{committed} committed, {published} published "
+            f"({behind} behind)"
+            for name, snapshot, committed, published, behind in self._figures()
         )
         return f"{self._summary()}: {sources}"
 
@@ -70,7 +72,7 @@ class Progress:
         return f"after {time.monotonic() - self._began:3.0f} s, {self._left():,} to be applied"
 
     def _table(self) -> Table:
-        table = Table("source", "committed", "published", "reader behind", caption=self._summary())
+        table = Table("source", "snapshot", "committed", "published", "reader behind", caption=self._summary())
         for row in self._figures():
             table.add_row(*row)
         return table

@@ -14,7 +14,25 @@ from deploy.local.demo.latency import Latencies
 from deploy.local.demo.schema import KEYS
 from deploy.local.history import HistoryComparison, told
 from deploy.local.letters import LettersFound
+from deploy.local.reconciling import Reconciled
 from deploy.local.wide_comparison import ChangeLogComparison
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """What became of rows that were there before the change stream."""
+
+    before: int
+    published: int
+    """More than there were: some came again, because a reader was killed."""
+    meanwhile: int
+    """Changes that were committed before all of them were published."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.before:,} rows that were there before the change stream, "
+            f"{self.published:,} published while {self.meanwhile:,} changes were committed"
+        )
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,7 @@ class Compared:
     reconciled: float = 0
     histories: Sequence[HistoryComparison] = ()
     change_logs: Sequence[ChangeLogComparison] = ()
+    snapshot: SnapshotTaken | None = None
 
     @property
     def all(self) -> Sequence[TableComparison]:
@@ -78,11 +97,12 @@ class Report:
     sides: Sequence[SideFound]
     written: Mapping[str, int]
     letters: LettersFound
+    reconciled: Sequence[Reconciled]
 
     @property
     def equal(self) -> bool:
-        """Tell whether BigQuery equals its sources, and no dead letter is left open."""
-        return self.letters.settled and self._equal
+        """Tell whether BigQuery equals its sources, `reconcile` says so too, and no dead letter is left open."""
+        return self.letters.settled and self._equal and not any(one.differing for one in self.reconciled)
 
     @property
     def _equal(self) -> bool:
@@ -112,6 +132,9 @@ class Report:
             for seen in side.columns:
                 self._line(console, "column added in mid-stream", _added(seen))
         for database in databases:
+            if database.snapshot is not None and database.snapshot.before:
+                self._line(console, f"snapshot of {database.name}", str(database.snapshot))
+        for database in databases:
             for history in database.histories:
                 self._history(console, history)
             for log in database.change_logs:
@@ -121,6 +144,8 @@ class Report:
                 self._line(console, "  differs", named)
             if one.differing > len(one.named):
                 console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
+        for said in self.reconciled:
+            self._line(console, f"reconcile, {said.source}", str(said))
         for line in self.letters.told():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         names = " and ".join(side.name for side in self.sides)

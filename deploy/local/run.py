@@ -14,6 +14,7 @@ from deploy.local.demo.workloads import wide_workload, workloads
 from deploy.local.letters import Command, LettersFound, LettersStory
 from deploy.local.processes import Processes, StopRequestedError
 from deploy.local.progress import Progress
+from deploy.local.reconciling import Reconcile, ReconcileCommand, reconcile_all
 from deploy.local.report import Compared, Report
 from deploy.local.services import LettersCommand, letters_in
 from deploy.local.sides import Pace, Side
@@ -31,7 +32,8 @@ class RunSettings:
     """The size of a run."""
 
     sources: Sources = setting("which sources: both, spanner or bigtable", default="both")
-    rows: int = setting("flights that are loaded at the start", default=3000, least=1, most=336_776)
+    before: int = setting("flights that are there before the change stream", default=20_000, least=0, most=300_000)
+    rows: int = setting("flights that come first through the change stream", default=3000, least=1, most=30_000)
     seconds: int = setting("how long rows are changed after that", default=30, least=1)
     rate: int = setting("changes a second, in each source", default=60, least=1)
     patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=90))
@@ -45,9 +47,10 @@ class RunSettings:
 
 def run(settings: RunSettings, processes: Processes, console: Console, say: Say) -> int:
     """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
-    with running_stack(processes, say, settings.sources) as stack:
+    with running_stack(processes, say, settings.sources, settings.before) as stack:
         told = stack.flow.dead_letter_environment(letters_in(processes.directory))
-        report = prove(settings, stack, LettersCommand(told), console, say, processes.stop)
+        reconcile = ReconcileCommand(processes.environment)
+        report = prove(settings, stack, LettersCommand(told), reconcile, console, say, processes.stop)
         processes.check()
     report.print(console)
     return 0 if report.equal else 1
@@ -57,6 +60,7 @@ def prove(
     settings: RunSettings,
     stack: Stack,
     command: Command,
+    reconcile: Reconcile,
     console: Console,
     say: Say,
     stop: Stop,
@@ -64,16 +68,19 @@ def prove(
 ) -> Report:
     """Load rows, change them, let changes fail and replay them; return what was found when all writes were done.
 
-    ``meanwhile`` is done while rows are changed. If it starts services anew, their counters say nothing in the end:
-    then only the tables are looked at.
+    In the end the consumer's own command ``reconcile`` has to say so, too. ``meanwhile`` is done while rows are
+    changed. If it starts services anew, their counters say nothing in the end: then only the tables are looked at.
     """
-    sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed)
+    sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
     story = LettersStory(stack, command, max(settings.patience, _LETTERS_PATIENCE), stop, say)
     with Progress(console, sides, lambda: to_be_applied(stack, sides)):
         say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
+        if settings.before:
+            say("readers take a snapshot of what was there before, of which rows are changed meanwhile")
         loaded = sum(side.load(stop) for side in sides)
-        say(f"loaded {loaded:,} rows; waiting until they are applied")
+        stack.wait()
+        say(f"loaded {loaded:,} rows; waiting until all are applied")
         wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
         story.begin()
         say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
@@ -83,17 +90,21 @@ def prove(
         say(f"writes have stopped; waiting until BigQuery equals {names}")
         counted = timedelta(0) if meanwhile else settings.patience / 2
         compared = _until_equal(stack, sides, settings.patience, counted, stop)
+        reconciled = reconcile_all(reconcile, stack.pipelines)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
-    return Report(found, stack.dataset.rows_written(), letters)
+    return Report(found, stack.dataset.rows_written(), letters, reconciled)
 
 
-def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013) -> list[Side]:
-    """Return the sources that run, each with so many rows to load and data for so many changes after that."""
+def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013, before: int = 0) -> list[Side]:
+    """Return the sources that run, each with so many rows to load and data for so many changes after that.
+
+    So many flights, and what belongs to them, were there ``before`` the change stream; of those in Bigtable a tenth.
+    """
     sides: list[Side] = []
     if stack.databases:
-        sides.append(SpannerSide(stack, workloads(rows, changes, seed)))
+        sides.append(SpannerSide(stack, workloads(rows, changes, seed, before)))
     if stack.wide_tables:
-        sides.append(BigtableSide(stack, wide_workload(rows, changes, seed), seed))
+        sides.append(BigtableSide(stack, wide_workload(rows, changes, seed, before), seed))
     return sides
 
 

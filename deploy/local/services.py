@@ -88,6 +88,7 @@ class Flow:
             "BIGQUERY_STORAGE_EMULATOR_HOST": self.bigquery_grpc,
             "SPARK_MASTER": "local[2]",
             "CHECKPOINT_LOCATION": str(checkpoint),
+            "CLOCK_MARGIN": "0s",  # all of it is on one machine
             **self._tables_file(),
         }
 
@@ -134,6 +135,11 @@ class Pipeline(Flow):
     instance: str
     partition_database: str | None = None
 
+    @property
+    def name_of_source(self) -> str:
+        """Return what is read: a database."""
+        return self.database
+
     def reader_environment(self, start: Nanoseconds | None = None) -> dict[str, str]:
         """Return the settings of a reader of this pipeline."""
         return {
@@ -157,6 +163,11 @@ class BigtablePipeline(Flow):
     instance: str
     table: str
     app_profile: str
+
+    @property
+    def name_of_source(self) -> str:
+        """Return what is read: a table."""
+        return self.table
 
     def reader_environment(self, start: Nanoseconds | None = None) -> dict[str, str]:
         """Return the settings of a reader of this pipeline."""

@@ -55,6 +55,10 @@ class Figures:
     published: int
     behind: float | None
     """Seconds that its reader is behind; None: it does not say."""
+    before: int = 0
+    """Rows that were there before the change stream."""
+    snapshot: int = 0
+    """Rows that its reader has published of a snapshot."""
 
 
 class Side(Protocol):

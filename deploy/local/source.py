@@ -194,8 +194,8 @@ class SpannerDatabase:
         rows = list(results)
         if not rows:
             return []
-        fields = [(each.name, each.type_) for each in results.metadata.row_type.fields]
-        return [{name: _value(kind, cell) for (name, kind), cell in zip(fields, row, strict=True)} for row in rows]
+        fields = [(each.name, _Kind.of(each.type_)) for each in results.metadata.row_type.fields]
+        return [{name: kind.value(cell) for (name, kind), cell in zip(fields, row, strict=True)} for row in rows]
 
 
 def _finish(operation: Any) -> None:
@@ -227,12 +227,26 @@ def to_wire(value: Value) -> Any:
             return [to_wire(element) for element in value]
 
 
-def _value(kind: Any, cell: Any) -> Value:
-    if kind.code.name == "ARRAY" and not cell.HasField("null_value"):
-        return tuple(_value(kind.array_element_type, element) for element in cell.list_value.values)
-    if kind.type_annotation.name == "PG_NUMERIC" and not cell.HasField("null_value"):
-        return str(cell.string_value)  # of more digits than `Decimal` calculates with, and sometimes NaN
-    return from_wire(kind.code.name, cell)
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A type of a column, asked of the client's classes once: they answer slowly."""
+
+    code: str
+    annotation: str
+    element: "_Kind | None"
+
+    @classmethod
+    def of(cls, described: Any) -> "_Kind":
+        code = described.code.name
+        element = cls.of(described.array_element_type) if code == "ARRAY" else None
+        return cls(code, described.type_annotation.name, element)
+
+    def value(self, cell: Any) -> Value:
+        if self.element is not None and not cell.HasField("null_value"):
+            return tuple(self.element.value(element) for element in cell.list_value.values)
+        if self.annotation == "PG_NUMERIC" and not cell.HasField("null_value"):
+            return str(cell.string_value)  # of more digits than `Decimal` calculates with, and sometimes NaN
+        return from_wire(self.code, cell)
 
 
 def from_wire(code: str, cell: Any) -> Value:

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from itertools import repeat
+from typing import Final, TypeVar
 
 from deploy.local.comparison import compare_tables, table_shapes
 from deploy.local.demo.added_columns import AddedColumns, ColumnStory, rows_with
@@ -12,14 +13,19 @@ from deploy.local.demo.latency import Latencies, LatencyProbe
 from deploy.local.demo.schema import KEYS
 from deploy.local.demo.workload import Transaction, Workload
 from deploy.local.history import compare_history
-from deploy.local.report import AddedColumnSeen, Compared, SideFound
+from deploy.local.report import AddedColumnSeen, Compared, SideFound, SnapshotTaken
 from deploy.local.sides import Figures, Pace
 from deploy.local.stack import Say, Source, Stack
 from shared.runtime.stop import Stop
 
+T = TypeVar("T")
+
 _CHANGES_A_TRANSACTION: Final = 4
 _SHARES: Final = (3, 1)
 """Of the changes: flights and weather."""
+_CHANGES_MEANWHILE: Final = 100
+"""Of rows of each database while its reader takes a snapshot of them."""
+_SNAPSHOT_ROWS: Final = "millrace_reader_snapshot_rows_total"
 
 
 class SpannerSide:
@@ -36,16 +42,31 @@ class SpannerSide:
         self._columns: Sequence[ColumnStory] = ()
         self._began = 0.0
         self._beside: Mapping[str, int] = {}
+        self._before: Counter[str] = Counter()
+        self._meanwhile: Counter[str] = Counter()
+        for source, workload in self._told:  # they are there: here the model learns of them
+            for transaction in workload.before():
+                self._changes.update(transaction.changes)
+                self._before[source.demo.name] += sum(transaction.changes.values())
 
     def load(self, stop: Stop) -> int:
-        """Commit the rows that are there from the start."""
+        """Commit the rows that come first through the change stream; and change others that a snapshot is taken of."""
+        committed = 0
+        coming: list[Iterator[tuple[Source, Transaction]]] = []
         for source, workload in self._told:
-            for transaction in workload.load():
-                if stop.requested:
-                    break
-                source.database.commit(transaction.writes)
-                self._changes.update(transaction.changes)
-        return self._changes.total()
+            coming.append(zip(repeat(source), workload.load()))
+            if self._before[source.demo.name]:
+                coming.append(zip(repeat(source), workload.changes(_CHANGES_MEANWHILE)))
+        for source, transaction in _in_turn(coming):
+            if stop.requested:
+                break
+            source.database.commit(transaction.writes)
+            changes = sum(transaction.changes.values())
+            self._changes.update(transaction.changes)
+            committed += changes
+            if self._snapshot(source) < self._before[source.demo.name]:
+                self._meanwhile[source.demo.name] += changes
+        return committed
 
     def loaded(self) -> bool:
         """Tell that the numbers say it all: each change is counted here and by the consumer."""
@@ -106,11 +127,18 @@ class SpannerSide:
         figures = []
         for source, _ in self._told:
             reader = source.reader.metrics()
-            committed = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
+            before = self._before[source.demo.name]
+            written = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
             published = int(reader.get("millrace_published_changes_total", 0))
             behind = reader.get("millrace_reader_lag_seconds")
-            figures.append(Figures(source.demo.name, committed, published, behind))
+            snapshot = int(reader.get(_SNAPSHOT_ROWS, 0))
+            figures.append(Figures(source.demo.name, written - before, published, behind, before, snapshot))
         return figures
+
+    @staticmethod
+    def _snapshot(source: Source) -> int:
+        """Return how many rows a reader has published of a snapshot."""
+        return int(source.reader.metrics().get(_SNAPSHOT_ROWS, 0))
 
     def _add_columns(self, columns: AddedColumns, say: Say) -> None:
         for source, workload in self._told:
@@ -142,4 +170,17 @@ class SpannerSide:
         ]
         counted = source.reader.metrics()
         split, merged = (counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged"))
-        return Compared(source.demo.name, source.demo.dialect, tables, split, merged, histories=histories)
+        name, dialect = source.demo.name, source.demo.dialect
+        taken = SnapshotTaken(self._before[name], int(counted.get(_SNAPSHOT_ROWS, 0)), self._meanwhile[name])
+        return Compared(name, dialect, tables, split, merged, histories=histories, snapshot=taken)
+
+
+def _in_turn(sequences: Iterable[Iterator[T]]) -> Iterator[T]:
+    """Yield one of each in turn, as long as there are any."""
+    left = list(sequences)
+    while left:
+        for one in tuple(left):
+            try:
+                yield next(one)
+            except StopIteration:
+                left.remove(one)

@@ -1,10 +1,10 @@
 """The whole platform, started in order: emulators and stand-ins, tables and topics, then the services."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from deploy.local import emulators
 from deploy.local.bigtable import BigtableInstance
@@ -28,6 +28,8 @@ from deploy.local.services import (
 from deploy.local.source import SpannerDatabase
 from deploy.local.target import BigQueryDataset
 from shared.contracts.timestamps import Nanoseconds
+
+_SNAPSHOT_SECONDS: Final = 15
 
 Sources = Literal["both", "spanner", "bigtable"]
 Say = Callable[[str], None]
@@ -65,6 +67,8 @@ class Stack:
     dead_letter: Endpoint
     letters_api: LettersApi | None = None
     """None where nobody is told of it."""
+    wait: Callable[[], None] = lambda: None
+    """Waits until all of it is ready. Readers that take a snapshot are before, and rows may be written from then on."""
 
     @property
     def pipelines(self) -> Sequence[AnyPipeline]:
@@ -84,11 +88,18 @@ class _Planned:
     name: str
     pipeline: AnyPipeline
     start: Nanoseconds
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of its snapshot, if it takes one."""
 
 
 @contextmanager
-def running_stack(processes: Processes, say: Say, sources: Sources = "both", **spanner_flags: str) -> Iterator[Stack]:
-    """Start the platform with the demo's empty tables, and end it in the opposite order."""
+def running_stack(
+    processes: Processes, say: Say, sources: Sources = "both", before: int = 0, **spanner_flags: str
+) -> Iterator[Stack]:
+    """Start the platform with the demo's tables, and end it in the opposite order.
+
+    There are so many flights, and what belongs to them, ``before`` the change streams are.
+    """
     with ExitStack() as stack:
         with_spanner, with_bigtable = sources != "bigtable", sources != "spanner"
         named = [*(["Spanner"] if with_spanner else []), *(["Bigtable"] if with_bigtable else []), "Pub/Sub"]
@@ -100,18 +111,33 @@ def running_stack(processes: Processes, say: Say, sources: Sources = "both", **s
             bigtable = stack.enter_context(emulators.bigtable_front(processes))
         pubsub = stack.enter_context(emulators.pubsub_emulator(processes))
         rest, grpc = stack.enter_context(emulators.bigquery_stand_in(processes))
-        say("creating databases, tables, change streams, topics and dataset")
+        filling = f" with {before:,} flights, with what belongs to them, and the weather" if before else ""
+        say(f"creating databases, tables{filling}, change streams, topics and dataset")
         tables = processes.directory / "tables.toml"
         tables.write_text(tables_file())
         addresses = Addresses(pubsub=pubsub, spanner=spanner, bigtable=bigtable, bigquery_rest=rest, bigquery_grpc=grpc)
-        made = stack.enter_context(platform_at(addresses, tables, create=True))
-        # before the first row, so that the streams carry every row
-        planned = [_Planned(reader_name(one), one, database.now()) for database, one in made.databases]
+        made = stack.enter_context(platform_at(addresses, tables, create=True, before=before))
+        # before the next row, so that the streams carry every row from here on
+        planned = [
+            _Planned(reader_name(one), one, database.now(), _of_snapshot(database, demo))
+            for demo, (database, one) in zip(DATABASES, made.databases, strict=False)
+        ]
         planned += [_Planned(reader_name(one), one, _now()) for _, one in made.wide_tables]
         api = LettersApi.create(processes.directory)
         with _running_services(processes, made.flow, api, planned, say) as (consumer, dead_letter, readers):
-            yield stack_of(made, readers, consumer, dead_letter, api)
+
+            def wait() -> None:
+                wait_until_ready(processes, *readers, dead_letter, consumer)
+
+            yield replace(stack_of(made, readers, consumer, dead_letter, api), wait=wait)
             say("stopping")
+
+
+def _of_snapshot(database: SpannerDatabase, demo: DemoDatabase) -> Mapping[str, str]:
+    """Return what a reader is told so that its snapshot takes a few seconds, in which changes flow, too."""
+    counts = [database.query(f"SELECT COUNT(*) AS counted FROM {table}") for table in demo.keys]
+    rows = sum(int(str(found["counted"])) for (found,) in counts)
+    return {"SNAPSHOT_ROWS_PER_SECOND": str(rows // _SNAPSHOT_SECONDS)} if rows >= _SNAPSHOT_SECONDS else {}
 
 
 def stack_of(
@@ -166,10 +192,12 @@ def _running_services(
         services.append(dead_letter)
         # heartbeats often, because the lag that is shown is that of the quietest partition, known by these alone
         readers = [
-            start_reader(processes, one.pipeline, one.name, start=one.start, HEARTBEAT_INTERVAL="1s") for one in planned
+            start_reader(processes, one.pipeline, one.name, start=one.start, HEARTBEAT_INTERVAL="1s", **one.settings)
+            for one in planned
         ]
         services += readers
-        wait_until_ready(processes, *readers, dead_letter, consumer)
+        # the others may take longer: what is written from now on is kept for them
+        wait_until_ready(processes, *(one for one, of in zip(readers, planned, strict=True) if of.settings))
         yield consumer, dead_letter, readers
     finally:
         for service in services:

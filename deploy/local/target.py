@@ -38,7 +38,8 @@ class BigQueryDataset:
         """Return the rows of a query; table names without a dataset are this one's."""
         config = bigquery.QueryJobConfig(query_parameters=list(parameters))
         rows = self._client.query(sql, job_config=config, timeout=_TIMEOUT).result(timeout=_TIMEOUT)
-        return [dict(row.items()) for row in rows]
+        names = [field.name for field in rows.schema]
+        return [{name: row[name] for name in names} for row in rows]  # `items` copies every value deeply
 
     def rows(self, table: str) -> list[dict[str, Any]] | None:
         """Return all rows of a table, or None where there is no such table."""

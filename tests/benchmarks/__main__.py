@@ -27,6 +27,7 @@ from tests.benchmarks.reader import measure_reader
 from tests.benchmarks.replay import measure_replays
 from tests.benchmarks.results import Measured, as_table, write_json
 from tests.benchmarks.sizes import Sizes
+from tests.benchmarks.snapshot import measure_snapshot
 
 _WIDE = 160
 
@@ -73,6 +74,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_drain(platform, sizes)
             case "reader":
                 measured += measure_reader(platform, sizes)
+            case "snapshot":
+                measured += measure_snapshot(platform, sizes)
             case "bigtable":
                 measured += measure_bigtable(platform, sizes)
             case "replay":

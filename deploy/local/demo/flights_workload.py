@@ -5,7 +5,7 @@ changed together with rows of other tables; and an airline is deleted with all i
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from deploy.local.demo.flights import Flight, FlightData
@@ -15,21 +15,24 @@ from deploy.local.demo.workload import Story, Workload
 from deploy.local.source import Row, Value, Write
 
 _FLIGHTS_AT_ONCE: Final = 6
-_LARGEST_AIRLINE_TO_CLOSE: Final = 12
+_LARGEST_AIRLINE_TO_CLOSE: Final = 40
 
 
 class FlightsWorkload(Workload):
     """The changes of one run to the flights and what belongs to them."""
 
-    def __init__(self, data: FlightData, loaded: int, seed: int = 2013) -> None:
-        rows = {
-            "airlines": data.airlines,
-            "airports": data.airports,
-            "planes": data.planes,
-            "flights": [flight.row for flight in data.flights[:loaded]],
-        }
-        super().__init__(FLIGHTS, rows, seed)
-        self._coming = deque(batches_of(data.flights[loaded:], _FLIGHTS_AT_ONCE))
+    def __init__(self, data: FlightData, loaded: int, seed: int = 2013, before: int = 0) -> None:
+        """Begin with so many flights ``before`` the change stream, and all that they need, and load more."""
+        others = {"airlines": data.airlines, "airports": data.airports, "planes": data.planes}
+        nothing: Mapping[str, Sequence[Row]] = dict.fromkeys(others, ())
+        flights = [flight.row for flight in data.flights[: before + loaded]]
+        super().__init__(
+            FLIGHTS,
+            {**(others if before else nothing), "flights": flights[:before]},
+            {**(nothing if before else others), "flights": flights[before:]},
+            seed,
+        )
+        self._coming = deque(batches_of(data.flights[before + loaded :], _FLIGHTS_AT_ONCE))
         self._aircraft = {
             plane["tail_number"]: " ".join(str(plane[column]) for column in ("manufacturer", "model"))
             for plane in data.planes

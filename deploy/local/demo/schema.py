@@ -29,7 +29,10 @@ class DemoDatabase:
 
     name: str
     change_stream: str
-    statements: Sequence[str]
+    tables: Sequence[str]
+    """The statements that make its tables."""
+    watched: str
+    """The one that makes its change stream, later: rows that were written before are not in it."""
     keys: Mapping[str, Sequence[str]]
     """Primary keys by table; parents before children, which is the order to load them in."""
     added: AddedColumn
@@ -38,6 +41,11 @@ class DemoDatabase:
     histories: Sequence[str] = ()
     """The tables of which BigQuery keeps every change beside the mirror."""
     postgresql: bool = False
+
+    @property
+    def statements(self) -> Sequence[str]:
+        """Return all statements that make it."""
+        return (*self.tables, self.watched)
 
     @property
     def dialect(self) -> str:
@@ -127,10 +135,8 @@ CREATE TABLE observations (
 FLIGHTS: Final = DemoDatabase(
     name="flights",
     change_stream="flights_changes",
-    statements=(
-        *(_AIRLINES, _AIRPORTS, _PLANES, _FLIGHTS),
-        "CREATE CHANGE STREAM flights_changes FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
-    ),
+    tables=(_AIRLINES, _AIRPORTS, _PLANES, _FLIGHTS),
+    watched="CREATE CHANGE STREAM flights_changes FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
     keys={
         "airlines": ("carrier",),
         "airports": ("faa",),
@@ -144,10 +150,8 @@ FLIGHTS: Final = DemoDatabase(
 WEATHER: Final = DemoDatabase(
     name="weather",
     change_stream="weather_changes",
-    statements=(
-        *(_STATIONS, _OBSERVATIONS),
-        "CREATE CHANGE STREAM weather_changes FOR ALL WITH (value_capture_type = 'NEW_ROW')",
-    ),
+    tables=(_STATIONS, _OBSERVATIONS),
+    watched="CREATE CHANGE STREAM weather_changes FOR ALL WITH (value_capture_type = 'NEW_ROW')",
     keys={"stations": ("code",), "observations": ("station", "observed_at")},
     added=AddedColumn("observations", "temperature_c", "numeric"),
     postgresql=True,

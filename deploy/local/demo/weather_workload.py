@@ -21,10 +21,16 @@ _REMEMBERED: Final = 3
 class WeatherWorkload(Workload):
     """The changes of one run to the stations and their observations."""
 
-    def __init__(self, data: WeatherData, loaded: int, seed: int = 2013) -> None:
-        rows = {"stations": data.stations, "observations": [one.row for one in data.observations[:loaded]]}
-        super().__init__(WEATHER, rows, seed)
-        hours = groupby(data.observations[loaded:], lambda one: one.row["observed_at"])
+    def __init__(self, data: WeatherData, loaded: int, seed: int = 2013, before: int = 0) -> None:
+        """Begin with the stations and so many observations ``before`` the change stream, and load more."""
+        observations = [one.row for one in data.observations[: before + loaded]]
+        super().__init__(
+            WEATHER,
+            {"stations": data.stations if before else (), "observations": observations[:before]},
+            {"stations": () if before else data.stations, "observations": observations[before:]},
+            seed,
+        )
+        hours = groupby(data.observations[before + loaded :], lambda one: one.row["observed_at"])
         self._coming = deque(list(hour) for _, hour in hours)
         self._last_temperatures: defaultdict[Value, deque[Value]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 

@@ -93,14 +93,20 @@ def read_departures(number: int) -> list[Departure]:
 class WideWorkload:
     """The calls of one run, and a model of both tables."""
 
-    def __init__(self, hours: Sequence[Hour], departures: Sequence[Departure], loaded: int, seed: int = 2013) -> None:
-        """``loaded`` of the hours, and as many flights, are there from the start."""
+    def __init__(
+        self, hours: Sequence[Hour], departures: Sequence[Departure], loaded: int, seed: int = 2013, before: int = 0
+    ) -> None:
+        """``loaded`` of the hours, and as many flights, come first; so many flights were counted ``before`` them.
+
+        Before a reader reads, that is. Hours never are: they have a change log, which knows of changes only.
+        """
         self.tables: dict[str, Cells] = {HOURLY_WEATHER.name: Cells(), AIRPORT_TRAFFIC.name: Cells()}
         self._loaded = hours[:loaded]
         self._hours = {hour.row_key: hour for hour in hours}
         self._coming = deque(hours[loaded:])
-        self._counted = departures[:loaded]
-        self._departing = deque(departures[loaded:])
+        self._counted_before = departures[:before]
+        self._counted = departures[before : before + loaded]
+        self._departing = deque(departures[before + loaded :])
         self._corrections = 0
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
 
@@ -114,8 +120,13 @@ class WideWorkload:
         """Return the counters as they are to be, but for the times of their cells."""
         return self.tables[AIRPORT_TRAFFIC.name]
 
+    def before(self) -> Iterator[Call]:
+        """Yield the calls that make what is there before anybody reads a change stream."""
+        for departure in self._counted_before:
+            yield self._told(departure.call)[0]
+
     def load(self) -> Iterator[tuple[Call, int]]:
-        """Yield the calls that make what is there from the start, and how many rows each changes."""
+        """Yield the calls that make what comes first through the change streams, and how many rows each changes."""
         name = HOURLY_WEATHER.name
         for hours in batches_of(self._loaded, _ROWS_A_CALL):
             rows = [MutateRow(name, hour.row_key, hour.cells((*_AT_FIRST, *_LATER))) for hour in hours]

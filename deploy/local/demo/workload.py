@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from deploy.local.demo.package_data import batches_of
@@ -34,20 +35,28 @@ class Transaction:
 class Workload(ABC):
     """The changes of one run to one database, and a model of its tables."""
 
-    def __init__(self, demo: DemoDatabase, rows: Mapping[str, Sequence[Row]], seed: int) -> None:
-        """Begin with these rows to load; the first of each table names all its columns."""
+    def __init__(
+        self, demo: DemoDatabase, before: Mapping[str, Sequence[Row]], rows: Mapping[str, Sequence[Row]], seed: int
+    ) -> None:
+        """``before`` are the rows from before the change stream, ``rows`` those to load then.
+
+        The first row of each table names all its columns.
+        """
         self.demo = demo
         self.tables: dict[str, dict[Key, dict[str, Value]]] = {table: {} for table in demo.keys}
         self.column_is_there = False
+        self._before = before
         self._rows = rows
-        self._columns = {table: list(rows[table][0]) for table in demo.keys}
+        self._columns = {table: list(next(chain(before[table], rows[table]), {})) for table in demo.keys}
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
 
+    def before(self) -> Iterator[Transaction]:
+        """Yield the rows that are there before the change stream is, many to a transaction."""
+        return self._insert(self._before)
+
     def load(self) -> Iterator[Transaction]:
-        """Yield the rows that are there from the start, many to a transaction."""
-        for table in self.demo.keys:
-            for batch in batches_of(self._rows[table], _ROWS_A_TRANSACTION):
-                yield self._transaction([Write("insert", table, row) for row in batch])
+        """Yield the rows that come first through the change stream, many to a transaction."""
+        return self._insert(self._rows)
 
     def changes(self, wanted: int) -> Iterator[Transaction]:
         """Yield transactions until they have changed at least as many rows as wanted."""
@@ -80,6 +89,11 @@ class Workload(ABC):
     @abstractmethod
     def _value_of_added_column(self, row: Row) -> Value:
         """Return what the column that comes later holds for a row of its table."""
+
+    def _insert(self, rows: Mapping[str, Sequence[Row]]) -> Iterator[Transaction]:
+        for table in self.demo.keys:
+            for batch in batches_of(rows[table], _ROWS_A_TRANSACTION):
+                yield self._transaction([Write("insert", table, row) for row in batch])
 
     def _change_for_a_while(self, table: str, row: Row, column: str, values: Sequence[Value]) -> Story:
         """Give one column one value after the other in successive transactions, and in the end its own again."""

@@ -11,16 +11,22 @@ from deploy.local.demo.wide_workload import WideWorkload, read_departures, read_
 _FLIGHTS_AN_OBSERVATION: Final = 10
 
 
-def workloads(rows: int, changes: int = 0, seed: int = 2013) -> tuple[FlightsWorkload, WeatherWorkload]:
-    """Return the workloads with so many flights to load, and data for so many changes after that."""
-    observations = max(3, rows // _FLIGHTS_AN_OBSERVATION)
+def workloads(
+    rows: int, changes: int = 0, seed: int = 2013, before: int = 0
+) -> tuple[FlightsWorkload, WeatherWorkload]:
+    """Return the workloads: so many flights from before the change stream, so many to load, and data for changes.
+
+    Of observations of the weather there are a tenth as many.
+    """
+    earlier, observations = (max(3, flights // _FLIGHTS_AN_OBSERVATION) if flights else 0 for flights in (before, rows))
     return (
-        FlightsWorkload(read_flight_data(rows + changes // 3 + 100), rows, seed),
-        WeatherWorkload(read_weather_data(observations + changes // 3), observations, seed),
+        FlightsWorkload(read_flight_data(before + rows + changes // 3 + 100), rows, seed, before),
+        WeatherWorkload(read_weather_data(earlier + observations + changes // 3), observations, seed, earlier),
     )
 
 
-def wide_workload(rows: int, changes: int = 0, seed: int = 2013) -> WideWorkload:
-    """Return the workload of the tables in Bigtable: a tenth as many hours, and flights that count, are loaded."""
-    loaded = max(3, rows // _FLIGHTS_AN_OBSERVATION)
-    return WideWorkload(read_hours(loaded + changes // 2), read_departures(loaded + changes), loaded, seed)
+def wide_workload(rows: int, changes: int = 0, seed: int = 2013, before: int = 0) -> WideWorkload:
+    """Return the workload of the tables in Bigtable: a tenth as many hours, and flights that count."""
+    earlier, loaded = before // _FLIGHTS_AN_OBSERVATION, max(3, rows // _FLIGHTS_AN_OBSERVATION)
+    departures = read_departures(earlier + loaded + changes)
+    return WideWorkload(read_hours(loaded + changes // 2), departures, loaded, seed, earlier)

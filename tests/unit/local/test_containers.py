@@ -1,12 +1,15 @@
 """What `make containers` knows of services that are killed on the way."""
 
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from deploy.local import compose
 from deploy.local.containers import ContainerSettings, RestartedEndpoint
+from deploy.local.emulators import ROOT
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 
@@ -73,6 +76,11 @@ def test_what_a_killed_service_has_counted_is_added_to_what_the_next_one_counts(
         {"a_total": 13, "g": 1},
         {"a_total": 13, "g": 0},
     ]
+
+
+def test_as_much_is_there_before_as_the_compose_file_puts_there() -> None:
+    told = re.findall(r"BEFORE: \$\{BEFORE:-(\d+)\}", (ROOT / compose.FILE).read_text())
+    assert told == [str(read_settings(ContainerSettings, {}).before)]
 
 
 def test_a_run_in_containers_has_all_sources() -> None:

@@ -46,6 +46,20 @@ def test_it_changes_as_many_rows_as_asked_for_and_not_many_more(workload: WideWo
     assert 500 <= changed <= 510
 
 
+def test_flights_from_before_are_counted_once_and_hours_never_are(
+    hours: list[Hour], departures: list[Departure]
+) -> None:
+    workload = WideWorkload(hours, departures, 100, before=300)
+    before = list(workload.before())
+    there = len(workload.traffic)
+    loaded = [call for call, _ in workload.load()]
+
+    assert {call.table for call in before} == {AIRPORT_TRAFFIC.name}
+    assert before == [one.call for one in departures[:300]]
+    assert [call for call in loaded if isinstance(call, Increment)] == [one.call for one in departures[300:400]]
+    assert (there > 0, len(workload.weather)) == (True, 100)
+
+
 def test_calls_of_every_kind_are_made(workload: WideWorkload) -> None:
     calls = [call for call, _ in all_of(workload)]
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -28,18 +29,19 @@ def weather() -> WeatherData:
     return read_weather_data(1500)
 
 
-@pytest.fixture(params=["flights", "weather"])
+@pytest.fixture(params=[("flights", 0), ("flights", 300), ("weather", 0), ("weather", 50)], ids=str)
 def make(request: pytest.FixtureRequest, flights: FlightData, weather: WeatherData) -> Make:
-    """Return a function that makes a workload; each test runs with both."""
+    """Return a function that makes a workload; each test runs with both, and with rows from before the stream."""
+    kind, before = request.param
     return {
-        "flights": lambda **more: FlightsWorkload(flights, 500, **more),
-        "weather": lambda **more: WeatherWorkload(weather, 100, **more),
-    }[str(request.param)]
+        "flights": lambda **more: FlightsWorkload(flights, 500, before=before, **more),
+        "weather": lambda **more: WeatherWorkload(weather, 100, before=before, **more),
+    }[str(kind)]
 
 
 def all_of(workload: Workload, wanted: int = 3000) -> list[Transaction]:
     """Return all transactions; a third of the changes made, the column that comes later is there."""
-    transactions = [*workload.load()]
+    transactions = [*workload.before(), *workload.load()]
     for number, transaction in enumerate(workload.changes(wanted)):
         transactions.append(transaction)
         if number == 200:
@@ -57,11 +59,27 @@ def test_the_same_seed_makes_the_same_changes(make: Make) -> None:
 
 def test_it_yields_as_many_changes_as_asked_for_and_not_many_more(make: Make) -> None:
     workload = make()
-    list(workload.load())
+    list(chain(workload.before(), workload.load()))
 
     changes = sum(sum(transaction.changes.values()) for transaction in workload.changes(3000))
 
     assert 3000 <= changes < 3000 + 30
+
+
+def test_what_is_there_before_the_stream_and_what_is_loaded_are_all_rows_once(
+    flights: FlightData, weather: WeatherData
+) -> None:
+    for workload, expected in (
+        (FlightsWorkload(flights, 500, before=300), {"flights": 300}),
+        (WeatherWorkload(weather, 100, before=60), {"observations": 60, "stations": 3}),
+    ):
+        written = [Counter[str](), Counter[str]()]
+        for number, transactions in enumerate((workload.before(), workload.load())):
+            for transaction in transactions:
+                written[number].update(transaction.changes)
+        assert {table: written[0][table] for table in expected} == expected
+        assert written[1].keys() == {"flights"} or written[1].keys() == {"observations"}
+        assert {table: len(rows) for table, rows in workload.tables.items()} == written[0] + written[1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -97,7 +115,7 @@ def test_a_row_changes_at_most_once_in_a_transaction_so_that_changes_can_be_coun
 def test_no_change_knows_the_column_before_it_is_there_and_many_do_after(make: Make) -> None:
     workload = make()
     added = workload.demo.added
-    before = [*workload.load(), *workload.changes(500)]
+    before = [*workload.before(), *workload.load(), *workload.changes(500)]
     assert not any(added.name in write.row for one in before for write in one.writes)
 
     workload.column_added()
