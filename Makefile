@@ -23,7 +23,7 @@ install: .venv/.installed ## make .venv from requirements/development.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/development.txt
 	@touch $@
 
-run: install ## the whole pipeline on this machine, from start to proof (ROWS, SECONDS, RATE set its size)
+run: install ## the whole pipeline on this machine, from start to proof (BEFORE, ROWS, SECONDS, RATE set its size)
 	@$(BIN)/python -m deploy.local run
 
 up: install ## the same, left running; prints how to query it

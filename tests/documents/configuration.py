@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from services.bigtable_reader.settings import Settings as BigtableReaderSettings
+from services.cdc_consumer.settings import ReconcileSettings, SetupSettings
 from services.cdc_consumer.settings import Settings as ConsumerSettings
-from services.cdc_consumer.settings import SetupSettings
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.settings import Settings as DeadLetterSettings
 from services.spanner_reader.settings import Settings as SpannerReaderSettings
@@ -23,6 +23,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "bigtable_reader": BigtableReaderSettings,
     "cdc_consumer": ConsumerSettings,
     "cdc_consumer setup": SetupSettings,
+    "cdc_consumer reconcile": ReconcileSettings,
     "dead_letter": DeadLetterSettings,
     "dead_letter, the commands": CommandSettings,
 }

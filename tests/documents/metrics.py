@@ -36,7 +36,7 @@ LABELS: Final[Mapping[str, str]] = {
     "stage": "`commit_to_published`, `published_to_applied`",
     "state": "of a partition, or of a letter: a closed list",
     "status": "an HTTP status",
-    "table": f"a table in BigQuery; {MOST_TABLES} at most",
+    "table": f"a table; {MOST_TABLES} at most, of the readers one more for all others",
     "what": "`new`, `again`, `seen`",
 }
 """Every label that there is, with its bound. Keys, ids and words of errors are none."""

@@ -60,7 +60,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
 
 
 def test_make_run_needs_nothing_else_ends_with_equal_tables_and_leaves_nothing_running(clone: Clone) -> None:
-    run = clone.type("make run", ROWS="500", SECONDS="15", RATE="60")
+    run = clone.type("make run", BEFORE="3000", ROWS="500", SECONDS="15", RATE="60")
 
     assert run.returncode == 0, run.stdout + run.stderr
     check_report(run.stdout)
@@ -70,7 +70,7 @@ def test_make_run_needs_nothing_else_ends_with_equal_tables_and_leaves_nothing_r
 
 
 def check_report(said: str) -> None:
-    """Check what a run says of tables, columns added in mid-stream, history, change log and dead letters."""
+    """Check what a run says of tables, columns added in mid-stream, snapshots, history, change log and dead letters."""
     tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", said)
     assert sorted(tables) == [
         *(("Bigtable", table) for table in ("airport_traffic", "hourly_weather")),
@@ -92,7 +92,21 @@ def check_report(said: str) -> None:
         said,
     )
     assert changes == committed
-    assert re.search(r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +inserted$", said, re.MULTILINE)
+    began = r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +(inserted|there before)$"
+    assert re.search(began, said, re.MULTILINE)
+    snapshots = re.findall(
+        r"^snapshot of (\w+): ([\d,]+) rows that were there before the change stream, "
+        r"([\d,]+) published while ([\d,]+) changes were committed$",
+        said,
+        re.MULTILINE,
+    )
+    assert [source for source, *_ in snapshots] == ["flights", "weather", "airport_traffic"]
+    taken = {source: [int(number.replace(",", "")) for number in numbers] for source, *numbers in snapshots}
+    assert all(before == published for source, (before, published, _) in taken.items() if source != "airport_traffic")
+    assert taken["airport_traffic"][1] >= taken["airport_traffic"][0] > 0  # with what came meanwhile
+    assert taken["flights"][2] > 0  # the others have so few rows that all are there at once
+    reconciled = re.findall(r"^reconcile, (\w+): (\d+) tables? equal, [\d,]+ rows$", said, re.MULTILINE)
+    assert reconciled == [("flights", "5"), ("weather", "2"), ("hourly_weather", "1"), ("airport_traffic", "1")]
     ((entries, kinds),) = re.findall(
         r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", said
     )
@@ -115,7 +129,7 @@ def check_report(said: str) -> None:
 
 
 def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) -> None:
-    up = clone.type("make up", ROWS="100")
+    up = clone.type("make up", BEFORE="200", ROWS="100")
     assert up.returncode == 0, up.stdout + up.stderr
     typed = re.findall(r"^ +(\.venv/bin/python -m deploy\.local (sql|query|add) .+)$", up.stdout, re.MULTILINE)
     kinds = [kind for _, kind in typed]

@@ -30,7 +30,7 @@ UPSERT = {"carrier": "string", "name": "string", "_CHANGE_TYPE": "string", "_CHA
 @pytest.mark.parametrize("source", ["Spanner", "Bigtable"])
 def test_one_source_alone_needs_nothing_of_the_other(source: str) -> None:
     mark = new_mark()
-    size = {"SOURCES": source.lower(), "ROWS": "100", "SECONDS": "5", "RATE": "40"}
+    size = {"SOURCES": source.lower(), "BEFORE": "200", "ROWS": "100", "SECONDS": "5", "RATE": "40"}
 
     run = subprocess.run(
         [sys.executable, "-m", "deploy.local", "run"],
@@ -52,7 +52,7 @@ def test_one_source_alone_needs_nothing_of_the_other(source: str) -> None:
 
 def test_a_run_that_ends_unequal_exits_with_1_and_names_what_differs() -> None:
     mark = new_mark()
-    size = {"SOURCES": "spanner", "ROWS": "200", "SECONDS": "5", "RATE": "40", "PATIENCE": "45s"}
+    size = {"SOURCES": "spanner", "BEFORE": "0", "ROWS": "200", "SECONDS": "5", "RATE": "40", "PATIENCE": "45s"}
     command = [sys.executable, "-m", "deploy.local", "run"]
     environment = child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

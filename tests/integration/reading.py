@@ -7,6 +7,7 @@ from deploy.local.source import SpannerDatabase
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.core.changes import ChangeMaker
@@ -55,6 +56,7 @@ async def _read(
             subscriptions=FakeSubscriptions(),
             catalog=catalog,
             shapes=SpannerShapeStore(elsewhere, "Partitions"),
+            pauses=SpannerPauseStore(elsewhere, "Partitions"),
             changes=ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
             metrics=FakeMetrics(),
             health=Health(),

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.integration
 def test_spanner_takes_every_change_and_ends_as_the_model(
     database: Callable[..., SpannerDatabase], number: int
 ) -> None:
-    workload = workloads(200, 1500)[number]
+    workload = workloads(150, 1500, before=50)[number]
     demo = workload.demo
     source = database(*demo.statements, postgresql=demo.postgresql)
 
-    for transaction in [*workload.load(), *workload.changes(400)]:
+    for transaction in [*workload.before(), *workload.load(), *workload.changes(400)]:
         source.commit(transaction.writes)
     source.alter(demo.added.statement)
     workload.column_added()

@@ -7,6 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from services.cdc_consumer.core.counts import Counts, Report, TableNote
 from services.cdc_consumer.metrics import MOST_TABLES, ConsumerMetrics
+from services.spanner_reader.metrics import MOST_TABLES as READER_TABLES
+from services.spanner_reader.metrics import OTHER_TABLES
+from services.spanner_reader.metrics import ReaderMetrics as SpannerReaderMetrics
 from shared.runtime.clock import SystemClock
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
 
@@ -54,3 +57,21 @@ def test_a_reason_that_nobody_knows_makes_no_series_of_its_own() -> None:
         return registry.get_sample_value("millrace_dead_letters_total", {"reason": reason})
 
     assert (counted("made-up"), counted("unexplained"), counted("undecodable")) == (None, 2.0, 1.0)
+
+
+def test_a_reader_shows_tables_up_to_a_limit_and_adds_up_the_others() -> None:
+    registry = CollectorRegistry()
+    metrics = SpannerReaderMetrics(registry)
+
+    def value(name: str, table: str) -> float | None:
+        return registry.get_sample_value(f"millrace_reader_{name}", {"table": table})
+
+    for number in range(1_000):
+        metrics.dropped(f"table_{number}", 2)
+    metrics.snapshots_left({f"table_{number}": 3 for number in range(1_000)})
+    assert value("dropped_changes_total", "table_0") == 2
+    assert value("dropped_changes_total", OTHER_TABLES) == 2 * (1_000 - READER_TABLES)
+    assert value("snapshot_ranges_left", OTHER_TABLES) == 3 * (1_000 - READER_TABLES)
+
+    metrics.snapshots_left({"table_1": 1})
+    assert [value("snapshot_ranges_left", table) for table in ("table_0", "table_1", OTHER_TABLES)] == [0, 1, 0]
