@@ -106,8 +106,16 @@ def _pipeline(platform: Platform, instance: BigtableInstance, name: str, mode: M
 
 @contextmanager
 def _running_reader(platform: Platform, pipeline: BigtablePipeline) -> Iterator[Service]:
-    """Run the reader; while it is stopped it may lose neither its lease nor its patience with the stream."""
-    environment = {**pipeline.reader_environment(), "LEASE_DURATION": "10m", "HEARTBEAT_INTERVAL": "2m"}
+    """Run the reader; while it is stopped it may lose neither its lease nor its patience with the stream.
+
+    It takes no snapshot: that might read what is written from here on, and would count as more published changes.
+    """
+    environment = {
+        **pipeline.reader_environment(),
+        "SNAPSHOT": "never",
+        "LEASE_DURATION": "10m",
+        "HEARTBEAT_INTERVAL": "2m",
+    }
     with running_service(platform.processes, BIGTABLE_READER, pipeline.name, environment) as service:
         yield service
 
