@@ -4,8 +4,6 @@ That command starts this as its child; nobody types it. It takes the reader's ow
 """
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -26,12 +24,9 @@ from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.snapshot_command import key_of
 from services.bigtable_reader.source_rows import PublishedRows
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.channels import open_async_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.checked_publisher import checked_publisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
-from shared.pubsub.publisher import BatchPublisher
-from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.clock import SystemClock
 from shared.runtime.source_rows import answer_requests
 from shared.runtime.stop import Stop
@@ -47,20 +42,6 @@ async def rows(settings: Settings) -> int:
         raise MisconfiguredError(f"table {name} has no mirror to compare with: see the tables file (include, mode)")
     channels = Channels(settings.bigtable_emulator_host)
     stop = Stop()
-    topics = [topic_path(settings.project, topic) for topic in (settings.topic, settings.dead_letter_topic)]
-
-    @asynccontextmanager
-    async def publishing() -> AsyncIterator[BatchPublisher]:
-        subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
-        await subscriptions.check()
-        async with open_async_channel(settings.pubsub_emulator_host) as channel:
-            letters = AsyncDeadLetterPublisher(channel, topics[1], stop)
-            limits = Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes)
-            async with BatchPublisher(
-                channel, topics[0], letters, stop, failed_in="bigtable_reader", limits=limits
-            ) as publisher:
-                yield publisher
-
     try:
         table = Table(settings.instance_path, name, settings.app_profile)
         partitions = PartitionRows(
@@ -106,7 +87,15 @@ async def rows(settings: Settings) -> int:
             rows=BigtableRows(channels, table, family_pattern=pattern, versions=versions),
             look=look,
             run=run,
-            publisher=publishing,
+            publisher=lambda: checked_publisher(
+                settings.pubsub_emulator_host,
+                topic_path(settings.project, settings.topic),
+                topic_path(settings.project, settings.dead_letter_topic),
+                stop,
+                keep_messages_for=settings.keep_messages_for,
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                failed_in="bigtable_reader",
+            ),
             stop=stop,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)

@@ -4,8 +4,6 @@ That command starts this as its child; nobody types it. It takes the reader's ow
 """
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.rows import SpannerRows
@@ -13,12 +11,9 @@ from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.source_rows import PublishedRows
-from shared.pubsub.channels import open_async_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.checked_publisher import checked_publisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
-from shared.pubsub.publisher import BatchPublisher
-from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.source_rows import answer_requests
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
@@ -29,20 +24,6 @@ async def rows(settings: Settings) -> int:
     _text, file = load_tables_file(settings.tables_file)
     channels = Channels(settings.spanner_emulator_host)
     stop = Stop()
-    topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
-
-    @asynccontextmanager
-    async def publishing() -> AsyncIterator[BatchPublisher]:
-        subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
-        await subscriptions.check()
-        async with open_async_channel(settings.pubsub_emulator_host) as channel:
-            letters = AsyncDeadLetterPublisher(channel, topics[1], stop)
-            limits = Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes)
-            async with BatchPublisher(
-                channel, topics[0], letters, stop, failed_in="spanner_reader", limits=limits
-            ) as publisher:
-                yield publisher
-
     try:
         database = Database(settings.database_path, channels)
         await database.learn_dialect()
@@ -51,7 +32,15 @@ async def rows(settings: Settings) -> int:
             rows=SpannerRows(database, data_boost=False),  # in key order, so that a reading goes on where it broke off
             changes=ChangeMaker(settings.source, settings.buckets, {}, lambda table: file.options(table).buckets),
             included=file.included,
-            publisher=publishing,
+            publisher=lambda: checked_publisher(
+                settings.pubsub_emulator_host,
+                topic_path(settings.project, settings.topic),
+                topic_path(settings.project, settings.dead_letter_topic),
+                stop,
+                keep_messages_for=settings.keep_messages_for,
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                failed_in="spanner_reader",
+            ),
             stop=stop,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
