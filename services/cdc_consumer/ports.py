@@ -83,6 +83,8 @@ class MirrorTable:
     """As `Mirror.complete_since`."""
     max_staleness: timedelta = timedelta(0)
     """How long what was written may be hidden from queries."""
+    history: TableDefinition | None = None
+    """The history that is kept of the same source table beside it: as much of it as the end of a row needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ Once a snapshot is at its end, each row that the source had when it began is pub
 older in the mirror is gone, or its snapshot row is still on its way. So the source is asked for each key first, where
 it can be; and as a delete is stamped just below the snapshot's time, a row that was deleted wrongly comes back with its
 snapshot row, whenever that arrives.
+
+Where a history is kept beside the mirror, the delete goes there first: what is gone from the mirror nobody finds again.
 """
 
 from collections import Counter
@@ -16,8 +18,9 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.core.sweep import check_same_table, deletions, wire_keys, with_whole_keys
-from services.cdc_consumer.ports import CdcWriter, MirrorRows, MirrorTable, SourceRows, TableTroubleError
+from services.cdc_consumer.core.sweep import check_same_table, deletions, endings, wire_keys, with_whole_keys
+from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.ports import CdcWriter, MirrorRows, MirrorTable, RowError, SourceRows, TableTroubleError
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -165,7 +168,7 @@ def sweep(
         older = _without_living(mirror, rows, source, older, found)
     if execute:
         if len(older):
-            _delete(mirror, writer, older, stop, found)
+            _delete(mirror, writer, older, stop, clock, found)
         found.left = max(0, (rows.count(mirror, before).older if found.older else 0) - found.living)
         if found.clean:
             told_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
@@ -195,26 +198,50 @@ def _without_living(
     return older.filter(pa.array([not lives for lives in living], pa.bool_()))
 
 
-def _delete(mirror: MirrorTable, writer: CdcWriter, rows: pa.Table, stop: Stop, found: Swept) -> None:
-    log, reasons = structlog.get_logger().bind(table=mirror.definition.identity), Counter[str]()
+def _delete(mirror: MirrorTable, writer: CdcWriter, rows: pa.Table, stop: Stop, clock: Clock, found: Swept) -> None:
+    reasons = Counter[str]()
+
+    def append(definition: TableDefinition, doomed: pa.Table) -> Sequence[int]:
+        errors = _appended(definition, doomed, writer, stop, found)
+        reasons.update(error.reason.value for error in errors)
+        found.refused += len(errors)
+        return [error.index for error in errors]
+
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows.slice(start, _ROWS_AT_ONCE)
-        doomed = deletions(mirror.definition, some, found.before, soft_delete=mirror.soft_delete)
-        appending = writer.append(mirror.definition, doomed)
-        try:
-            for attempt in retrying(stop, PATIENCE):
-                with attempt:
-                    errors = appending.refused()
-        except TableTroubleError as error:
-            raise MisconfiguredError(
-                f"table {mirror.definition.identity} could not be written for {format_duration(PATIENCE)} "
-                f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
-                "deleted before; sweep again"
-            ) from error
-        found.deleted += len(some) - len(errors)
-        found.refused += len(errors)
-        reasons.update(error.reason.value for error in errors)
-    log.info("rows_swept", before=shown_time(found.before), deleted=found.deleted, refused=dict(reasons))
+        if mirror.history is not None:
+            refused = append(mirror.history, endings(mirror.history, some, found.before, clock.now()))
+            some = some.filter(pa.array([index not in set(refused) for index in range(len(some))], pa.bool_()))
+        refused = append(
+            mirror.definition, deletions(mirror.definition, some, found.before, soft_delete=mirror.soft_delete)
+        )
+        found.deleted += len(some) - len(refused)
+    structlog.get_logger().info(
+        "rows_swept",
+        table=mirror.definition.identity,
+        before=shown_time(found.before),
+        deleted=found.deleted,
+        refused=dict(reasons),
+        history=None if mirror.history is None else mirror.history.identity,
+    )
+
+
+def _appended(
+    definition: TableDefinition, rows: pa.Table, writer: CdcWriter, stop: Stop, found: Swept
+) -> Sequence[RowError]:
+    """Append rows, and wait until all are durable but those that are refused."""
+    appending = writer.append(definition, rows)
+    try:
+        for attempt in retrying(stop, PATIENCE):
+            with attempt:
+                return appending.refused()
+    except TableTroubleError as error:
+        raise MisconfiguredError(
+            f"table {definition.identity} could not be written for {format_duration(PATIENCE)} "
+            f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
+            "deleted before; sweep again"
+        ) from error
+    raise AssertionError("the last attempt returns or raises")
 
 
 def shown_time(micros: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from services.cdc_consumer.core.sweep import first_sequence
+from services.cdc_consumer.core.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.tables import DELETED_COLUMN, TableDefinition
 from services.cdc_consumer.ports import MirrorTable, RowCount
 from shared.contracts.change_batch import Change, Header, encode_batch
@@ -31,7 +31,14 @@ class FakeMirrorRows:
         definition = self._writer.tables.there[name]
         soft_delete = DELETED_COLUMN in {column.name for column in definition.columns}
         since = self._writer.tables.complete_since.get(name, 0)
-        return MirrorTable(definition, label_of(definition.mirror_of), soft_delete, since)
+        history = history_beside(definition)
+        return MirrorTable(
+            definition,
+            label_of(definition.mirror_of),
+            soft_delete,
+            since,
+            history=history if history.identity in self._writer.tables.there else None,
+        )
 
     def older(self, mirror: MirrorTable, before: int) -> pa.Table:
         return self._rows(mirror, before, older=True)

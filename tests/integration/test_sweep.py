@@ -5,13 +5,10 @@ import json
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google.cloud import bigquery
 
 from deploy.local.processes import wait_until
 from services.cdc_consumer.adapters.append_stream import AppendStreams
@@ -28,96 +25,19 @@ from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.sweep_command import sweep_command
 from services.cdc_consumer.sweeping import sweeping
-from shared.contracts.change_batch import Change, Op
+from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import read_tables_file
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import SystemClock
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_header, a_message, messages_table
-from tests.integration.answering_source import HEADER
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.integration.swept_mirror import GONE, LIVING, NEWER, SOURCE, Mirror, T, shown
 
 pytestmark = pytest.mark.integration
-
-T = 4_000_000_000_000_000
-"""Complete since, in microseconds: long after any table of a test is made."""
-SOURCE = "python -m tests.integration.answering_source"
-"""It has the things from 1 to 1000."""
-GONE = range(2_000, 2_005)
-LIVING = range(5, 8)
-NEWER = range(10, 13)
-
-
-@dataclass
-class Mirror:
-    """The mirror of the things that the source answers for, and the command."""
-
-    stand_in: StandIn
-    addresses: tuple[str, str]
-    tables_file: Path | None = None
-
-    def write(self, keys: Sequence[int], micros: int, op: Op = "UPSERT") -> None:
-        """Apply a change of each thing."""
-        changes = [
-            Change(
-                op=op,
-                mod_type="INSERT",
-                sequence=str(four_sections(micros)),
-                commit_timestamp=shown(micros),
-                place="{}",
-                key=json.dumps({"Id": str(key)}),
-                row=None if op == "DELETE" else json.dumps({"Note": f"note {key}"}),
-            )
-            for key in keys
-        ]
-        text = self.tables_file.read_text() if self.tables_file else ""
-        plan = Plan(read_tables_file(text), self.stand_in.dataset)
-        messages = messages_table(a_message(*changes, header=HEADER))
-        decoded = decode_messages(messages, Nanoseconds(0), plan)
-        assert decoded.poison == []
-        tables = BigQueryTables(open_client(PROJECT, self.addresses[0]), PROJECT, self.stand_in.dataset)
-        with open_storage_channel(self.addresses[1]) as channel:
-            writer = AppendStreams(channel, PROJECT, self.stand_in.dataset, Stop(), SystemClock())
-            for table in decoded.tables:
-                tables.ensure(table.definition)
-                assert writer.append(table.definition, table.rows).refused() == []
-            writer.close()
-
-    @property
-    def table(self) -> bigquery.Table:
-        return self.stand_in.client.get_table(f"{PROJECT}.{self.stand_in.dataset}.Things")
-
-    def label(self, **labels: str | None) -> None:
-        table = self.table
-        table.labels = {**table.labels, **labels}
-        self.stand_in.client.update_table(table, ["labels"])
-
-    def keys(self, which: str = "TRUE") -> list[int]:
-        return [key for (key,) in self.stand_in.run(f"SELECT Id FROM Things WHERE {which} ORDER BY Id")]
-
-    def environment(self) -> dict[str, str]:
-        """Return the settings of a consumer."""
-        return {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "SUBSCRIPTION": "s",
-            "DEAD_LETTER_TOPIC": "d",
-            "BIGQUERY_DATASET": self.stand_in.dataset,
-            "BIGQUERY_EMULATOR_HOST": self.addresses[0],
-            "BIGQUERY_STORAGE_EMULATOR_HOST": self.addresses[1],
-        } | ({"TABLES_FILE": str(self.tables_file)} if self.tables_file else {})
-
-    def sweep(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
-        out = io.StringIO()
-        environ = self.environment() | {"SOURCE_ROWS": SOURCE}
-        code = sweep_command(["Things", "--before", shown(before), "--json", *arguments], environ, out, Stop())
-        return code, json.loads(out.getvalue())
-
-
-def shown(micros: int) -> str:
-    return format_timestamp(Nanoseconds(micros * 1_000))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -15,13 +16,13 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, label_time, swept, too_early
-from services.cdc_consumer.adapters.tables import table_column
-from services.cdc_consumer.core.sweep import first_sequence
+from services.cdc_consumer.adapters.tables import HISTORY_KEY, key_label, table_column
+from services.cdc_consumer.core.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.tables import DELETED_COLUMN, TableDefinition
 from services.cdc_consumer.core.types import ColumnType
 from services.cdc_consumer.ports import MirrorTable, RowCount
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.mirrors import MIRROR_OF, SEQUENCE_COLUMN
+from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -55,7 +56,26 @@ class BigQueryMirrorRows:
                     found = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
                 except exceptions.NotFound as error:
                     raise MisconfiguredError(f"there is no table {path}") from error
-        return _mirror(found, "" if dataset == self._dataset else dataset)
+        mirror = _mirror(found, "" if dataset == self._dataset else dataset)
+        return replace(mirror, history=self._history(mirror))
+
+    def _history(self, mirror: MirrorTable) -> TableDefinition | None:
+        """Return the history beside a mirror; None if none of the same source table is there."""
+        wanted = history_beside(mirror.definition)
+        path = f"{self._project}.{wanted.dataset or self._dataset}.{wanted.name}"
+        for attempt in retrying(self._stop, _PATIENCE):
+            with attempt, rest_errors(f"table {path}"):
+                try:
+                    labels = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT).labels
+                except exceptions.NotFound:
+                    return None
+        if labels.get(HISTORY_OF) != mirror.label:
+            return None
+        if labels.get(HISTORY_KEY) != key_label(wanted.primary_key):
+            fix = "it belongs together by another key than its mirror's: rename it, so that it is made anew"
+            structlog.get_logger().warning("history_not_swept", table=wanted.identity, fix=fix)
+            return None
+        return wanted
 
     def older(self, mirror: MirrorTable, before: int) -> pa.Table:
         """Return the rows from before a time; as `MirrorRows.older`."""
@@ -159,7 +179,7 @@ def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
     columns = tuple(
         column for field in found.schema if field.name in wanted and (column := table_column(field)) is not None
     )
-    definition = TableDefinition(found.table_id, columns, key, str(found.labels[MIRROR_OF]), dataset)
+    definition = TableDefinition(found.table_id, columns, key, _source_of(found), dataset)
     match = _INTERVAL.fullmatch(found.max_staleness or "")
     days, hours, minutes, seconds = (int(part) for part in match.groups()) if match else (0, 0, 0, 0)
     return MirrorTable(
@@ -169,6 +189,13 @@ def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
         label_time(found.labels, COMPLETE_SINCE),
         timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds),
     )
+
+
+def _source_of(found: bigquery.Table) -> str:
+    """Return the source table that a mirror is of, if its description still names that; else what its label says."""
+    label = str(found.labels[MIRROR_OF])
+    named = (found.description or "").removeprefix("Mirror of ").removesuffix(", kept by Millrace")
+    return named if label_of(named) == label else label
 
 
 def _selected(name: str, kind: ColumnType) -> str:

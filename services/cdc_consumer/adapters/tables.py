@@ -272,11 +272,12 @@ def _labels(definition: TableDefinition) -> dict[str, str]:
     of_what = label_of(definition.mirror_of)
     if not definition.append_only:
         return {MIRROR_OF: of_what}
-    return {HISTORY_OF: of_what, HISTORY_KEY: label_of(_key_text(definition.primary_key))}
+    return {HISTORY_OF: of_what, HISTORY_KEY: key_label(definition.primary_key)}
 
 
-def _key_text(primary_key: Iterable[str]) -> str:
-    return ",".join(name.upper() for name in primary_key)
+def key_label(primary_key: Iterable[str]) -> str:
+    """Return the value of the label by which a history says what its rows belong together by."""
+    return label_of(",".join(name.upper() for name in primary_key))
 
 
 def _field(column: TableColumn) -> bigquery.SchemaField:
@@ -308,7 +309,7 @@ def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefiniti
 def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
     """Return a mirror's primary key; of a history, which has none, what it says that its rows belong together by."""
     if wanted.append_only:
-        ours = table.labels.get(HISTORY_KEY) in (None, label_of(_key_text(wanted.primary_key)))
+        ours = table.labels.get(HISTORY_KEY) in (None, key_label(wanted.primary_key))
         return wanted.primary_key if ours else ("another",)
     constraints = table.table_constraints
     return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()

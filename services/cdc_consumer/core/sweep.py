@@ -1,4 +1,4 @@
-"""What a sweep deletes and as what, and a mirror's keys as its source writes them."""
+"""What a sweep deletes and as what, how a history says so, and a mirror's keys as its source writes them."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
@@ -7,24 +7,40 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from services.cdc_consumer.core.history import (
+    CHANGELOG_SUFFIX,
+    COMMITTED_COLUMN,
+    MOD_TYPE_COLUMN,
+    SOURCE_TABLE_COLUMN,
+    WRITTEN_COLUMN,
+)
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
+    TableColumn,
     TableDefinition,
     row_schema,
 )
-from services.cdc_consumer.core.types import KEY_TYPES, column_type
+from services.cdc_consumer.core.types import KEY_TYPES, STRING, TIMESTAMP, column_type
 from shared.contracts.change_batch import Header
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of, source_table
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 
 _LAST: Final = (1 << 64) - 1
 _EPOCH: Final = dt.date(1970, 1, 1)
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+_ENDING: Final = (
+    TableColumn(MOD_TYPE_COLUMN, STRING),
+    TableColumn(SOURCE_TABLE_COLUMN, STRING),
+    TableColumn(COMMITTED_COLUMN, TIMESTAMP),
+    TableColumn(WRITTEN_COLUMN, TIMESTAMP),
+    TableColumn(SEQUENCE_COLUMN, STRING),
+)
+"""What is said of a row that is no more, beside its key."""
 
 
 def first_sequence(before: int) -> str:
@@ -53,6 +69,41 @@ def deletions(definition: TableDefinition, rows: pa.Table, before: int, *, soft_
         CHANGE_TYPE: "UPSERT" if soft_delete else "DELETE",
         CHANGE_SEQUENCE_NUMBER: sequence,
     }
+    return _with(ours, rows, definition)
+
+
+def history_beside(mirror: TableDefinition) -> TableDefinition:
+    """Return the history that may be kept beside a mirror: as much of it as the end of a row needs."""
+    key = [column for column in mirror.columns if column.name in mirror.primary_key]
+    return TableDefinition(
+        mirror.name + CHANGELOG_SUFFIX,
+        (*key, *_ENDING),
+        mirror.primary_key,
+        mirror.mirror_of,
+        mirror.dataset,
+        append_only=True,
+        commit_timestamp=COMMITTED_COLUMN,
+    )
+
+
+def endings(history: TableDefinition, rows: pa.Table, before: int, now: Nanoseconds) -> pa.Table:
+    """Return what is to be appended to a history so that the last versions of a mirror's rows end, just before a time.
+
+    However often that is done by one time, it is one delete: repeats of a sequence are none.
+    """
+    _database, _, table = history.mirror_of.rpartition("/tables/")
+    ours: dict[str, object] = {
+        MOD_TYPE_COLUMN: "DELETE",
+        SOURCE_TABLE_COLUMN: table or None,
+        COMMITTED_COLUMN: before - 1,
+        WRITTEN_COLUMN: microseconds(now),
+        SEQUENCE_COLUMN: last_sequence_before(before),
+    }
+    return _with(ours, rows, history)
+
+
+def _with(ours: Mapping[str, object], rows: pa.Table, definition: TableDefinition) -> pa.Table:
+    """Return rows under a definition, some of whose columns hold the same in all of them."""
     schema = row_schema(definition)
     columns = [
         pa.array([ours[field.name]] * len(rows), field.type) if field.name in ours else rows.column(field.name)

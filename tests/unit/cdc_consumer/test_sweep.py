@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
+from services.cdc_consumer.core.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN
 from services.cdc_consumer.core.sweep import first_sequence, last_sequence_before, wire_keys
 from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE
 from services.cdc_consumer.sweep import SourceOfMirror, Swept, described, sweep
 from shared.contracts.change_batch import Column, Header, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 from tests.builders import a_change, a_header, a_message
 from tests.fakes.mirror_rows import FakeMirrorRows, FakeSource
@@ -24,6 +26,7 @@ from tests.unit.cdc_consumer.world import NOW, World
 
 PUBLISHED = datetime.fromtimestamp(NOW / 1e9, UTC)
 AFTER = timedelta(minutes=10)
+BOTH = '[defaults]\nmode = "both"'
 Message = Mapping[str, object]
 
 
@@ -45,15 +48,19 @@ def swept(
     return sweep(mirror, rows, world.writer, asked, world.stop, world.clock, before=since, after=AFTER, execute=execute)
 
 
-@pytest.fixture
-def world() -> World:
+def a_world(tables_file: str = "") -> World:
     """Return a mirror with rows of before (1 to 3) and of since (11 and 12) the snapshot at 100."""
-    world = World()
+    world = World(tables_file=tables_file)
     world.apply(
         *(a_message(a_change(key, 50)) for key in (1, 2, 3)), *(a_message(a_change(key, 100)) for key in (11, 12))
     )
     world.apply(an_end(100))
     return world
+
+
+@pytest.fixture
+def world() -> World:
+    return a_world()
 
 
 def test_what_the_source_does_not_have_goes_and_what_it_has_stays(world: World) -> None:
@@ -184,6 +191,42 @@ def test_keys_are_as_the_source_writes_them() -> None:
     assert second == ("-1", False, "é", "0", "0001-01-01", "1969-12-31T23:59:59.999999Z", "", 1.5, 0.0, "v")
 
 
+def last_versions(world: World) -> Sequence[Mapping[str, Any]]:
+    """Return the last version of each row in the history of the planes."""
+    versions = sorted(
+        world.writer.appended.get("planes_changelog", ()), key=lambda row: parse_sequence(row[SEQUENCE_COLUMN])
+    )
+    return list({row["id"]: row for row in versions}.values())
+
+
+def test_a_history_says_that_what_was_swept_is_no_more_and_repeats_are_one_delete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.cdc_consumer.sweep.PATIENCE", timedelta(0))
+    world = a_world(BOTH)
+    world.writer.interrupted = lambda table: table == "planes"
+    with pytest.raises(TransientError):
+        swept(world)
+    assert set(world.names()) == {1, 2, 3, 11, 12}, "the history first: what is gone from the mirror nobody finds again"
+
+    world.writer.interrupted = lambda _table: False
+    assert swept(world).deleted == 3
+    ends = [row for row in world.writer.appended["planes_changelog"] if row[MOD_TYPE_COLUMN] == "DELETE"]
+    assert sorted(row["id"] for row in ends) == [1, 1, 2, 2, 3, 3]
+    assert {row[SEQUENCE_COLUMN] for row in ends} == {last_sequence_before(100)}
+    assert {(row[COMMITTED_COLUMN], row[SOURCE_TABLE_COLUMN]) for row in ends} == {(99, "planes")}
+    assert {row["id"] for row in last_versions(world) if row[MOD_TYPE_COLUMN] != "DELETE"} == {11, 12}
+
+
+def test_what_a_history_does_not_take_stays_in_the_mirror_too() -> None:
+    world = a_world(BOTH)
+    world.writer.refuses = lambda table, row: table == "planes_changelog" and row["id"] == 2
+    done = swept(world)
+
+    assert (done.deleted, done.refused, done.left, done.clean) == (2, 1, 1, False)
+    assert set(world.names()) == {2, 11, 12}
+
+
 @dataclass
 class History:
     """What happened to a source, and the messages that tell of it: all but what happened silently."""
@@ -265,7 +308,7 @@ def test_whenever_it_is_swept_and_whatever_the_order_the_mirror_ends_equal(
     history.snapshot()
     for step, key in after:
         getattr(history, step)(key)
-    world = World(tables_file=f"[defaults]\nsoft_delete = {str(soft_delete).lower()}\n")
+    world = World(tables_file=f'[defaults]\nmode = "both"\nsoft_delete = {str(soft_delete).lower()}\n')
     messages = [*history.messages, *order.choices(history.messages, k=3)]
     order.shuffle(messages)
     if ends_first:
@@ -279,6 +322,7 @@ def test_whenever_it_is_swept_and_whatever_the_order_the_mirror_ends_equal(
     assert done.clean
     kept = {row["id"]: row["name"] for row in world.writer.rows("planes").values() if not row.get("_millrace_deleted")}
     assert kept == history.rows
+    assert {row["id"]: row["name"] for row in last_versions(world) if row[MOD_TYPE_COLUMN] != "DELETE"} == history.rows
 
 
 def _swept_if_it_may_be(world: World, source: FakeSource | None) -> None:
