@@ -24,14 +24,15 @@ from services.spanner_reader.core.snapshot import (
     is_read,
 )
 from services.spanner_reader.ports import Catalog, SnapshotStore, WatchedTable
-from services.spanner_reader.snapshot_watch import watch
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.retries import retried
+from shared.runtime.snapshot_watch import Hindrance, watch
 from shared.runtime.stop import Stop
 
 COMMANDS_PATIENCE: Final = timedelta(seconds=15)
 """With what comes in the way of another transaction: readers write all the time."""
+_NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where one runs, `resume` what is paused")
 
 
 async def snapshot(
@@ -106,9 +107,9 @@ async def _status(store: SnapshotStore, told: argparse.Namespace, out: TextIO) -
 
 
 async def _watch(store: SnapshotStore, tables: Sequence[str], as_json: bool, out: TextIO) -> int:
-    async def look() -> tuple[Sequence[Mapping[str, Any]], bool]:
+    async def look() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
         survey = await store.survey()
-        return summaries(survey, tables), is_read(survey)
+        return summaries(survey, tables), None if is_read(survey) else _NOBODY
 
     shown = await watch(look, out)
     _print(shown, tables, as_json, out)

@@ -12,16 +12,9 @@ from services.spanner_reader.core.snapshot import RangeState, SnapshotSurvey
 from services.spanner_reader.snapshot_command import snapshot
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
+from tests.fakes.terminal import Terminal
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.spanner_reader.test_snapshots import LEASE, World, until_over
-
-
-class Terminal(io.StringIO):
-    """A terminal, as far as it says."""
-
-    def isatty(self) -> bool:
-        """Say that it is one."""
-        return True
 
 
 class Unreliable(FakeSnapshotStore):
@@ -154,7 +147,7 @@ def test_watched_it_says_that_nobody_reads_and_goes_on_watching(terminal: bool) 
             await asyncio.sleep(29)
             assert (lines, "nobody" in out.getvalue()) == ([], False)
             await asyncio.sleep(60)
-            assert [one["event"] for one in lines] == ["nobody_reads_snapshots"] * (not terminal)
+            assert [one["event"] for one in lines] == ["snapshots_wait"] * (not terminal)
             assert out.getvalue().endswith("`resume` what is paused\n") is terminal
             await until_over(world, world.reader()[0])
             code, said = await watching

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TextIO
 
@@ -11,47 +12,60 @@ from shared.contracts.errors import TransientError
 
 _EVERY: Final = timedelta(seconds=1)
 _PATIENCE: Final = timedelta(seconds=30)
-"""After which it is said that nobody reads: longer than a reader takes to start, or another to take over."""
-_NOBODY: Final = "nobody reads any of it; start a reader or, where one runs, `resume` what is paused"
+"""After which it is said what is in the way: longer than a reader takes to start, or another to take over."""
 _WIDTH: Final = 30  # characters of a bar
 _UP_AND_CLEAR: Final = "\x1b[{lines}F\x1b[J"
 
 Shown = Sequence[Mapping[str, Any]]
+"""Of each snapshot: ``table``, ``keys`` (None: all), ``state``, ``rows``, ``ranges`` and ``ranges_left``."""
 
 
-async def watch(look: Callable[[], Awaitable[tuple[Shown, bool]]], out: TextIO) -> Shown:
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why what is left to read is not read, and what mends it."""
+
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        """Return both."""
+        return f"{self.why}; {self.fix}"
+
+
+async def watch(look: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:
     """Look until nothing is left to read; return what was shown last.
 
-    ``look`` returns what to show, and whether somebody reads; where nobody has for long, that is said, and waited on.
-    A look that Spanner does not answer is made again.
+    ``look`` returns what to show, and what is in the way; where something is for long, that is said, and waited on.
+    A look that is not answered is made again.
     """
     loop = asyncio.get_running_loop()
     drawn, before, looked_at = 0, dict[tuple[str, Any], int](), loop.time()
-    read_at, said = loop.time(), False
+    went_on_at, said = loop.time(), False
     while True:
         try:
-            shown, somebody_reads = await look()
+            shown, hindrance = await look()
         except TransientError:
-            read_at = loop.time()  # as far as anybody can tell
+            went_on_at = loop.time()  # as far as anybody can tell
             await asyncio.sleep(_EVERY.total_seconds())
             continue
         now = loop.time()
-        if somebody_reads:
-            read_at, said = now, False
-        nobody = now - read_at > _PATIENCE.total_seconds() and any(one["state"] == "READING" for one in shown)
+        reading = any(one["state"] == "READING" for one in shown)
+        if hindrance is None or not reading:
+            went_on_at, said = now, False
+        told = hindrance if now - went_on_at > _PATIENCE.total_seconds() else None
         if out.isatty():
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))
             rates = {_name(one): (one["rows"] - before.get(_name(one), one["rows"])) for one in shown}
             seconds = max(now - looked_at, 0.001)
             out.writelines(f"{bar(one, rates[_name(one)] / seconds)}\n" for one in shown)
-            out.write(f"{_NOBODY}\n" if nobody else "")
+            out.write(f"{told}\n" if told else "")
             out.flush()
-            drawn, before, looked_at = len(shown) + nobody, {_name(one): one["rows"] for one in shown}, now
-        elif nobody and not said:
-            structlog.get_logger().warning("nobody_reads_snapshots", fix=_NOBODY)
+            drawn, before, looked_at = len(shown) + bool(told), {_name(one): one["rows"] for one in shown}, now
+        elif told and not said:
+            structlog.get_logger().warning("snapshots_wait", why=told.why, fix=told.fix)
             said = True
-        if not any(one["state"] == "READING" for one in shown):
+        if not reading:
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))
             return shown
