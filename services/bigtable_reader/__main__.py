@@ -3,7 +3,6 @@
 Exits 0 when asked to stop or at the end asked for, 2 when nothing will work until someone acts (the message says what).
 """
 
-import argparse
 import asyncio
 import gc
 import os
@@ -11,54 +10,51 @@ import sys
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Final, TextIO
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
-from services.bigtable_reader.adapters.connection import Channels, Table
+from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.rows import BigtableRows
-from services.bigtable_reader.adapters.scan import BigtableScan
-from services.bigtable_reader.adapters.snapshot_row import BigtableSnapshotStore
+from services.bigtable_reader.commands import command
 from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.partitions import Survey
-from services.bigtable_reader.core.records import KeyRange, Microseconds
+from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.snapshot import watched_ranges
-from services.bigtable_reader.core.topology import Patience
-from services.bigtable_reader.doctor import doctor
 from services.bigtable_reader.first_snapshot import request_first_snapshot
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.held_part import SnapshotOptions
 from services.bigtable_reader.metrics import ReaderMetrics
-from services.bigtable_reader.pause_command import pause, resume
 from services.bigtable_reader.reader import Reader
-from services.bigtable_reader.rows_command import rows
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.settings import Settings, owner_name
-from services.bigtable_reader.snapshot_command import snapshot
 from services.bigtable_reader.snapshots import Snapshots
-from services.bigtable_reader.status import document, exit_code, print_status
-from shared.contracts.bigtable_options import BigtableOptions
-from shared.contracts.errors import MisconfiguredError, TransientError
+from services.bigtable_reader.stores import (
+    MicrosecondClock,
+    micros,
+    partition_rows,
+    partition_store,
+    snapshot_store,
+    table_scan,
+    watched_table,
+)
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.subscriptions import TopicSubscriptions
-from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
@@ -67,18 +63,9 @@ from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
 
-_MICROSECOND: Final = 1_000  # in nanoseconds
 _COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
-
-
-class MicrosecondClock:
-    """This machine's clock."""
-
-    def now(self) -> Microseconds:
-        """Return the time."""
-        return Microseconds(SystemClock().now() // _MICROSECOND)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -94,31 +81,6 @@ def service() -> int:
         serve(settings, stop)
     stopped()
     return 0
-
-
-def command(arguments: Sequence[str]) -> int:
-    """Run a command beside the service; return its exit code."""
-    try:
-        match arguments:
-            case ["status", *rest]:
-                return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
-            case ["pause" | "resume" as what, *rest]:
-                return asyncio.run(paused(what, rest, read_settings(Settings, os.environ), sys.stdout))
-            case ["rows"]:
-                return asyncio.run(rows(read_settings(Settings, os.environ)))
-            case ["snapshot", *rest]:
-                return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
-            case ["doctor", *rest]:
-                return doctor(rest, os.environ, sys.stdout)
-            case _:
-                raise MisconfiguredError(
-                    "usage: python -m services.bigtable_reader [doctor | status | snapshot | pause | resume]"
-                )
-    except TransientError as error:  # who typed the command is the retry
-        raise MisconfiguredError(
-            f"Bigtable does not answer: {error}. Check the network and BIGTABLE_EMULATOR_HOST, which is for emulators "
-            "only; then ask again"
-        ) from error
 
 
 def serve(settings: Settings, stop: Stop) -> None:
@@ -210,7 +172,7 @@ async def read(
                     owner=owner,
                     lease=settings.lease_duration,
                     heartbeat=settings.heartbeat_interval,
-                    end=_micros(settings.end_timestamp),
+                    end=micros(settings.end_timestamp),
                     recheck=settings.check_subscriptions_every,
                     look=settings.check_families_every,
                 ),
@@ -220,31 +182,6 @@ async def read(
             await reader.run(stop)
     finally:
         await channels.close()
-
-
-def watched_table(settings: Settings) -> Table:
-    """Return the watched table."""
-    return Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
-
-
-def partition_rows(settings: Settings, channels: Channels) -> PartitionRows:
-    """Return the partition table's rows of this change stream."""
-    table = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
-    return PartitionRows(channels, table, settings.stream_name)
-
-
-def partition_store(
-    settings: Settings, rows: PartitionRows, owner: str, retention: timedelta
-) -> BigtablePartitionStore:
-    """Return the partition table as one owner sees it."""
-    return BigtablePartitionStore(
-        rows,
-        source=settings.table_path,
-        owner=owner,
-        lease=settings.lease_duration,
-        retention=retention,
-        patience=Patience(merge=settings.wait_for_merge, token=settings.wait_for_token),
-    )
 
 
 def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]) -> Outputs:
@@ -303,7 +240,7 @@ async def prepare(
         stop,
         name=settings.stream_name,
         resume=settings.resume,
-        asked=_micros(settings.start_timestamp),
+        asked=micros(settings.start_timestamp),
         before=lambda: request_first_snapshot(
             settings.bigtable_table,
             options,
@@ -316,84 +253,8 @@ async def prepare(
     return outputs, store
 
 
-async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
-    """Ask for a snapshot, see how it is, give it up; the service reads it."""
-    _text, file = load_tables_file(settings.tables_file)
-    options = file.options(settings.bigtable_table)
-    channels = Channels(settings.bigtable_emulator_host)
-    try:
-        return await snapshot(
-            arguments,
-            table=settings.bigtable_table,
-            mode=options.mode,
-            options=options.bigtable,
-            store=snapshot_store(settings, channels, ""),
-            scan=table_scan(channels, watched_table(settings), Watched(options.bigtable), options.bigtable),
-            clock=MicrosecondClock(),
-            out=out,
-        )
-    finally:
-        await channels.close()
-
-
-def snapshot_store(settings: Settings, channels: Channels, owner: str) -> BigtableSnapshotStore:
-    """Return what there is to read of snapshots, as one owner sees it."""
-    return BigtableSnapshotStore(partition_rows(settings, channels), owner=owner, lease=settings.lease_duration)
-
-
-def table_scan(channels: Channels, table: Table, watched: Watched, options: BigtableOptions) -> BigtableScan:
-    """Return the watched families of the table's rows, in key order."""
-    return BigtableScan(channels, table, family_pattern=watched.family_pattern(), versions=options.versions)
-
-
-async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
-    """Print what the partition table says of all readers; no reader has to run."""
-    parser = argparse.ArgumentParser("python -m services.bigtable_reader status", description=status.__doc__)
-    parser.add_argument("--json", action="store_true", help="print one object")
-    as_json = parser.parse_args(arguments).json
-    channels = Channels(settings.bigtable_emulator_host)
-    try:
-        look = await BigtableCatalog(channels, watched_table(settings)).look()
-        now = MicrosecondClock().now()
-        survey = await survey_of(settings, channels, now)
-    finally:
-        await channels.close()
-    shown = document(settings.source, survey, look.retention, now)
-    print_status(shown, as_json, out)
-    return exit_code(shown)
-
-
-async def paused(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
-    """Pause the stream, or let it go on."""
-    channels = Channels(settings.bigtable_emulator_host)
-    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
-    try:
-        return await (pause if what == "pause" else resume)(arguments, store, out)
-    except MisconfiguredError as error:
-        if "NOT_FOUND" not in str(error):
-            raise
-        raise MisconfiguredError("there is no partition table yet: start the reader first") from error
-    finally:
-        await channels.close()
-
-
-async def survey_of(settings: Settings, channels: Channels, now: Microseconds) -> Survey:
-    """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
-    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
-    try:
-        return await store.view(now)
-    except MisconfiguredError as error:
-        if "NOT_FOUND" not in str(error):
-            raise
-        return Survey((), {}, frozenset())
-
-
 async def _families(catalog: BigtableCatalog) -> Collection[str]:
     return (await catalog.look()).families
-
-
-def _micros(time: Nanoseconds | None) -> Microseconds | None:
-    return None if time is None else Microseconds(time // _MICROSECOND)
 
 
 if __name__ == "__main__":

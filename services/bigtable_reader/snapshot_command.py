@@ -6,20 +6,23 @@ It asks, and the readers read: nothing depends on the command going on.
 import argparse
 import binascii
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import msgspec
 
+from services.bigtable_reader.core.partitions import Survey
 from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
-from services.bigtable_reader.core.snapshot import PartState, Snapshot, watched_ranges
+from services.bigtable_reader.core.snapshot import Snapshot, watched_ranges
 from services.bigtable_reader.ports import Clock, SnapshotStore, TableScan
+from services.bigtable_reader.snapshot_status import hindrance, summaries, summary_lines
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.snapshot_watch import Hindrance, watch
 
-_MICROSECOND = 1_000  # in nanoseconds
+Look = Callable[[], Awaitable[tuple[Snapshot | None, Survey]]]
+"""Returns the latest snapshot, and the pieces of the stream."""
 
 
 async def snapshot(
@@ -28,22 +31,32 @@ async def snapshot(
     table: str,
     mode: Mode,
     options: BigtableOptions,
+    end: Microseconds | None,
     store: SnapshotStore,
+    look: Look,
     scan: TableScan,
     clock: Clock,
     out: TextIO,
 ) -> int:
-    """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
+    """Run the command; return 0, or 1 where something that was asked for has not come to pass.
+
+    ``end``: up to where the stream is read.
+    """
     told = _parser().parse_args(arguments)
     if mode == "history":
         raise MisconfiguredError(
             f"table {table} is a change log alone (mode history): that has changes, and no rows to read. Mirror it too "
             "(mode both) for a snapshot"
         )
+
+    async def shown() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
+        found, survey = await look()
+        return summaries(table, found, survey, end), None if found is None else hindrance(found, survey, end)
+
     if told.status:
-        shown = summaries(table, await store.survey())
-        _print(shown, told.json, out)
-        return int(any(one["state"] == "READING" for one in shown))
+        found = await watch(shown, out) if told.watch else (await shown())[0]
+        _print(found, told.json, out)
+        return int(any(one["state"] == "READING" or (told.watch and one["state"] != "DONE") for one in found))
     if told.cancel:
         given_up = await store.cancel()
         out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
@@ -60,8 +73,9 @@ async def snapshot(
         out.write(f"{table}: {keys} would be read as they are when the readers come to them{about}\n")
         return 0
     await store.request(ranges, clock.now(), again=True, whole=whole)
-    _print(summaries(table, await store.survey()), told.json, out)
-    return 0
+    found = await watch(shown, out) if told.watch else (await shown())[0]
+    _print(found, told.json, out)
+    return int(told.watch and any(one["state"] != "DONE" for one in found))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--until", metavar="KEY", help="only rows up to this key, inclusive")
     parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
     parser.add_argument("--status", action="store_true", help="say how far the snapshot is")
+    parser.add_argument("--watch", action="store_true", help="wait until nothing is left to read; a bar on a terminal")
     parser.add_argument("--cancel", action="store_true", help="give up what is left of it")
     parser.add_argument("--json", action="store_true", help="print one object")
     return parser
@@ -98,41 +113,8 @@ def key_of(text: str, options: BigtableOptions) -> bytes:
         raise MisconfiguredError(f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES") from error
 
 
-def summaries(table: str, found: Snapshot | None) -> Sequence[Mapping[str, Any]]:
-    """Return how far the latest snapshot is; nothing where there never was one."""
-    if found is None:
-        return []
-    left = found.unfinished
-    cancelled = any(part.state is PartState.CANCELLED for part in found.parts)
-    floors = [part.floor for part in found.parts if part.floor is not None]
-    return [
-        {
-            "table": table,
-            "state": "READING" if left else "CANCELLED" if cancelled else "DONE",
-            "rows": sum(part.rows for part in found.parts),
-            "ranges": len(found.parts),
-            "ranges_left": len(left),
-            "requested_at": _time(found.requested_at),
-            "read_timestamp": _time(Microseconds(min(floors))) if floors else None,
-            "complete_since": None if found.complete_since is None else _time(Microseconds(found.complete_since)),
-        }
-    ]
-
-
-def summary_line(shown: Mapping[str, Any]) -> str:
-    """Return a summary as text."""
-    since = f" as of {shown['read_timestamp']}" if shown["read_timestamp"] else ""
-    left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
-    complete = f"; complete since {shown['complete_since']}" if shown["complete_since"] else ""
-    return f"snapshot of {shown['table']}{since}: {shown['state'].lower()}, {shown['rows']} rows{left}{complete}"
-
-
-def _time(time: Microseconds) -> str:
-    return format_timestamp(Nanoseconds(time * _MICROSECOND))
-
-
 def _print(shown: Sequence[Mapping[str, Any]], as_json: bool, out: TextIO) -> None:
     if as_json:
         out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
     else:
-        out.writelines(f"{summary_line(one)}\n" for one in shown)
+        out.writelines(f"{line}\n" for one in shown for line in summary_lines(one))

@@ -59,6 +59,7 @@ from services.bigtable_reader.held_part import HeldPart, SnapshotOptions
 from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, SnapshotStore, TableScan
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.snapshot_ends import SnapshotEnds
+from services.bigtable_reader.snapshot_status import WAITS
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.pace import Pace
 from shared.runtime.retries import retrying_async
@@ -288,12 +289,7 @@ class Snapshots:
                 return SnapshotPlace(floor, held.run, held.part.fence, survey.now)
             if loop.time() >= say_at:
                 say_at = loop.time() + _SAY.total_seconds()
-                self._log.warning(
-                    "snapshot_range_waits",
-                    range=held.part.number,
-                    why="nobody reads the stream of its keys just now, or an older version does: nothing tells what "
-                    "is newer",
-                )
+                self._log.warning("snapshot_range_waits", range=held.part.number, why=WAITS.why, fix=WAITS.fix)
             await self._next_look()
 
     async def _next_look(self) -> None:

@@ -1,7 +1,7 @@
 """What the partition table says of all readers, whether or not one runs; shown by `status`."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TextIO
 
@@ -10,6 +10,7 @@ import msgspec
 from services.bigtable_reader.core.partitions import Piece, Survey, overlapping, uncovered
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.sharing import low_watermark, unread
+from services.bigtable_reader.snapshot_status import summary_lines
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 NOT_STARTED: Final = "not started yet"
@@ -41,8 +42,17 @@ def state(piece: Piece, survey: Survey) -> str:
     return saved.state
 
 
-def document(source: str, survey: Survey, retention: timedelta | None, now: Microseconds) -> Mapping[str, Any]:
-    """Return everything there is to say, ready for JSON: names, counts and times, no row's values."""
+def document(
+    source: str,
+    survey: Survey,
+    retention: timedelta | None,
+    now: Microseconds,
+    snapshots: Sequence[Mapping[str, Any]] = (),
+) -> Mapping[str, Any]:
+    """Return everything there is to say, ready for JSON: names, counts and times, no row's values.
+
+    ``snapshots``: how far the latest one is.
+    """
     states = Counter(state(piece, survey) for piece in survey.pieces)
     ranges = [piece.range for piece in survey.pieces]
     started = bool(survey.pieces)
@@ -66,6 +76,7 @@ def document(source: str, survey: Survey, retention: timedelta | None, now: Micr
         "lag_seconds": lag if started else None,
         "retention_seconds": kept,
         "retention_left_seconds": kept - lag if started and kept is not None else None,
+        "snapshots": list(snapshots),
     }
 
 
@@ -120,6 +131,8 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
             yield "-> that is less than half: " + (
                 "resume before it is over, for what is lost then is lost" if shown["paused_since"] else "start readers"
             )
+    for one in shown["snapshots"]:
+        yield from summary_lines(one)
 
 
 def _is_late(shown: Mapping[str, Any]) -> bool:

@@ -6,8 +6,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from services.bigtable_reader.__main__ import MicrosecondClock
 from services.bigtable_reader.metrics import ReaderMetrics as BigtableReaderMetrics
+from services.bigtable_reader.stores import MicrosecondClock
 from services.cdc_consumer.metrics import MOST_TABLES, ConsumerMetrics
 from services.dead_letter.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.metrics import ReaderMetrics as SpannerReaderMetrics

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from deploy.local import emulators
 from deploy.local.processes import Processes
-from services.bigtable_reader.__main__ import MicrosecondClock
 from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
 from services.bigtable_reader.adapters.connection import Channels, Table
@@ -33,6 +32,7 @@ from services.bigtable_reader.core.topology import Patience
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.reader import Reader
+from services.bigtable_reader.stores import MicrosecondClock
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic

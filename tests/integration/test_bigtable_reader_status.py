@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from services.bigtable_reader.__main__ import partition_rows, partition_store, status, watched_table
 from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.adapters.inspection import inspect_cluster
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.commands import status
 from services.bigtable_reader.core.partitions import Progress
-from services.bigtable_reader.core.records import KeyRange, Microseconds
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.stores import partition_rows, partition_store, snapshot_store, watched_table
 from shared.runtime.findings import Level
 from shared.runtime.settings import read_settings
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front
@@ -57,6 +58,7 @@ def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody
     async def scenario() -> None:
         code, before = await shown(settings)
         assert (code, before["state"], before["partitions"]["READY"]) == (1, "not started yet", 0)
+        assert before["snapshots"] == []
 
         channels = Channels(settings.bigtable_emulator_host)
         try:
@@ -69,6 +71,7 @@ def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody
             await reader.advance([Progress(given_back, given_back.position, start, given_back.ceiling)], release=True)
             await reader.advance([Progress(held, held.position, start, held.ceiling)])
             await reader.survey()
+            await snapshot_store(settings, channels, "").request([ALL_KEYS], start, again=False, whole=True)
             code, reading = await shown(settings)
             assert (code, reading["state"]) == (0, "reading")
             assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
@@ -76,12 +79,16 @@ def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody
             assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
             assert reading["unread"] == [str(given_back.piece.range)]
             assert reading["lag_seconds"] < reading["retention_seconds"]
+            (snapshot,) = reading["snapshots"]
+            assert (snapshot["state"], snapshot["rows"], snapshot["ranges_left"]) == ("READING", 0, 1)
+            assert snapshot["waits"]["why"] == "no reader has taken any of it yet"
 
             await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
             code, nobody = await shown(settings)
             assert (code, nobody["state"], nobody["readers"]) == (1, "nobody reads", [])
             assert nobody["partitions"]["READY"] == 2
             assert nobody["unread"] == ["[, end)"]
+            assert nobody["snapshots"][0]["waits"]["fix"] == "start one"
         finally:
             await channels.close()
 

@@ -43,11 +43,11 @@ class Snapshotting(Pipeline):
                 if row_key not in self.newest or sequence > self.newest[row_key][0]:
                     self.newest[row_key] = sequence, None if text == "null" else text
 
-    def command(self, *arguments: str) -> tuple[int | None, str]:
+    def command(self, *arguments: str, **variables: str) -> tuple[int | None, str]:
         """Run a command beside the reader to its end."""
-        process = self.launch("snapshot", *arguments)
+        process = self.launch("snapshot", *arguments, **variables)
         process.expected_to_end = True
-        code = process.wait(timedelta(seconds=30))
+        code = process.wait(PATIENCE)
         return code, process.output()
 
     def wait_until_said(self, number: int) -> None:
@@ -175,13 +175,9 @@ def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipelin
     pipeline.wait_until_equal("f", "g")
     assert "SNAPSHOT=never" in reader.output()
     assert pipeline.command("--status") == (0, "")
-    assert pipeline.command("--after", "04", "--until", "09")[0] == 0
-
-    def read() -> bool | None:
-        pipeline.pull()
-        return pipeline.command("--status")[0] == 0 or None
-
-    pipeline.processes.wait_until(read, "the snapshot of some keys", PATIENCE)
+    code, said = pipeline.command("--after", "04", "--until", "09", "--watch", "--json")
+    (shown,) = json.loads(said)["snapshots"]
+    assert (code, shown["state"], shown["rows"], shown["keys"]) == (0, "DONE", 5, ["[04\\x00, 09\\x00)"])
     pipeline.pull()
     assert sorted(key for key, _sequence, _row in pipeline.arrived) == [b"%02d" % number for number in range(5, 10)]
     reader.kill()
@@ -192,6 +188,33 @@ def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipelin
     (shown,) = json.loads(said)["snapshots"]
     assert (shown["state"], shown["complete_since"]) == ("CANCELLED", None)
     assert pipeline.lines == set()
+
+
+@pytest.mark.timeout(400)
+def test_one_that_waits_for_what_nobody_reads_says_so_with_the_cure_and_goes_on_with_it(pipeline: Snapshotting) -> None:
+    assert "start the reader first" in pipeline.command()[1]
+    assert pipeline.command("--status") == (0, "")
+    over = {"END_TIMESTAMP": "2020-01-01T00:00:00Z", "LEASE_DURATION": "2s"}
+    first = pipeline.start(LEASE_DURATION="2s", SNAPSHOT="never")
+    for number in range(30):
+        pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"))
+    pipeline.wait_until_equal("f", "g")
+    first.kill()  # so what it had reserved for its stamps is above what nobody stamps under any more
+    assert pipeline.command()[0] == 0
+    reads_no_further = pipeline.start(**over)
+    reads_no_further.expected_to_end = True
+
+    def waits() -> bool | None:
+        return "over at END_TIMESTAMP" in pipeline.command("--status", **over)[1] or None
+
+    pipeline.processes.wait_until(waits, "the snapshot to wait", PATIENCE)
+    assert "anew where their END_TIMESTAMP is reached" in pipeline.command("--status")[1]
+    reads_no_further.ask_to_end()
+    assert reads_no_further.wait(timedelta(seconds=10)) == 0, reads_no_further.obituary()
+    pipeline.start(LEASE_DURATION="2s")
+    code, said = pipeline.command("--status", "--watch")
+    assert (code, "30 rows, complete since" in said) == (0, True), said
+    pipeline.wait_until_said(1)
 
 
 def test_a_change_log_alone_takes_none(pipeline: Snapshotting, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.__main__ import MicrosecondClock
 from services.bigtable_reader.core.partitions import Piece, PieceId, Saved, Survey
 from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.status import document, exit_code, lines, print_status
+from services.bigtable_reader.stores import MicrosecondClock
 
 NOON = Microseconds(1_700_000_000_000_000)
 DAY = timedelta(days=1)

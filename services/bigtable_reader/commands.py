@@ -1,0 +1,137 @@
+"""The commands beside the service. They take its settings, and no reader has to run."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TextIO
+
+from services.bigtable_reader.adapters.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.core.filters import Watched
+from services.bigtable_reader.core.partitions import Survey
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.snapshot import Snapshot
+from services.bigtable_reader.doctor import doctor
+from services.bigtable_reader.pause_command import pause, resume
+from services.bigtable_reader.rows_command import rows
+from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.snapshot_command import snapshot
+from services.bigtable_reader.snapshot_status import summaries
+from services.bigtable_reader.status import document, exit_code, print_status
+from services.bigtable_reader.stores import (
+    MicrosecondClock,
+    micros,
+    partition_rows,
+    partition_store,
+    snapshot_store,
+    table_scan,
+    watched_table,
+)
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.settings import read_settings
+from shared.runtime.tables_file import load_tables_file
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    try:
+        match arguments:
+            case ["status", *rest]:
+                return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["pause" | "resume" as what, *rest]:
+                return asyncio.run(paused(what, rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["rows"]:
+                return asyncio.run(rows(read_settings(Settings, os.environ)))
+            case ["snapshot", *rest]:
+                return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["doctor", *rest]:
+                return doctor(rest, os.environ, sys.stdout)
+            case _:
+                raise MisconfiguredError(
+                    "usage: python -m services.bigtable_reader [doctor | status | snapshot | pause | resume]"
+                )
+    except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
+        return 130
+    except TransientError as error:  # who typed the command is the retry
+        raise MisconfiguredError(
+            f"Bigtable does not answer: {error}. Check the network and BIGTABLE_EMULATOR_HOST, which is for emulators "
+            "only; then ask again"
+        ) from error
+
+
+async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Ask for a snapshot, see how it is, give it up; the service reads it."""
+    _text, file = load_tables_file(settings.tables_file)
+    options = file.options(settings.bigtable_table)
+    channels, clock = Channels(settings.bigtable_emulator_host), MicrosecondClock()
+    try:
+        with _partition_table():
+            return await snapshot(
+                arguments,
+                table=settings.bigtable_table,
+                mode=options.mode,
+                options=options.bigtable,
+                end=micros(settings.end_timestamp),
+                store=snapshot_store(settings, channels, ""),
+                look=lambda: looked(settings, channels, clock.now()),
+                scan=table_scan(channels, watched_table(settings), Watched(options.bigtable), options.bigtable),
+                clock=clock,
+                out=out,
+            )
+    finally:
+        await channels.close()
+
+
+async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Print what the partition table says of all readers; no reader has to run."""
+    parser = argparse.ArgumentParser("python -m services.bigtable_reader status", description=status.__doc__)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    as_json = parser.parse_args(arguments).json
+    channels = Channels(settings.bigtable_emulator_host)
+    try:
+        look = await BigtableCatalog(channels, watched_table(settings)).look()
+        now = MicrosecondClock().now()
+        found, survey = await looked(settings, channels, now)
+    finally:
+        await channels.close()
+    snapshots = summaries(settings.bigtable_table, found, survey, micros(settings.end_timestamp))
+    shown = document(settings.source, survey, look.retention, now, snapshots)
+    print_status(shown, as_json, out)
+    return exit_code(shown)
+
+
+async def paused(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Pause the stream, or let it go on."""
+    channels = Channels(settings.bigtable_emulator_host)
+    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
+    try:
+        with _partition_table():
+            return await (pause if what == "pause" else resume)(arguments, store, out)
+    finally:
+        await channels.close()
+
+
+async def looked(settings: Settings, channels: Channels, now: Microseconds) -> tuple[Snapshot | None, Survey]:
+    """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
+    try:
+        found = await snapshot_store(settings, channels, "").survey()
+        return found, await partition_store(settings, partition_rows(settings, channels), "", timedelta(0)).view(now)
+    except MisconfiguredError as error:
+        if "NOT_FOUND" not in str(error):
+            raise
+        return None, Survey((), {}, frozenset())
+
+
+@contextmanager
+def _partition_table() -> Iterator[None]:
+    """Say what to do where it is not made yet."""
+    try:
+        yield
+    except MisconfiguredError as error:
+        if "NOT_FOUND" not in str(error):
+            raise
+        raise MisconfiguredError("there is no partition table yet: start the reader first") from error
