@@ -135,6 +135,29 @@ def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front:
     assert missing[0][0] is Level.ERROR
 
 
+def test_a_profile_of_data_boost_is_an_error_of_the_stream_and_of_the_partition_table(front: Front) -> None:
+    table = front.table("f", retention=timedelta(days=7))
+    profile = f"boost-{table.name[-8:]}"
+    front.instances.create_app_profile(
+        {
+            "parent": INSTANCE,
+            "app_profile_id": profile,
+            "app_profile": {
+                "single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": True},
+                "data_boost_isolation_read_only": {"compute_billing_owner": "HOST_PAYS"},
+            },
+        }
+    )
+    found = looked_at(table, profile=profile, partition_profile=profile)
+
+    assert [(level, "35 minutes" in detail) for level, detail, _cure in wrong(found)] == [(Level.ERROR, True)] * 2
+    of_stream, of_partitions = (cure for _level, _detail, cure in wrong(found))
+    assert f"update {profile} --instance={INSTANCE.rpartition('/')[2]} --route-to={CLUSTER} --standard" in of_stream
+    assert f"--route-to={CLUSTER} --transactional-writes --standard" in of_partitions
+    with pytest.raises(MisconfiguredError, match="change streams"):
+        require_no_error(found)
+
+
 def test_a_tables_file_that_watches_nothing_or_names_no_family_is_told(front: Front) -> None:
     table = front.table("weather", retention=timedelta(days=7))
     column = CellColumn(name="c", family="wether", qualifier=b"q")

@@ -42,6 +42,8 @@ class Profile:
     cluster: str | None
     """The one cluster that it routes to; None: any."""
     transactional: bool
+    data_boost: bool = False
+    """Whether it reads without the cluster's nodes."""
 
 
 class BigtableCatalog:
@@ -103,7 +105,11 @@ class BigtableCatalog:
         if found.WhichOneof("routing_policy") != "single_cluster_routing":
             return Profile(None, transactional=False)
         routing = found.single_cluster_routing
-        return Profile(routing.cluster_id, transactional=routing.allow_transactional_writes)
+        return Profile(
+            routing.cluster_id,
+            transactional=routing.allow_transactional_writes,
+            data_boost=found.WhichOneof("isolation") == "data_boost_isolation_read_only",
+        )
 
     async def _ask(self, method: str, request: Any, answer: Any, what: str) -> Any:
         with bigtable_errors(what):

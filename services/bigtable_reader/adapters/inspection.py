@@ -37,6 +37,11 @@ COSTS: Final = (
 
 _ENOUGH: Final = timedelta(days=3)
 """A weekend, and a day to notice."""
+_BOOSTED: Final = (
+    "it is one of Data Boost, which serves no change streams, takes no writes and no transactions on single rows, and "
+    "may not show what was written in the last 35 minutes: a row that is read has to be as new as its records"
+)
+"""As its documentation says ("Bigtable Data Boost overview": limitations, consistency tokens)."""
 _AGAIN: Final = "check the network and BIGTABLE_EMULATOR_HOST, which is for emulators only; then ask again"
 _NO_SUCH_ROW: Final = b"\0millrace"
 
@@ -212,11 +217,22 @@ def _judged(table: Table, check: str, profile: Profile, *, transactional: bool) 
             "come from where its record came from",
             cure,
         )
+    if profile.data_boost:
+        return Finding(Level.ERROR, check, _BOOSTED, _standard(table, profile.cluster, transactional=transactional))
     if transactional and not profile.transactional:
         return Finding(
             Level.ERROR, check, "it does not allow transactions on single rows, by which readers keep apart", cure
         )
     return Finding(Level.OK, check, f"routes to cluster {profile.cluster}")
+
+
+def _standard(table: Table, cluster: str, *, transactional: bool) -> str:
+    """Return how an app profile is made that reads by the nodes of a cluster."""
+    how = f"--instance={_instance(table)} --route-to={cluster}{' --transactional-writes' if transactional else ''}"
+    return (
+        f"gcloud bigtable app-profiles create NAME {how} --description=millrace, and name it; or, where nothing else "
+        f"reads by this one, gcloud bigtable app-profiles update {table.app_profile or 'default'} {how} --standard"
+    )
 
 
 def _instance(table: Table) -> str:
