@@ -18,6 +18,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import stop_on_signals
 from tests.benchmarks.bigtable import measure_bigtable
+from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.letters import measure_letters
@@ -76,6 +77,7 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_reader(platform, sizes)
             case "snapshot":
                 measured += measure_snapshot(platform, sizes)
+                measured += measure_bigtable_snapshot(platform, sizes)
             case "bigtable":
                 measured += measure_bigtable(platform, sizes)
             case "replay":

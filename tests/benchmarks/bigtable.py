@@ -29,9 +29,11 @@ PROFILE: Final = "bench"
 _FAMILY: Final = "f"
 _QUALIFIERS: Final = (b"carrier", b"departure", b"remarks")
 _VALUE_BYTES: Final = 120
-_ROWS_A_CALL: Final = 500
+ROWS_A_CALL: Final = 500
 _RATE: Final = 200
 _TARGET: Final = 6.0
+_STOPPED: Final = {"LEASE_DURATION": "10m", "HEARTBEAT_INTERVAL": "2m"}
+"""What a reader is told that is stopped for a while: it may lose neither its lease nor its patience with the stream."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,13 @@ MODES: Final = (Mode("row", "mirror", 1), Mode("changelog", "history", len(_QUAL
 def measure_bigtable(platform: Platform, sizes: Sizes) -> list[Measured]:
     """Measure the reader and the baseline in turn, each pair on a table of its own; then the latency."""
     measured = []
-    with emulators.bigtable_front(platform.processes) as front, closing(_instance(front)) as instance:
+    with emulators.bigtable_front(platform.processes) as front, closing(instance_on(front)) as instance:
         for mode in MODES:
             ours: list[float] = []
             theirs: list[float] = []
             for number in range(1, sizes.runs + 1):
-                pipeline = _pipeline(platform, instance, f"bigtable-{mode.name}-{number}", mode)
-                with _running_reader(platform, pipeline) as reader:
+                pipeline = pipeline_of(platform, instance, f"bigtable-{mode.name}-{number}", mode)
+                with running_bigtable_reader(platform, pipeline, **_STOPPED) as reader:
                     start = Nanoseconds(time.time_ns())
                     ours.append(_read_backlog(platform, instance, pipeline, reader, mode, sizes.records))
                 theirs.append(_baseline(platform, pipeline, mode, start, sizes.records))
@@ -78,13 +80,15 @@ def measure_bigtable(platform: Platform, sizes: Sizes) -> list[Measured]:
     return measured
 
 
-def _instance(front: str) -> BigtableInstance:
+def instance_on(front: str) -> BigtableInstance:
+    """Return the instance on a front, with the profile that the reader uses."""
     instance = BigtableInstance(front, PROJECT, INSTANCE)
     instance.create_profile(PROFILE, f"{INSTANCE}-c1")
     return instance
 
 
-def _pipeline(platform: Platform, instance: BigtableInstance, name: str, mode: Mode) -> BigtablePipeline:
+def pipeline_of(platform: Platform, instance: BigtableInstance, name: str, mode: Mode) -> BigtablePipeline:
+    """Return a pipeline from a table of its own, which is made as are its topics."""
     instance.create_table(BigtableTable(name, {_FAMILY: 0}))
     tables = Path(platform.processes.directory, f"{name}.toml")
     tables.write_text(f'[defaults]\nmode = "{mode.in_tables_file}"\n')
@@ -105,17 +109,13 @@ def _pipeline(platform: Platform, instance: BigtableInstance, name: str, mode: M
 
 
 @contextmanager
-def _running_reader(platform: Platform, pipeline: BigtablePipeline) -> Iterator[Service]:
-    """Run the reader; while it is stopped it may lose neither its lease nor its patience with the stream.
+def running_bigtable_reader(platform: Platform, pipeline: BigtablePipeline, **more: str) -> Iterator[Service]:
+    """Run the reader; ``more`` are settings, and variables.
 
-    It takes no snapshot: that might read what is written from here on, and would count as more published changes.
+    It takes no snapshot by itself: that might read what is written from here on, and would count as more published
+    changes.
     """
-    environment = {
-        **pipeline.reader_environment(),
-        "SNAPSHOT": "never",
-        "LEASE_DURATION": "10m",
-        "HEARTBEAT_INTERVAL": "2m",
-    }
+    environment = {**pipeline.reader_environment(), "SNAPSHOT": "never", **more}
     with running_service(platform.processes, BIGTABLE_READER, pipeline.name, environment) as service:
         yield service
 
@@ -128,13 +128,13 @@ def _read_backlog(
     mode: Mode,
     records: int,
 ) -> float:
-    instance.apply(MutateRow(pipeline.table, b"the first", _cells(0)))  # so that what is done once is done
+    instance.apply(MutateRow(pipeline.table, b"the first", cells_of(0)))  # so that what is done once is done
     wait_until(platform, lambda: _published(reader) >= mode.changes, "the first change to be published")
     already = _published(reader)
     with held(reader):
-        for first in range(0, records, _ROWS_A_CALL):
-            numbers = range(first, min(records, first + _ROWS_A_CALL))
-            rows = [MutateRow(pipeline.table, _row_key(each), _cells(each)) for each in numbers]
+        for first in range(0, records, ROWS_A_CALL):
+            numbers = range(first, min(records, first + ROWS_A_CALL))
+            rows = [MutateRow(pipeline.table, row_key(each), cells_of(each)) for each in numbers]
             instance.apply(MutateRows(pipeline.table, rows))
         before = cpu_seconds(reader.process)
     wanted = already + records * mode.changes
@@ -167,15 +167,15 @@ def _latencies(platform: Platform, instance: BigtableInstance, number: int, seco
 
     Both are of this machine's one clock: the front's commit timestamp, and the time that Pub/Sub gives a message.
     """
-    pipeline = _pipeline(platform, instance, f"bigtable-latency-{number}", MODES[0])
+    pipeline = pipeline_of(platform, instance, f"bigtable-latency-{number}", MODES[0])
     writes = _RATE * seconds
-    with _running_reader(platform, pipeline) as reader:
-        instance.apply(MutateRow(pipeline.table, b"the first", _cells(0)))
+    with running_bigtable_reader(platform, pipeline, **_STOPPED) as reader:
+        instance.apply(MutateRow(pipeline.table, b"the first", cells_of(0)))
         wait_until(platform, lambda: _published(reader) >= 1, "the first change to be published")
         began = time.monotonic()
         for each in range(writes):
             time.sleep(max(0.0, began + each / _RATE - time.monotonic()))
-            instance.apply(MutateRow(pipeline.table, _row_key(each), _cells(each)))
+            instance.apply(MutateRow(pipeline.table, row_key(each), cells_of(each)))
         wait_until(platform, lambda: _published(reader) >= writes + 1, "everything to be published")
     found: list[float] = []
     subscription = pipeline.topology.subscription
@@ -192,12 +192,14 @@ def _latencies(platform: Platform, instance: BigtableInstance, number: int, seco
     return found[1:]
 
 
-def _cells(number: int) -> tuple[Mutation, ...]:
+def cells_of(number: int) -> tuple[Mutation, ...]:
+    """Return the cells of a row."""
     timestamp = (1_000_000 + number) * 1_000
     return tuple(SetCell(_FAMILY, qualifier, timestamp, b"%0*d" % (_VALUE_BYTES, number)) for qualifier in _QUALIFIERS)
 
 
-def _row_key(number: int) -> bytes:
+def row_key(number: int) -> bytes:
+    """Return the key of a row; they are in the order of their numbers."""
     return b"row#%08d" % number
 
 

@@ -27,7 +27,7 @@ from tests.benchmarks.workload import COLUMNS, TABLES, row_values, spanner_schem
 
 _ROWS_A_COMMIT: Final = 1_000
 _TOLD: Final = {"SNAPSHOT": "never", "LOG_LEVEL": "INFO"}
-_LOOK_AGAIN: Final = 0.1  # seconds; what is measured ends by so much too late at most
+LOOK_AGAIN: Final = 0.1  # seconds; what is measured ends by so much too late at most
 
 
 def measure_snapshot(platform: Platform, sizes: Sizes) -> list[Measured]:
@@ -42,7 +42,7 @@ def measure_snapshot(platform: Platform, sizes: Sizes) -> list[Measured]:
             for _ in range(sizes.runs):
                 ours.append(_take(platform, pipeline, reader, rows, "--all"))
                 theirs.append(_baseline(platform, pipeline, source, rows))
-                platform.say(f"  {_told('snapshot', *ours[-1], rows)}; {_told('baseline', *theirs[-1], rows)}")
+                platform.say(f"  {in_words('snapshot', *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}")
     note = f"{rows:,} rows of 450 bytes in {len(TABLES)} tables, read, packed, published, confirmed"
     return [
         Measured(
@@ -82,17 +82,18 @@ def _take(platform: Platform, pipeline: Pipeline, reader: Service, rows: int, *t
 
     The command is a process of its own, and not counted; nor is the time until the reader notices what was asked for.
     """
-    already, claimed = _confirmed(reader), len(_claims(reader))
+    already, claimed = confirmed_rows(reader), len(_claims(reader))
     before = cpu_seconds(reader.process)
     command = [sys.executable, "-m", READER, "snapshot", *tables]
     environment = {**platform.processes.environment, **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    wait_until(platform, lambda: _confirmed(reader) >= already + rows, "the snapshot to be published", _LOOK_AGAIN)
+    wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", LOOK_AGAIN)
     ended, cpu = time.time(), cpu_seconds(reader.process) - before
     return ended - _claims(reader)[claimed], cpu
 
 
-def _confirmed(reader: Service) -> int:
+def confirmed_rows(reader: Service) -> int:
+    """Return how many rows of snapshots a reader has had confirmed by Pub/Sub."""
     return int(reader.metrics().get("millrace_reader_snapshot_rows_total", 0))
 
 
@@ -123,5 +124,6 @@ def _baseline(platform: Platform, pipeline: Pipeline, source: Source, rows: int)
     return answer["seconds"], answer["cpu_seconds"]
 
 
-def _told(what: str, seconds: float, cpu: float, rows: int) -> str:
+def in_words(what: str, seconds: float, cpu: float, rows: int) -> str:
+    """Return what was measured in a run, as it is said."""
     return f"{what} {rows / seconds:,.0f} rows/s, {cpu / rows * 1e6:.0f} us of CPU a row"
