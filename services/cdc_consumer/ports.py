@@ -199,13 +199,30 @@ class CdcWriter(Protocol):
         """
 
 
+class Spool(Protocol):
+    """Rows kept outside memory, in the order in which they came."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many there are."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Take some rows, all of one schema."""
+
+    def pages(self) -> Iterator[pa.Table]:
+        """Yield all rows, some at a time; then no more are added."""
+
+    def clear(self) -> None:
+        """Forget all rows."""
+
+
 class MirrorRows(Protocol):
     """The rows of mirrors as queries show them. Times are in microseconds."""
 
-    def older(self, mirror: MirrorTable, before: int) -> pa.Table:
-        """Return the rows from before a time, or of no known one, which are not kept as deleted; in key order.
+    def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
+        """Put the rows from before a time, or of no known one, which are not kept as deleted, into a spool.
 
-        They have the definition's columns in their wire types. TransientError, TableTroubleError.
+        They are as they are at one moment, with the definition's columns in their wire types. TransientError.
         """
 
     def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:

@@ -9,10 +9,11 @@ Where a history is kept beside the mirror, the delete goes there first: what is 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +21,18 @@ import structlog
 
 from services.cdc_consumer.core.sweep import check_same_table, deletions, endings, wire_keys, with_whole_keys
 from services.cdc_consumer.core.tables import TableDefinition
-from services.cdc_consumer.ports import CdcWriter, MirrorRows, MirrorTable, RowError, SourceRows, TableTroubleError
+from services.cdc_consumer.ports import (
+    CdcWriter,
+    MirrorRows,
+    MirrorTable,
+    RowError,
+    SourceRows,
+    Spool,
+    TableTroubleError,
+)
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.durations import format_duration
-from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key, key_text
 from shared.contracts.source_rows import keys_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
@@ -39,6 +48,8 @@ _WITNESSES: Final = 100
 """Rows that the snapshot has brought, of which the source has to have at least one."""
 SHOWN: Final = 10
 """Keys that are spelt out."""
+Room: TypeAlias = Callable[[], AbstractContextManager[Spool]]
+"""Makes room for rows outside memory."""
 _json: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, object])
 
@@ -145,6 +156,7 @@ def sweep(
     rows: MirrorRows,
     writer: CdcWriter,
     source: SourceOfMirror | None,
+    room: Room,
     stop: Stop,
     clock: Clock,
     *,
@@ -154,43 +166,50 @@ def sweep(
 ) -> Swept:
     """Find the rows from before a time and, if told so, delete those that the source does not have; then look again.
 
-    Without a source nobody is asked. ``after``: how long rows of a snapshot may take to arrive once its end has.
-    MisconfiguredError if the time, or the source, is not one to go by.
+    However many they are, some are in memory at a time: ``room`` makes it for the others. Nothing is deleted before
+    the source has been asked for all of them. Without a source nobody is asked. ``after``: how long rows of a snapshot
+    may take to arrive once its end has. MisconfiguredError if the time, or the source, is not one to go by.
     """
     check_time(mirror, before)
     visible_until = microseconds(clock.now()) - mirror.max_staleness // timedelta(microseconds=1)
     found = Swept(before, hidden=bool(mirror.max_staleness) and visible_until < before)
-    older = rows.older(mirror, before)
-    found.older = len(older)
-    older = with_whole_keys(older, mirror.definition.primary_key)
-    found.keyless = found.older - len(older)
-    if len(older) and source is not None:
-        older = _without_living(mirror, rows, source, older, found)
+    with room() as older, room() as doomed:
+        rows.older(mirror, before, older)
+        found.older = older.rows
+        if older.rows and source is not None:
+            _check_source(mirror, rows, source, before)
+        for some in older.pages():
+            whole = with_whole_keys(some, mirror.definition.primary_key)
+            found.keyless += len(some) - len(whole)
+            doomed.add(whole if source is None else _without_living(whole, source, found))
+        if execute and doomed.rows:
+            _delete(mirror, writer, doomed, stop, clock, found)
     if execute:
-        if len(older):
-            _delete(mirror, writer, older, stop, clock, found)
-        found.left = max(0, (rows.count(mirror, before).older if found.older else 0) - found.living)
+        stay = found.keyless + found.refused
+        found.left = max(stay, rows.count(mirror, before).older - found.living) if found.older else 0
         if found.clean:
             told_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
             found.early = not rows.mark_swept(mirror, before, told_by)
     return found
 
 
-def _without_living(
-    mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror, older: pa.Table, found: Swept
-) -> pa.Table:
-    """Return those rows that the source does not have, once it has proved to be the right one."""
+def _check_source(mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror, before: int) -> None:
+    """Refuse a source that has not proved to be the right one."""
     check_same_table(source.header, mirror.definition, mirror.label)
-    some = with_whole_keys(rows.newer(mirror, found.before, _WITNESSES), mirror.definition.primary_key)
+    some = with_whole_keys(rows.newer(mirror, before, _WITNESSES), mirror.definition.primary_key)
     newer = wire_keys(some, source.header)
     if newer and not any(source.living(newer)):
         raise SweepRefusedError(
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
             "is --source the right database? Nothing was deleted"
         )
+
+
+def _without_living(older: pa.Table, source: SourceOfMirror, found: Swept) -> pa.Table:
+    """Return those rows that the source does not have."""
     keys = wire_keys(older, source.header)
     living = source.living(keys)
-    found.living = sum(living)
+    found.living += sum(living)
     for key, lives in zip(keys, living, strict=True):
         shown = found.some_living if lives else found.some_gone
         if len(shown) < SHOWN:
@@ -198,24 +217,25 @@ def _without_living(
     return older.filter(pa.array([not lives for lives in living], pa.bool_()))
 
 
-def _delete(mirror: MirrorTable, writer: CdcWriter, rows: pa.Table, stop: Stop, clock: Clock, found: Swept) -> None:
+def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clock: Clock, found: Swept) -> None:
     reasons = Counter[str]()
 
-    def append(definition: TableDefinition, doomed: pa.Table) -> Sequence[int]:
+    def append(definition: TableDefinition, doomed: pa.Table) -> frozenset[int]:
         errors = _appended(definition, doomed, writer, stop, found)
         reasons.update(error.reason.value for error in errors)
         found.refused += len(errors)
-        return [error.index for error in errors]
+        return frozenset(error.index for error in errors)
 
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        some = rows.slice(start, _ROWS_AT_ONCE)
+    for piece in _pieces(rows):
+        if stop.requested:
+            raise TransientError(f"asked to stop when {found.deleted} of {rows.rows} rows were deleted: sweep again")
+        ended = piece
         if mirror.history is not None:
-            refused = append(mirror.history, endings(mirror.history, some, found.before, clock.now()))
-            some = some.filter(pa.array([index not in set(refused) for index in range(len(some))], pa.bool_()))
-        refused = append(
-            mirror.definition, deletions(mirror.definition, some, found.before, soft_delete=mirror.soft_delete)
-        )
-        found.deleted += len(some) - len(refused)
+            stay = append(mirror.history, endings(mirror.history, piece, found.before, clock.now()))
+            ended = piece.filter(pa.array([index not in stay for index in range(len(piece))], pa.bool_()))
+        if len(ended):
+            doomed = deletions(mirror.definition, ended, found.before, soft_delete=mirror.soft_delete)
+            found.deleted += len(ended) - len(append(mirror.definition, doomed))
     structlog.get_logger().info(
         "rows_swept",
         table=mirror.definition.identity,
@@ -224,6 +244,12 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: pa.Table, stop: Stop, 
         refused=dict(reasons),
         history=None if mirror.history is None else mirror.history.identity,
     )
+
+
+def _pieces(rows: Spool) -> Iterator[pa.Table]:
+    for page in rows.pages():
+        for start in range(0, len(page), _ROWS_AT_ONCE):
+            yield page.slice(start, _ROWS_AT_ONCE)
 
 
 def _appended(

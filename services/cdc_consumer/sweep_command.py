@@ -15,6 +15,7 @@ from typing import Final, TextIO
 from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.source_rows import opened_source
+from services.cdc_consumer.adapters.spooled_rows import spooled
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import open_client
 from services.cdc_consumer.core.destinations import Plan, destinations
@@ -58,7 +59,9 @@ def sweep_command(arguments: Sequence[str], environ: Mapping[str, str], out: Tex
         source = described(asked, told.table)
         mirror = rows.find(*mirror_name(source, plan))
         clock, after = SystemClock(), settings.sweep_after
-        found = sweep(mirror, rows, writer, source, stop, clock, before=before, after=after, execute=told.execute)
+        found = sweep(
+            mirror, rows, writer, source, spooled, stop, clock, before=before, after=after, execute=told.execute
+        )
     document = sweep_document(told.table, mirror, found, execute=told.execute)
     print_sweep(document, told.json, out)
     return exit_code(found)

@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.source_rows import opened_source
+from services.cdc_consumer.adapters.spooled_rows import spooled
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import open_client
 from services.cdc_consumer.automatic_sweep import AutomaticSweep, Known, check_part
@@ -31,7 +32,9 @@ def sweeping(settings: Settings, known: Known, environ: Mapping[str, str], stop:
         if source is None:
             check_part(mirror.definition.identity, rows.count(mirror, mirror.complete_since), mirror.complete_since)
         before, after = mirror.complete_since, settings.sweep_after
-        return sweep(mirror, rows, writer, source, stop, SystemClock(), before=before, after=after, execute=True)
+        return sweep(
+            mirror, rows, writer, source, spooled, stop, SystemClock(), before=before, after=after, execute=True
+        )
 
     def sweep_one(listed: Mirror) -> Swept:
         own_dataset, _dot, name = listed.table.rpartition(".")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from services.cdc_consumer.core.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.tables import DELETED_COLUMN, TableDefinition
-from services.cdc_consumer.ports import MirrorTable, RowCount
+from services.cdc_consumer.ports import MirrorTable, RowCount, Spool
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of
@@ -40,8 +40,11 @@ class FakeMirrorRows:
             history=history if history.identity in self._writer.tables.there else None,
         )
 
-    def older(self, mirror: MirrorTable, before: int) -> pa.Table:
-        return self._rows(mirror, before, older=True)
+    def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
+        into.clear()
+        rows = self._rows(mirror, before, older=True)
+        for start in range(0, len(rows), 2):
+            into.add(rows.slice(start, 2))
 
     def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
         return self._rows(mirror, since, older=False).slice(0, most)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from deploy.local.processes import wait_until
@@ -15,6 +16,7 @@ from services.cdc_consumer.adapters.append_stream import AppendStreams
 from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, NEEDS_RESYNC, SWEPT
 from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.mirrors import read_mirrors
+from services.cdc_consumer.adapters.spooled_rows import spooled
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.columns import decode_messages
@@ -106,6 +108,34 @@ def test_a_time_that_no_snapshot_stands_for_is_refused(mirror: Mirror, label: st
         mirror.sweep("--execute")
 
     assert mirror.keys() == [*NEWER, *GONE]
+
+
+def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cdc_consumer.adapters.mirror_queries._PAGE", 7)
+    monkeypatch.setattr("services.cdc_consumer.sweep._ROWS_AT_ONCE", 3)
+    more = range(3_000, 3_040)
+    mirror.write([*more, *LIVING], T - 3)
+    code, told = mirror.sweep("--execute")
+
+    assert (code, told["older"], told["in_source"], told["gone"]) == (1, 48, 3, 45)
+    assert (told["deleted"], told["left"]) == (45, 0)
+    assert mirror.keys() == [*LIVING, *NEWER]
+
+
+def test_what_breaks_off_between_two_pages_is_read_from_its_start(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cdc_consumer.adapters.mirror_queries._PAGE", 2)
+    rows = BigQueryMirrorRows(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset, Stop())
+    found = rows.find("Things")
+    mirror.stand_in.control("POST", "faults", action="answer", on="rest", method="GET", times=1)
+    with spooled() as older:
+        rows.older(found, T, older)
+
+        assert mirror.stand_in.control("GET", "stats")["faults_met"] == 1
+        assert sorted(key for page in older.pages() for key in page.column("Id").to_pylist()) == [*GONE]
 
 
 def test_an_earlier_time_deletes_what_is_older_than_that_only(mirror: Mirror) -> None:
@@ -289,8 +319,9 @@ def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
         assert writer.append(written.definition, written.rows).refused() == []
         before = stand_in.run(theirs)
         mirror = found.find("every")
-        older = found.older(mirror, T)
-        doomed = deletions(mirror.definition, older, T, soft_delete=mirror.soft_delete)
+        with spooled() as older:
+            found.older(mirror, T, older)
+            doomed = deletions(mirror.definition, pa.concat_tables(older.pages()), T, soft_delete=mirror.soft_delete)
         assert writer.append(mirror.definition, doomed).refused() == []
         writer.close()
 

@@ -1,8 +1,4 @@
-"""The rows of a mirror, asked of BigQuery by queries: all of them, or those of some keys; a page at a time, in columns.
-
-A query, for nothing else shows changes that BigQuery has taken and not merged yet. What it answers is read as the REST
-API writes it, column by column: no value becomes an object of Python's for itself, but its text.
-"""
+"""The rows of a mirror, asked of BigQuery by queries: all of them, or those of some keys, to be compared."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -10,12 +6,10 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
-from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.tables import as_found, staleness_of
-from services.cdc_consumer.core.answers import answered_column
 from services.cdc_consumer.core.row_keys import key_kinds
 from services.cdc_consumer.core.source_table import Mirrored
 from services.cdc_consumer.core.tables import DELETED_COLUMN, TableColumn
@@ -24,11 +18,7 @@ from services.cdc_consumer.ports import FoundMirror, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import MIRROR_OF, SEQUENCE_COLUMN, label_of
 
-_TIMEOUT: Final = 60.0  # seconds for a call
-_LONGEST: Final = 3_600.0  # seconds for a query: of all rows of a large table
-_NO_RETRY: Final[Any] = None
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PAGE: Final = 50_000
 _KEYS: Final = 500
 """Rows that one query asks for."""
 
@@ -37,19 +27,17 @@ class BigQueryMirrors:
     """The mirrors of one dataset, and of others that definitions name."""
 
     def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
-        self._client = client
+        self._queries = MirrorQueries(client)
         self._project = project
         self._dataset = dataset
 
     def find(self, table: Mirrored) -> FoundMirror:
         """Return the mirror of a source table; MisconfiguredError where there is none that can be compared with it."""
         definition = table.definition
-        path = bigquery.DatasetReference(self._project, definition.dataset or self._dataset).table(definition.name)
-        with rest_errors(f"table {path}"):
-            try:
-                found = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
-            except exceptions.NotFound as error:
-                raise MisconfiguredError(f"there is no table {path}: nothing has been mirrored there yet") from error
+        path = f"{self._project}.{definition.dataset or self._dataset}.{definition.name}"
+        found = self._queries.table(path)
+        if found is None:
+            raise MisconfiguredError(f"there is no table {path}: nothing has been mirrored there yet")
         names = {field.name.lower() for field in found.schema}
         if SEQUENCE_COLUMN not in names or found.labels.get(MIRROR_OF) != label_of(definition.mirror_of):
             raise MisconfiguredError(
@@ -65,7 +53,7 @@ class BigQueryMirrors:
         compared = {column.name.lower() for column in table.columns}
         ours = {column.name.lower() for column in definition.columns} | {DELETED_COLUMN}
         return FoundMirror(
-            path=f"{path.project}.{path.dataset_id}.{path.table_id}",
+            path=path,
             lacking=frozenset(column.name for column in table.columns if column.name.lower() not in names),
             left_out=tuple(f.name for f in found.schema if f.name.lower() not in compared | ours),
             staleness=staleness_of(found),
@@ -89,37 +77,17 @@ class BigQueryMirrors:
     def newest(self, mirror: FoundMirror) -> str:
         """Return the highest change sequence number that is applied; empty where none is."""
         query = f"SELECT MAX(`{SEQUENCE_COLUMN}`) AS newest FROM `{mirror.path}`"  # noqa: S608  names
-        for page in self._pages(mirror, query, []):
+        for page in self._queries.pages(mirror.path, query):
             return str(page[0]["f"][0]["v"] or "")
         return ""
 
     def _asked(self, table: Mirrored, mirror: FoundMirror, query: str, parameters: Sequence[Any]) -> Iterator[pa.Table]:
-        columns = _columns(table, mirror)
-        for rows in self._pages(mirror, query, parameters):
-            try:
-                answered = {c.name: answered_column(c.type, rows, place) for place, c in enumerate(columns)}
-            except (ValueError, pa.ArrowException) as error:
-                raise MisconfiguredError(f"table {mirror.path} holds what no mirror does: {error}") from error
+        for rows in self._queries.tables(mirror.path, query, _columns(table, mirror), parameters):
             arrays = [
-                answered[field.name] if field.name in answered else pa.nulls(len(rows), field.type)
+                rows.column(field.name) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
                 for field in table.schema
             ]
             yield pa.table(arrays, schema=table.schema)
-
-    def _pages(self, mirror: FoundMirror, query: str, parameters: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        with rest_errors(f"table {mirror.path}"):
-            answer: Any = self._client.query_and_wait(
-                query,
-                job_config=bigquery.QueryJobConfig(query_parameters=list(parameters), use_query_cache=False),
-                retry=_NO_RETRY,
-                job_retry=_NO_RETRY,
-                api_timeout=_TIMEOUT,
-                wait_timeout=_LONGEST,
-                page_size=_PAGE,
-            )
-            for page in answer.pages:
-                if rows := page.raw_page.get("rows"):
-                    yield rows
 
 
 def _columns(table: Mirrored, mirror: FoundMirror) -> Sequence[TableColumn]:
@@ -128,7 +96,8 @@ def _columns(table: Mirrored, mirror: FoundMirror) -> Sequence[TableColumn]:
 
 
 def _select(table: Mirrored, mirror: FoundMirror) -> str:
-    return f"SELECT {_names(table, mirror)} FROM `{mirror.path}` AS t WHERE {_live(mirror)}"  # noqa: S608  of names
+    names = _names(table, mirror)
+    return f"SELECT {names} FROM `{mirror.path}` AS t WHERE {live(mirror.soft_delete)}"  # noqa: S608  of names
 
 
 def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> tuple[str, Sequence[Any]]:
@@ -145,9 +114,10 @@ def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> tuple[
         for place, (name, kind) in enumerate(kinds.items())
     ]
     same = " AND ".join(f"t.`{name}` = @k{place}[OFFSET(n)]" for place, name in enumerate(kinds))
+    where = f"t.`{next(iter(kinds))}` IN UNNEST(@k0) AND {live(mirror.soft_delete)}"
     query = (
         f"SELECT {_names(table, mirror)} FROM UNNEST(GENERATE_ARRAY(0, @last)) AS n "  # noqa: S608  of names
-        f"JOIN `{mirror.path}` AS t ON {same} WHERE t.`{next(iter(kinds))}` IN UNNEST(@k0) AND {_live(mirror)}"
+        f"JOIN `{mirror.path}` AS t ON {same} WHERE {where}"
     )
     return query, parameters
 
@@ -155,11 +125,6 @@ def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> tuple[
 def _names(table: Mirrored, mirror: FoundMirror) -> str:
     names = [f"t.`{column.name}`" for column in _columns(table, mirror)[:-1]]
     return ", ".join([*names, f"COALESCE(t.`{SEQUENCE_COLUMN}`, '') AS `{SEQUENCE_COLUMN}`"])
-
-
-def _live(mirror: FoundMirror) -> str:
-    """Return the condition of rows that are there: one that is kept though it was deleted is not."""
-    return f"t.`{DELETED_COLUMN}` IS NOT TRUE" if mirror.soft_delete else "TRUE"
 
 
 def _parameter(kind: ColumnType, value: Any) -> object:
