@@ -5,6 +5,7 @@ Values of JSON are looked at one by one, and only where their texts differ.
 """
 
 import json
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,14 @@ def _same(left: object, right: object) -> bool:
         case int(), int():
             return left == right
         case ((int() | float()), (int() | float())):
-            return float(left) == float(right)  # what is no whole number of 64 bits is a FLOAT64 to BigQuery
+            return _number(left) == _number(right)
         case _:
             return type(left) is type(right) and left == right
+
+
+def _number(value: float) -> float:
+    """Return a number as BigQuery has it in JSON: what is no whole number of 64 bits is a FLOAT64, if it is in range."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        with suppress(OverflowError):
+            return float(value)
+    return value  # Python compares a whole number with a float exactly
