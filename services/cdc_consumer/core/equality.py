@@ -78,7 +78,7 @@ def _same(left: object, right: object) -> bool:
 
 
 def _number(value: float) -> float:
-    """Return a number as BigQuery has it in JSON: what is no whole number of 64 bits is a FLOAT64, if it is in range."""
+    """Return a number as BigQuery has it in JSON: a FLOAT64 if it is no whole number of 64 bits, and in range."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         with suppress(OverflowError):
             return float(value)
