@@ -244,6 +244,12 @@ class SnapshotStore(Protocol):
     async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
         """Give up what is left of the tables' snapshots; return the tables of which something was left."""
 
+    async def give_up(self, held: SnapshotRange) -> bool:
+        """Give up what is left of the snapshot that a range is of; return whether the range was still ours.
+
+        Nothing is changed if it was not, and never what was asked for beside that snapshot or since.
+        """
+
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
 

@@ -274,7 +274,7 @@ class Snapshots:
         if table is None:
             self._log.warning("snapshot_of_no_table", table=held.range.table, why="dropped, or not watched any more")
             held.over = True  # given up: of what was not read nobody may take it that it is not there
-            await self._store.cancel([held.range.table])
+            await self._store.give_up(held.range)
             return
         if held.range.state is RangeState.REQUESTED and not await self._cut(held, table):
             return

@@ -203,6 +203,31 @@ class SnapshotStoreContract:
 
         self.run(stores, scenario)
 
+    def test_a_reader_gives_up_the_snapshot_it_reads_and_none_that_was_asked_for_since_or_beside_it(
+        self, stores: Stores
+    ) -> None:
+        async def scenario(both: Both) -> None:
+            await both.ours.request(["Planes", "Seats"], NOON, again=False)
+            (late,) = await both.ours.claim([WHOLE])
+            await both.theirs.request(["Planes"], LATER, again=True)
+            before = (await both.ours.survey()).ranges
+            assert not await both.ours.give_up(late)
+            assert (await both.ours.survey()).ranges == before
+            (claimed,) = await both.ours.claim([WHOLE])
+            first = await both.ours.cut(claimed, KEYS)
+            assert first is not None
+            await both.theirs.request_keys("Planes", LATER, KEYS[0], KEYS[1])
+            others = await both.theirs.claim([("Planes", 1)])
+            assert await both.ours.save([RangeProgress(first, KEYS[0], 7, LATER, done=True)]) == set()
+            assert not await both.ours.give_up(others[0]), "it is theirs"
+            assert await both.theirs.give_up(others[0])
+            assert not await both.theirs.give_up(others[0]), "it was given up"
+            of = {one.place: one.state for one in (await both.ours.survey()).ranges}
+            assert [of["Planes", number] for number in range(3)] == [RangeState.DONE, *[RangeState.CANCELLED] * 2]
+            assert of["Planes", 3] is of["Seats", 0] is RangeState.REQUESTED
+
+        self.run(stores, scenario)
+
 
 class TestFakeSnapshotStore(SnapshotStoreContract):
     @pytest.fixture

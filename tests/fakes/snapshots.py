@@ -92,11 +92,25 @@ class FakeSnapshotStore:
         """Give up what is left of the tables' snapshots; return the tables of which something was left."""
         await self._before()
         left = [one for one in self.table.rows.values() if one.table in tables and one.state in UNFINISHED]
+        self._cancel(left)
+        self._life.step()
+        return list(dict.fromkeys(one.table for one in left))
+
+    async def give_up(self, held: SnapshotRange) -> bool:
+        """Give up what is left of the snapshot that a range is of; return whether the range was still ours."""
+        await self._before()
+        stored = self.table.rows.get(held.place)
+        if stored is None or not self._is_ours(held, stored):
+            return False
+        snapshot = [one for one in self.table.rows.values() if (one.table, one.run) == (held.table, held.run)]
+        self._cancel([one for one in snapshot if one.state in UNFINISHED])
+        self._life.step()
+        return True
+
+    def _cancel(self, left: Sequence[SnapshotRange]) -> None:
         for one in left:
             over = replace(one, state=RangeState.CANCELLED, owner=None, lease_until=None, fencing=one.fencing + 1)
             self.table.rows[one.place] = over
-        self._life.step()
-        return list(dict.fromkeys(one.table for one in left))
 
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""

@@ -108,13 +108,22 @@ class SpannerSnapshotStore:
         def decide(rows: list[Row]) -> tuple[list[str], list[Mutation]]:
             _now, found = _found(rows)
             left = [one for one in found if one.state in UNFINISHED]
-            over = [
-                replace(one, state=RangeState.CANCELLED, owner=None, lease_until=None, fencing=one.fencing + 1)
-                for one in left
-            ]
-            return list(dict.fromkeys(one.table for one in left)), self._updates(over)
+            return list(dict.fromkeys(one.table for one in left)), self._updates([_cancelled(one) for one in left])
 
         return await self._database.read_then_write(self._of(tables), decide)
+
+    async def give_up(self, held: SnapshotRange) -> bool:
+        """Give up what is left of the snapshot that a range is of; return whether the range was still ours."""
+
+        def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
+            _now, found = _found(rows)
+            stored = {one.place: one for one in found}.get(held.place)
+            if stored is None or not self._is_ours(held, stored):
+                return False, []
+            left = [one for one in found if one.run == held.run and one.state in UNFINISHED]
+            return True, self._updates([_cancelled(one) for one in left])
+
+        return await self._database.read_then_write(self._of([held.table]), decide)
 
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
@@ -225,6 +234,11 @@ def _another(table: str, earlier: Sequence[SnapshotRange], at: Nanoseconds) -> S
     run = max((one.run for one in earlier), default=0) + 1
     fencing = max((one.fencing for one in earlier), default=0) + 1
     return SnapshotRange(table=table, number=0, run=run, read_at=at, first_read_at=at, fencing=fencing)
+
+
+def _cancelled(one: SnapshotRange) -> SnapshotRange:
+    """Return a range that is given up: whoever holds it has an older fencing number."""
+    return replace(one, state=RangeState.CANCELLED, owner=None, lease_until=None, fencing=one.fencing + 1)
 
 
 def _values(one: SnapshotRange) -> Sequence[Any]:
