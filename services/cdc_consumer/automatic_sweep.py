@@ -1,8 +1,10 @@
 """Sweeps mirrors without being asked to (SWEEP=automatic), where nothing speaks against it.
 
 A table has to be complete for a while, and nothing of it may be in trouble meanwhile, so that its snapshot rows have
-had the time to arrive. Where the source can be asked, it is. Where not, no more than a small part of a table is
-deleted: what would delete more may be a snapshot whose rows are not there, and somebody has to look.
+had the time to arrive. Where the source can be asked, it is. Where not, nothing is deleted once changes of the table
+have become dead letters since the snapshot began, which the mirror says by a label whichever process saw them; and no
+more than a small part of it: what would delete more may be a snapshot whose rows are not there, and somebody has to
+look.
 
 Rows that were on their way when it was swept may arrive from before then, for as long as the subscription keeps
 messages; so it is looked at again until that time is over.
@@ -16,7 +18,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from services.cdc_consumer.ports import Mirror, RowCount
+from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
 from services.cdc_consumer.sweep import SweepRefusedError, Swept, shown_time
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -133,6 +135,18 @@ def check_part(table: str, count: RowCount, before: int) -> None:
         raise SweepRefusedError(
             f"{count.older} of the {count.rows} rows of table {table} are from before {shown_time(before)}, and its "
             "source cannot be asked for them: set SOURCE_ROWS, or delete them by command: "
+            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
+        )
+
+
+def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
+    """Refuse to delete what may be older only because its snapshot row is a dead letter, where nobody can be asked."""
+    if count.older and mirror.letters_until >= before:
+        raise SweepRefusedError(
+            f"changes of the source table of {mirror.definition.identity} have become dead letters since "
+            f"{shown_time(before)}: some of its {count.older} older rows may be there only for that, and its source "
+            "cannot be asked for them: set SOURCE_ROWS; or mend what made them letters, and take a snapshot ten "
+            "minutes after the last of them; or delete by command: "
             f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
         )
 

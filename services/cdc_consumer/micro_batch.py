@@ -1,16 +1,18 @@
 """One task of a micro-batch: decode, keep the newest of each key, write, set aside what cannot be applied, ack.
 
-The order of effects is the promise. Rows are durable and dead letters confirmed before their message is acked, so
-whatever ends the process between two lines, the messages come again, and applying them twice changes nothing.
-Trouble has three sizes: a row becomes a dead letter, a table's messages are put off, and when a service is away
-everything waits, leases extended, until it is back. Messages that have come often may be what ends the process: they
-are handled last and one by one, when all others are acked; one that has ended several becomes a letter, undecoded.
+The order of effects is the promise. Rows are durable and dead letters confirmed before their message is acked, and
+mirrors that lack such changes say so; whatever ends the process between two lines, the messages come again, and
+applying them twice changes nothing. Trouble has three sizes: a row becomes a dead letter, a table's messages are put
+off, and when a service is away everything waits, leases extended, until it is back. Messages that have come often may
+be what ends the process: they are handled last and one by one, when all others are acked; one that has ended several
+becomes a letter, undecoded.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.tables import shown_name
 from services.cdc_consumer.decoding import decoded_groups
 from services.cdc_consumer.flood import PoisonFlood, Seen
+from services.cdc_consumer.letters_noted import mirrors_of, note_letters
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.suspects import NotCounted, Watch, in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
@@ -218,6 +221,7 @@ class _Task:
         seen = Seen.of(done, self._decoded, poison)
         self._flood.judge(seen)
         self._keep_letters(poison)
+        self._note_letters(poison)
         self._flood.remember(seen)
         ack_ids = [self._ack_ids[message] for message in sorted(done)]
         self._until_back(lambda: self._ports.leases.ack(ack_ids))
@@ -267,6 +271,13 @@ class _Task:
         self._letters += reasons
         structlog.get_logger().warning("records_set_aside", reasons=dict(reasons), first=letters[0].identity)
 
+    def _note_letters(self, poison: Sequence[Poison]) -> None:
+        for mirror in mirrors_of(poison, self._ordering_key, self._memory.plan):
+            self._until_back(partial(note_letters, self._ports.tables, mirror, self._clock.now()))
+
+    def _ordering_key(self, message: int) -> str:
+        return self._messages["ordering_key"][message].as_py() or ""
+
     def _letter(self, poison: Poison) -> DeadLetter:
         """Return a message exactly as it came, or one change of it cut out under the same header and attributes."""
         if poison.change is None:
@@ -276,7 +287,7 @@ class _Task:
         return DeadLetter(
             data=data,
             attributes=dict(self._messages["attributes"][poison.message].as_py() or ()),
-            ordering_key=self._messages["ordering_key"][poison.message].as_py() or "",
+            ordering_key=self._ordering_key(poison.message),
             reason=poison.reason,
             detail=poison.detail,
             failed_at=self._clock.now(),

@@ -83,6 +83,8 @@ class MirrorTable:
     """As `Mirror.complete_since`."""
     max_staleness: timedelta = timedelta(0)
     """How long what was written may be hidden from queries."""
+    letters_until: int = 0
+    """Until when changes of its source table may have become dead letters, in microseconds; 0: none is known of."""
     history: TableDefinition | None = None
     """The history that is kept of the same source table beside it: as much of it as the end of a row needs."""
 
@@ -168,6 +170,13 @@ class Tables(Protocol):
         """Let a mirror say that each row that its source had at a time (in microseconds) is in it, or on its way.
 
         An earlier time than the one that it says changes nothing; neither does one from before the table was made.
+        """
+
+    def note_letters(self, name: str, dataset: str, at: int) -> None:
+        """Let a mirror say that changes of its source table have become dead letters until then (in microseconds).
+
+        Or until somewhat later. ``dataset`` may be empty: the usual one. Nothing, where there is no mirror of that
+        name; TableTroubleError where it cannot be made to say so.
         """
 
     def forget(self, table: str) -> None:

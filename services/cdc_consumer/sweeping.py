@@ -9,7 +9,7 @@ from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.adapters.spooled_rows import spooled
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import open_client
-from services.cdc_consumer.automatic_sweep import AutomaticSweep, Known, check_part
+from services.cdc_consumer.automatic_sweep import AutomaticSweep, Known, check_letters, check_part
 from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorTable, SourceRows
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.sweep import SourceOfMirror, SweepRefusedError, Swept, described, shown_time, sweep
@@ -29,9 +29,11 @@ def sweeping(settings: Settings, known: Known, environ: Mapping[str, str], stop:
     rows = BigQueryMirrorRows(client, project, dataset, stop)
 
     def swept(mirror: MirrorTable, writer: CdcWriter, source: SourceOfMirror | None) -> Swept:
-        if source is None:
-            check_part(mirror.definition.identity, rows.count(mirror, mirror.complete_since), mirror.complete_since)
         before, after = mirror.complete_since, settings.sweep_after
+        if source is None:
+            count = rows.count(mirror, before)
+            check_letters(mirror, count, before)
+            check_part(mirror.definition.identity, count, before)
         return sweep(
             mirror, rows, writer, source, spooled, stop, SystemClock(), before=before, after=after, execute=True
         )

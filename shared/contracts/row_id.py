@@ -67,6 +67,11 @@ def ordering_key(table: str, bucket: int) -> str:
     return f"{table}/{bucket}"
 
 
+def ordered_table(key: str) -> str:
+    """Return the table that an ordering key is of, of the stream's changes or of snapshot rows; empty if of none."""
+    return key.rpartition("/")[0]
+
+
 def _canonical(googlesql: str, value: object) -> object:
     if value is None:
         return None

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
+from services.cdc_consumer.adapters.mirror_labels import LETTERS, label_time
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.destinations import Plan, destinations
 from services.cdc_consumer.core.tables import TableDefinition, table_definition
@@ -75,6 +76,8 @@ class Place:
     staleness: Callable[[str], timedelta | None]
     gone: Callable[[str], None]
     """See to it that there is no dataset of a name."""
+    letters: Callable[[str], int]
+    """Until when a table says that changes have become dead letters."""
 
 
 class TablesContract:
@@ -240,6 +243,19 @@ class TablesContract:
             place.tables.ensure(replace(PLANES, dataset="nowhere"))
         assert place.tables.ensure(PLANES) == PLANES
 
+    def test_a_mirror_says_until_when_changes_became_letters_whichever_process_saw_them(self, place: Place) -> None:
+        now = 1_700_000_000_000_000
+        place.tables.note_letters("planes", "", now)
+        place.tables.ensure(PLANES)
+        place.tables.ensure(history_of(a_header("airports")))
+        hour = 3_600_000_000
+        for tables, at in ((place.tables, now + hour), (place.others, now + 2 * hour), (place.tables, now + hour)):
+            tables.note_letters("planes", "", at)
+        place.tables.note_letters("airports_changelog", "", now)
+
+        assert now + 2 * hour <= place.letters("planes") < now + 3 * hour
+        assert place.letters("airports_changelog") == 0
+
     def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
         place.tables.forget("nothing")
 
@@ -248,7 +264,7 @@ class TestFakeTables(TablesContract):
     @pytest.fixture
     def place(self) -> Place:
         one, two = FakeTables(), FakeTables()
-        two.there = one.there
+        two.there, two.letters = one.there, one.letters
 
         def drop(name: str) -> None:
             del one.there[name]
@@ -264,6 +280,7 @@ class TestFakeTables(TablesContract):
             lambda name: [column.name for column in one.there[name].columns],
             lambda name: one.there[name].max_staleness,
             lambda dataset: one.forbidden.add(f"{dataset}.planes"),
+            lambda name: one.letters.get(name, 0),
         )
 
 
@@ -293,7 +310,11 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
         return timedelta(hours=hours, minutes=minutes, seconds=seconds)
 
     one, two = (BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset) for _ in range(2))
-    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None)
+
+    def letters(name: str) -> int:
+        return label_time(stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels, LETTERS)
+
+    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters)
 
 
 class TestBigQueryTables(TablesContract):

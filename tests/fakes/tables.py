@@ -20,6 +20,8 @@ class FakeTables:
         self.forbidden: set[str] = set()
         self.made_at: dict[str, int] = {}
         self.complete_since: dict[str, int] = {}
+        self.letters: dict[str, int] = {}
+        """Until when changes have become dead letters, by mirror."""
         self._known: dict[str, TableDefinition] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
@@ -36,6 +38,14 @@ class FakeTables:
         if since > max(self.made_at.get(name, 0), self.complete_since.get(name, 0)):
             self.effects.note(f"complete {name}")
             self.complete_since[name] = since
+
+    def note_letters(self, name: str, dataset: str, at: int) -> None:
+        identity = f"{dataset}.{name}" if dataset else name
+        self._fail_if_told(identity)
+        found = self.there.get(identity)
+        if found is not None and not found.append_only and at > self.letters.get(identity, 0):
+            self.effects.note(f"note letters of {identity}")
+            self.letters[identity] = at
 
     def forget(self, table: str) -> None:
         self._known.pop(table, None)

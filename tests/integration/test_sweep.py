@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.processes import wait_until
 from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, NEEDS_RESYNC, SWEPT
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, LETTERS, NEEDS_RESYNC, SWEPT
 from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.mirrors import read_mirrors
 from services.cdc_consumer.adapters.spooled_rows import spooled
@@ -266,6 +266,15 @@ def test_by_itself_it_sweeps_a_small_part_and_asks_the_source_where_it_can(mirro
     assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
     assert mirror.keys() == [*LIVING, *NEWER]
     assert mirror.table.labels[SWEPT] == str(T), "rows that live are left in it, from before"
+
+
+def test_by_itself_it_sweeps_nothing_of_which_changes_have_become_letters_unless_it_can_ask(mirror: Mirror) -> None:
+    mirror.label(**{LETTERS: str(T)})
+    assert "have become dead letters since" in swept_by_itself(mirror)
+    assert mirror.keys() == [*NEWER, *GONE]
+
+    assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
+    assert mirror.keys() == [*NEWER]
 
 
 def test_by_itself_it_empties_no_table(mirror: Mirror) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from services.cdc_consumer.ports import MADE_ANEW
+from shared.contracts.mirrors import MIRROR_OF
 
 NEEDS_RESYNC: Final = "millrace_needs_resync"
 """The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
@@ -18,7 +19,9 @@ COMPLETE_TOLD: Final = "millrace_complete_told"
 """The label by which a mirror says when it came to say that."""
 SWEPT: Final = "millrace_swept"
 """The label by which a mirror says that nothing was left in it that is older, when somebody looked last."""
-
+LETTERS: Final = "millrace_letters"
+"""The label by which a mirror says until when changes of its source table may have become dead letters: what is in it
+from before then need not be gone from the source."""
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
 """How far ahead of BigQuery's clock a source's times may be; Bigtable's stamps run ahead by 20 to 60 s."""
@@ -35,6 +38,18 @@ def completed(
     if since <= (made_at + margin).timestamp() * 1e6 or since <= label_time(labels, COMPLETE_SINCE):
         return None
     return {**labels, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
+
+
+def lettered(labels: Mapping[str, str], until: int) -> dict[str, str] | None:
+    """Return a mirror's labels once changes have become letters until a time; None where that changes nothing."""
+    if MIRROR_OF not in labels or until <= label_time(labels, LETTERS):
+        return None
+    return {**labels, LETTERS: str(until)}
+
+
+def until(at: int, margin: timedelta) -> int:
+    """Return a time in microseconds so much later: until then a snapshot may have begun before, by its own clock."""
+    return at + margin // timedelta(microseconds=1)
 
 
 def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:

@@ -1,17 +1,16 @@
 """The rows of mirrors in BigQuery that are from before a time, or are not; and mirrors that say they are swept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import structlog
-from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery_errors import rest_errors
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, label_time, swept, too_early
+from services.cdc_consumer.adapters.label_changes import change_labels
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, LETTERS, label_time, swept, too_early
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.tables import HISTORY_KEY, key_label, staleness_of, table_column
 from services.cdc_consumer.core.sweep import first_sequence, history_beside
@@ -22,10 +21,7 @@ from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, lab
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
-_TIMEOUT: Final = 60.0  # seconds for a call
-_NO_RETRY: Final[Any] = None  # retries are not nested
 _PATIENCE: Final = timedelta(minutes=5)
-_ATTEMPTS: Final = 5
 _WIDTH: Final = 67  # of a sequence as Millrace writes it: whose text sorts as it does
 _OURS: Final = (SEQUENCE_COLUMN, COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN)
 _OLDER: Final = (
@@ -98,30 +94,23 @@ class BigQueryMirrorRows:
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         """Let the mirror say that it is swept; as `MirrorRows.mark_swept`."""
-        path = self._path(mirror)
-        for _attempt in range(_ATTEMPTS):
-            for attempt in retrying(self._stop, _PATIENCE):
-                with attempt, rest_errors(f"table {path}"):
-                    found = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
-                    if too_early(found.labels, told_by):
-                        return False
-                    labels = swept(found.labels, before)
-                    if labels is None:
-                        return True
-                    found.labels = labels
-                    try:
-                        self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-                    except (exceptions.Conflict, exceptions.PreconditionFailed):
-                        break
-                    except exceptions.Forbidden as error:
-                        structlog.get_logger().warning("table_not_labelled", table=path, error=str(error.message))
-                    return True
-        return True
+        early = False
+
+        def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
+            nonlocal early
+            early = too_early(found.labels, told_by)
+            return None if early else swept(found.labels, before)
+
+        for attempt in retrying(self._stop, _PATIENCE):
+            with attempt:
+                change_labels(self._client, self._path(mirror), labels)
+        return not early
 
     def _asked(self, mirror: MirrorTable, which: str, before: int, limit: str = "") -> Iterator[pa.Table]:
         path, columns = self._path(mirror), _columns(mirror)
         named = ", ".join(f"t.`{column.name}`" for column in columns)
-        query = f"SELECT {named} FROM `{path}` AS t WHERE {which} AND {live(mirror.soft_delete)}{limit}"  # noqa: S608  names
+        where = f"{which} AND {live(mirror.soft_delete)}{limit}"
+        query = f"SELECT {named} FROM `{path}` AS t WHERE {where}"  # noqa: S608  names
         yield from self._queries.tables(path, query, columns, [_limit(before)])
 
     def _table(self, path: str) -> bigquery.Table | None:
@@ -161,6 +150,7 @@ def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
         soft_delete,
         label_time(found.labels, COMPLETE_SINCE),
         staleness_of(found),
+        letters_until=label_time(found.labels, LETTERS),
     )
 
 

@@ -8,6 +8,7 @@ for one that does not hold would mislead queries; it is partitioned by when chan
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,7 +23,8 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.history_views import HistoryViews
-from services.cdc_consumer.adapters.mirror_labels import CLOCK_MARGIN, completed, made_anew
+from services.cdc_consumer.adapters.label_changes import NoTableError, change_labels
+from services.cdc_consumer.adapters.mirror_labels import CLOCK_MARGIN, completed, lettered, made_anew, until
 from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import MADE_ANEW, TableTroubleError
@@ -93,6 +95,7 @@ class BigQueryTables:
         self._views = HistoryViews(client)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
+        self._lettered: dict[str, int] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
@@ -108,25 +111,22 @@ class BigQueryTables:
 
     def complete(self, definition: TableDefinition, since: int) -> None:
         """Let a mirror say since when all rows of its source are in it, or on their way; as `Tables.complete`."""
-        path = self._path(definition)
-        log = structlog.get_logger().bind(table=definition.identity, complete_since=since)
-        for _attempt in range(_ATTEMPTS):
-            with rest_errors(f"table {path}"):
-                found = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
-                labels = completed(found.labels, found.created, since, time.time_ns() // 1_000, self._clock_margin)
-                if labels is None:
-                    return
-                found.labels = labels
-                try:
-                    self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-                except (exceptions.Conflict, exceptions.PreconditionFailed):
-                    continue
-                except exceptions.Forbidden as error:
-                    log.warning("table_not_labelled", error=str(error.message))
-                else:
-                    log.info("table_complete")
-                return
-        raise TableTroubleError(f"table {path}: altered by others all the time")
+
+        def labels(found: bigquery.Table) -> Mapping[str, str] | None:
+            return completed(found.labels, found.created, since, time.time_ns() // 1_000, self._clock_margin)
+
+        if change_labels(self._client, str(self._path(definition)), labels):
+            structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)
+
+    def note_letters(self, name: str, dataset: str, at: int) -> None:
+        """Let a mirror say that changes of its source table have become dead letters; as `Tables.note_letters`."""
+        path, margin = f"{self._project}.{dataset or self._dataset}.{name}", self._clock_margin
+        if until(at, margin) <= self._lettered.get(path, 0):
+            return
+        beyond = until(at, 2 * margin)  # so that it need not be said again at once
+        with suppress(NoTableError):
+            change_labels(self._client, path, lambda found: lettered(found.labels, beyond))
+        self._lettered[path] = beyond
 
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
         path = self._path(definition)

@@ -14,7 +14,7 @@ from services.cdc_consumer.core.tables import (
 )
 from services.cdc_consumer.core.types import json_of
 from shared.contracts.change_batch import Header
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.tables_file import TablesFile
 
 
@@ -100,3 +100,18 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
         history = history_definition(header, name, kept, dataset)
     soft_delete = options.soft_delete and mirror is not None
     return Destinations(header, tuple(parsed), tuple(kept), ignored, unknown, mirror, history, soft_delete)
+
+
+def mirror_name(table: str, plan: Plan = EVERYTHING) -> tuple[str, str] | None:
+    """Return the name of a source table's mirror and its dataset ("": the usual one), if it may have one.
+
+    Whatever its columns are: of a table that does not fit any more there may be a mirror from before.
+    """
+    options = plan.file.options(table)
+    if not plan.file.included(table) or options.mode == "history":
+        return None
+    try:
+        name = checked_name(options.name, table)
+    except PoisonRecordError:
+        return None
+    return name, "" if options.dataset in (None, plan.dataset) else options.dataset or ""

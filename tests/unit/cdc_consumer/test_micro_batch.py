@@ -243,7 +243,7 @@ def test_while_pubsub_is_away_for_letters_and_acks_leases_are_kept_and_then_ever
     counts = world.apply(a_message(data=b"garbage"), a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert (counts.acked, counts.put_off, counts.letters) == (2, 1, {"undecodable": 1})
-    assert world.effects.done[-3:] == ["keep 1 letters", "ack 2", "put off 1"]
+    assert world.effects.done[-4:] == ["keep 1 letters", "note letters of planes", "ack 2", "put off 1"]
     assert world.waits >= 8
 
 
