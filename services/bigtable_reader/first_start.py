@@ -29,11 +29,13 @@ async def begin(
     resume: Resume,
     asked: Microseconds | None,
     before: Callable[[], Awaitable[None]],
+    mirrored: bool = True,
 ) -> None:
     """Remember the first pieces of a stream by its name unless it is known, as RESUME allows.
 
     ``asked``: START_TIMESTAMP. ``before`` is done before a first start is remembered: one that is killed in between is
-    a first start again. TransientError, MisconfiguredError.
+    a first start again. ``mirrored``: there is a mirror, which a hole in the stream leaves stale.
+    TransientError, MisconfiguredError.
     """
     log = structlog.get_logger()
     survey = await store.survey()
@@ -45,7 +47,7 @@ async def begin(
     await before()
     # Again by itself, and not with what precedes it: its answer may be lost after it succeeded, and RESUME=new would
     # then refuse the pieces that it has just remembered.
-    if await retried(stop, lambda: store.begin(ranges, start)):
+    if await retried(stop, lambda: store.begin(ranges, start, mirrored=mirrored)):
         log.info("first_start", start=_time(start), partitions=len(ranges))
 
 

@@ -1,13 +1,14 @@
 """What the reader needs from outside. The docstrings are promises that the fakes keep too."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
+from services.bigtable_reader.core.resync import Kind, Mark
 from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, SnapshotPart
 from shared.contracts.change_batch import Change, Header
@@ -17,6 +18,10 @@ from shared.contracts.errors import MisconfiguredError
 
 class PositionLostError(MisconfiguredError):
     """The service does not go on from a position any more: it is older than what is kept, or of another life."""
+
+
+class StreamGoneError(MisconfiguredError):
+    """The table has no change stream any more: what changes until it has one again is in no record."""
 
 
 class ReadRefusedError(MisconfiguredError):
@@ -56,9 +61,10 @@ class PartitionStore(Protocol):
     again.
     """
 
-    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember the first pieces, unless any are known; return whether none were.
 
+        Where the table was read under another name before, changes may lie in between: it is marked, if ``mirrored``.
         MisconfiguredError if those that are known are of another table, or while readers of this table are there under
         another stream's name.
         """
@@ -204,6 +210,12 @@ class SnapshotStore(Protocol):
         ``again``: nothing happens where all rows were asked for before.
         """
 
+    async def request_unless_after(self, ranges: Sequence[KeyRange], now: Microseconds, run: int) -> bool:
+        """Ask for all rows again; return whether that was new.
+
+        Nothing happens where they were asked for after the snapshot of that number, also if that was given up.
+        """
+
     async def cancel(self) -> bool:
         """Give up what is left to read; return whether anything was."""
 
@@ -227,6 +239,39 @@ class SnapshotStore(Protocol):
 
     async def told(self, run: int) -> None:
         """Remember that the end of a snapshot was published."""
+
+
+class ResyncStore(Protocol):
+    """What was found that no record tells, until all rows have come again. All readers of a stream have one.
+
+    Nothing is kept of a stream that is not known. ``run``: the latest snapshot that had been asked for when it was
+    found. TransientError: nothing is known of the outcome, and the call may be made again.
+    """
+
+    async def read(self) -> Mark | None:
+        """Return what was found; None where nothing is to be mended. Surveys tell of it, too."""
+
+    async def compare(
+        self,
+        known: Collection[str] | None,
+        found: Collection[str],
+        is_watched: Callable[[str], bool],
+        now: Microseconds,
+        run: int,
+    ) -> None:
+        """Mark the table where watched families are not there any more, and remember those that are.
+
+        They are compared with those that were remembered here, by whomever; where none were, with those that are known.
+        """
+
+    async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
+        """Mark the table. What is marked already is so from then on, until a snapshot after the later run."""
+
+    async def heal(self, run: int) -> bool:
+        """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""
+
+    async def synced(self, mark: Mark) -> bool:
+        """Take away what a mark has shown, and nothing that was found since; return whether anything was left of it."""
 
 
 class Letters(Protocol):
@@ -261,7 +306,7 @@ class Catalog(Protocol):
     """What the instance says of the table."""
 
     async def seen(self) -> Seen:
-        """Return what its change stream never tells. TransientError; MisconfiguredError where it has none any more."""
+        """Return what its change stream never tells. TransientError; StreamGoneError where it has none any more."""
 
 
 class Clock(Protocol):

@@ -16,6 +16,7 @@ from services.bigtable_reader.adapters.partition_table import BigtablePartitionS
 from services.bigtable_reader.core import topology as shape
 from services.bigtable_reader.core.partitions import PieceId
 from services.bigtable_reader.core.records import ALL_KEYS, Microseconds, Position
+from services.bigtable_reader.core.resync import Kind
 from shared.contracts.errors import MisconfiguredError
 from tests.contract.bigtable_partitions import (
     LEASE,
@@ -67,8 +68,23 @@ def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_e
         await old.advance([reached(held, ceiling=10**9)], release=True)
         await old.leave()
         assert await new.begin([span("-")], start)
-        (piece,) = (await new.survey()).pieces
+        survey = await new.survey()
+        (piece,) = survey.pieces
         assert piece.floor >= held.floor + 10**9
+        assert survey.mark is not None, "what changed between the two is in no record"
+        assert [(one.kind, one.run) for one in survey.mark.findings] == [(Kind.BEGUN_ANEW, 0)]
+        assert (await old.survey()).mark is None
+
+    run(bigtable_emulator, scenario)
+
+
+def test_a_change_log_alone_that_is_begun_anew_is_not_marked(bigtable_emulator: str) -> None:
+    async def scenario(channels: BreakingChannels) -> None:
+        _name, old, new = two_names(channels)
+        await begun(old, "-")
+        await old.leave()
+        assert await new.begin([span("-")], (await new.survey()).now, mirrored=False)
+        assert (await new.survey()).mark is None
 
     run(bigtable_emulator, scenario)
 
@@ -118,9 +134,10 @@ def test_a_whole_partition_table_is_read_in_pages(bigtable_emulator: str, monkey
         channels.restart_counting()
         assert await one.highest_stamp() == 500
         assert channels.requests == ["ReadRows"] * 4  # seven rows
-        found = await one.readers_elsewhere("source")
-        assert sorted(found) == [f"other#reader#reader{number}" for number in range(6)]
-        assert await other.readers_elsewhere("source") == {}
-        assert await one.readers_elsewhere("another") == {}
+        found = await one.streams_elsewhere("source")
+        assert found.keys() == {"other"}
+        assert sorted(found["other"]) == [f"other#reader#reader{number}" for number in range(6)]
+        assert await other.streams_elsewhere("source") == {}
+        assert await one.streams_elsewhere("another") == {}
 
     run(bigtable_emulator, scenario)

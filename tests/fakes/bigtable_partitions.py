@@ -8,8 +8,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from services.bigtable_reader.core import resync as core
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.resync import Kind, Resync
 from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import (
     Ending,
@@ -55,6 +57,9 @@ class PartitionTable:
     rows: dict[PieceId, Row] = field(default_factory=dict)
     seen: Seen | None = None
     paused_since: Microseconds | None = None
+    resync: Resync | None = None
+    elsewhere: bool = False
+    """Whether the source table was read under another name."""
     readers: dict[str, int] = field(default_factory=dict)
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -109,7 +114,7 @@ class FakePartitionStore:
         self._closed: set[tuple[PieceId, int]] = set()
         self._done = Done()
 
-    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember the first pieces, unless any are known; return whether none were."""
         await self._step()
         if self.table.topology is not None:
@@ -123,6 +128,8 @@ class FakePartitionStore:
             raise TransientError(str(error)) from error
         self.table.source = self._source
         self.table.become(first)
+        if self.table.elsewhere and mirrored:
+            self.table.resync = core.marked(None, Kind.BEGUN_ANEW, self.table.now(), 0)
         return True
 
     async def survey(self) -> Survey:
@@ -146,6 +153,7 @@ class FakePartitionStore:
             frozenset(owner for owner, (_mark, since) in self._present.items() if at - since < self._lease),
             self.table.now(),
             self.table.paused_since,
+            core.mark_of(self.table.source, self.table.resync),
         )
         await self._step()
         return survey

@@ -52,6 +52,10 @@ class FakeSnapshotStore:
         """Ask for ranges to be read; return whether that was new."""
         return await self._change(lambda b: core.requested(b, ranges, now, again=again, whole=whole))
 
+    async def request_unless_after(self, ranges: Sequence[KeyRange], now: Microseconds, run: int) -> bool:
+        """Ask for all rows again, unless that was done after one of the snapshots; return whether that was new."""
+        return await self._change(lambda b: core.requested_unless_after(b, ranges, now, run))
+
     async def cancel(self) -> bool:
         """Give up what is left to read; return whether anything was."""
         return await self._change(core.cancelled)

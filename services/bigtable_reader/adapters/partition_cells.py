@@ -6,6 +6,7 @@ The table is in Bigtable, serves any number of change streams, and has four kind
                                shape:about     JSON: the format, the source table, the life, when it began
                                shape:seen      JSON: what the source table was like at the last look
                                shape:paused    there while the stream is paused; the cell's time is since when
+                               shape:resync    JSON: what needs all rows to be read again (`core/resync.py`)
                                piece:<id>      JSON: a piece; the cell's time is when it came to be
     <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
                                partition:saved JSON: owner, position, low watermark, floor and ceiling; how it ended
@@ -26,6 +27,7 @@ from services.bigtable_reader.adapters.row_chunks import Cell
 from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.partitions import Piece, PieceId
 from services.bigtable_reader.core.records import Microseconds, Position
+from services.bigtable_reader.core.resync import Mark, Resync, mark_of
 from services.bigtable_reader.core.topology import Ending, Topology
 from shared.contracts.errors import MisconfiguredError
 
@@ -37,6 +39,7 @@ VERSION: Final[Column] = ("shape", b"version")
 ABOUT: Final[Column] = ("shape", b"about")
 SEEN: Final[Column] = ("shape", b"seen")
 PAUSED: Final[Column] = ("shape", b"paused")
+RESYNC: Final[Column] = ("shape", b"resync")
 LEASE: Final[Column] = ("partition", b"lease")
 SAVED: Final[Column] = ("partition", b"saved")
 PRESENT: Final[Column] = ("reader", b"present")
@@ -93,7 +96,7 @@ class PartitionRow:
 class TopologyRow:
     """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock.
 
-    ``paused_since``: by that clock, too; None where the stream is not paused.
+    ``paused_since``: by that clock, too; None where the stream is not paused. ``resync``: the value of its cell, too.
     """
 
     version: bytes
@@ -101,6 +104,12 @@ class TopologyRow:
     topology: Topology
     born: Mapping[PieceId, Microseconds]
     paused_since: Microseconds | None = None
+    resync: tuple[bytes, Resync] | None = None
+
+    @property
+    def mark(self) -> Mark | None:
+        """Return what needs all rows to be read again; None where nothing does."""
+        return None if self.resync is None else mark_of(self.table, self.resync[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +146,14 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
             start=life.start,
             pieces=tuple(sorted(pieces.values(), key=lambda piece: piece.range)),
         )
+        kept = found.get(RESYNC)
+        resync = None if kept is None else (kept.value, msgspec.json.decode(kept.value, type=Resync))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise MisconfiguredError(_not_ours(key, error)) from error
     born = {piece.id: Microseconds(found["piece", name].timestamp) for name, piece in pieces.items()}
     paused = found.get(PAUSED)
-    return TopologyRow(version, life.table, topology, born, None if paused is None else Microseconds(paused.timestamp))
+    paused_since = None if paused is None else Microseconds(paused.timestamp)
+    return TopologyRow(version, life.table, topology, born, paused_since, resync)
 
 
 def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:

@@ -26,6 +26,7 @@ from services.bigtable_reader.adapters.partition_cells import (
     LEASE,
     PAUSED,
     PRESENT,
+    RESYNC,
     SAVED,
     SEEN,
     VERSION,
@@ -44,6 +45,7 @@ from services.bigtable_reader.adapters.partition_cells import (
 from services.bigtable_reader.adapters.row_chunks import READ_ROWS, Cell, read_rows
 from services.bigtable_reader.core.partitions import Piece, PieceId
 from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.resync import Resync
 from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import Topology
 from shared.contracts.errors import MisconfiguredError
@@ -126,11 +128,11 @@ class PartitionRows:
                     structlog.get_logger().warning("row_not_understood", row=shown(key), error=str(error))
         return highest
 
-    async def readers_elsewhere(self, table: str) -> Mapping[str, Microseconds]:
-        """Return when readers of the other streams of a source table were last seen, by Bigtable's clock.
+    async def streams_elsewhere(self, table: str) -> Mapping[str, Mapping[str, Microseconds]]:
+        """Return the other streams of a source table, and when readers of each were last seen, by Bigtable's clock.
 
-        Each is named as its row is, `<stream>#reader#<owner>`. Of a stream whose table cannot be read its readers stop
-        by themselves.
+        Readers are named as their rows are, `<stream>#reader#<owner>`. Of a stream whose table cannot be read, readers
+        stop by themselves.
         """
         tables: dict[str, str] = {}
         seen: dict[str, Microseconds] = {}
@@ -141,17 +143,23 @@ class PartitionRows:
                 elif (cell.family, cell.qualifier) == ABOUT:
                     with contextlib.suppress(msgspec.MsgspecError):
                         tables[shown(key).partition("#")[0]] = msgspec.json.decode(cell.value, type=About).table
-        streams = {stream for stream, of in tables.items() if of == table and stream != self.stream}
-        return {row: at for row, at in seen.items() if row.partition("#")[0] in streams}
+        streams = [stream for stream, of in tables.items() if of == table and stream != self.stream]
+        return {one: {row: at for row, at in seen.items() if row.startswith(f"{one}#")} for one in streams}
 
-    async def write_topology(self, before: TopologyRow | None, topology: Topology, table: str, mark: str) -> bool:
-        """Write pieces in the place of others, if those are still what is there; return whether they were."""
+    async def write_topology(
+        self, before: TopologyRow | None, topology: Topology, table: str, mark: str, resync: Resync | None = None
+    ) -> bool:
+        """Write pieces in the place of others, if those are still what is there; return whether they were.
+
+        ``resync``: what needs all rows to be read again, of a stream that begins.
+        """
         old = {} if before is None else {piece.id: piece for piece in before.topology.pieces}
         new = {piece.id: piece for piece in topology.pieces}
         about = About(FORMAT, table, topology.life, topology.start)
         mutations = [
             _set(VERSION, f"{topology.version:08d} {mark}".encode()),
             *([] if before else [_set(ABOUT, msgspec.json.encode(about))]),
+            *([] if resync is None else [_set(RESYNC, msgspec.json.encode(resync))]),
             *(_delete(("piece", name.encode())) for name in old.keys() - new.keys()),
             *(
                 _set(("piece", name.encode()), msgspec.json.encode(new[name]), _BIGTABLES_CLOCK)
@@ -171,6 +179,10 @@ class PartitionRows:
     async def write_seen(self, before: TopologyRow, seen: Seen) -> bool:
         """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
         return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
+
+    async def write_resync(self, before: bytes | None, resync: Resync) -> bool:
+        """Write what needs all rows to be read again, if it is still as it was; return whether it was."""
+        return await self._write(self._topology, RESYNC, before, [_set(RESYNC, msgspec.json.encode(resync))])
 
     async def write_pause(self, before: TopologyRow) -> bool:
         """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""

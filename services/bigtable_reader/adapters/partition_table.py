@@ -24,6 +24,7 @@ from services.bigtable_reader.core import topology as shape
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
 from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.resync import Kind, marked
 from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.topology import Ending, Patience, Reshaped, Successor
 from services.bigtable_reader.ports import PositionLostError
@@ -72,13 +73,14 @@ class BigtablePartitionStore:
         self._ended: dict[tuple[PieceId, int], None] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember the first pieces, unless any are known; return whether none were."""
         if await self._pieces.find() is not None:
             return False
         await self._look()
-        await self._require_nobody_elsewhere()
-        begun = await self._pieces.begin(ranges, start, self._now)
+        former = await self._require_nobody_elsewhere()
+        resync = marked(None, Kind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
+        begun = await self._pieces.begin(ranges, start, self._now, resync)
         await self._pieces.known()  # if another was first, it may be another table's
         return begun
 
@@ -91,6 +93,7 @@ class BigtablePartitionStore:
             frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
             self._now,
             None if scan.topology is None else scan.topology.paused_since,
+            None if scan.topology is None else scan.topology.mark,
         )
 
     async def view(self, at: Microseconds) -> Survey:
@@ -111,6 +114,7 @@ class BigtablePartitionStore:
             readers,
             at,
             None if scan.topology is None else scan.topology.paused_since,
+            None if scan.topology is None else scan.topology.mark,
         )
 
     async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
@@ -240,14 +244,14 @@ class BigtablePartitionStore:
         self._scan = scan
         return scan
 
-    async def _require_nobody_elsewhere(self) -> None:
-        """Raise MisconfiguredError while the table is read under another name too.
+    async def _require_nobody_elsewhere(self) -> bool:
+        """Tell whether the table was read under another name; MisconfiguredError while it is.
 
         Stamps of two streams are in no order: our floor is above what others have saved, not above what they save yet.
         """
         since = self._now - _STILL_THERE * self._lease * 1_000_000
-        seen = await self._rows.readers_elsewhere(self._pieces.source)
-        if there := sorted(name for name, at in seen.items() if at >= since):
+        streams = await self._rows.streams_elsewhere(self._pieces.source)
+        if there := sorted(name for seen in streams.values() for name, at in seen.items() if at >= since):
             raise MisconfiguredError(
                 f"{self._pieces.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} (a row of "
                 f"{self._rows.table.name} each). Stop them first, every one: a late image of theirs could replace a "
@@ -255,6 +259,7 @@ class BigtablePartitionStore:
                 f"({_STILL_THERE * self._lease:g} s) more. What is published to another topic needs another "
                 "PARTITION_TABLE"
             )
+        return bool(streams)
 
     # Leases
 

@@ -12,6 +12,7 @@ from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.core import topology as shape
 from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.records import KeyRange, Microseconds
+from services.bigtable_reader.core.resync import Resync
 from services.bigtable_reader.core.topology import Reshaped, Topology
 from shared.contracts.errors import MisconfiguredError, TransientError
 
@@ -37,8 +38,10 @@ class PieceRow:
         self._log = structlog.get_logger().bind(change_stream=rows.stream)
         self._done = Tended()
 
-    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, now: Microseconds) -> bool:
-        """Write the first pieces, unless there are any; return whether there were none."""
+    async def begin(
+        self, ranges: Sequence[KeyRange], start: Microseconds, now: Microseconds, resync: Resync | None
+    ) -> bool:
+        """Write the first pieces, and what needs all rows to be read, unless there are any; return whether so."""
         floor = max(now, await self._rows.highest_stamp())  # above what an earlier life of the stream may have stamped
         life = uuid.uuid4().hex[:8]
         try:
@@ -46,7 +49,7 @@ class PieceRow:
         except ValueError as error:
             raise TransientError(f"the first partitions of {self.source} are no whole: {error}") from error
         try:
-            begun = await self._rows.write_topology(None, first, self.source, life)
+            begun = await self._rows.write_topology(None, first, self.source, life, resync)
         except TransientError:
             found = await self.find()
             if found is None:

@@ -53,6 +53,11 @@ class BigtableSnapshotStore:
         _before, after = await self._change(lambda b: core.requested(b, ranges, now, again=again, whole=whole))
         return after is not None
 
+    async def request_unless_after(self, ranges: Sequence[KeyRange], now: Microseconds, run: int) -> bool:
+        """Ask for all rows again, unless that was done after one of the snapshots; return whether that was new."""
+        _before, after = await self._change(lambda b: core.requested_unless_after(b, ranges, now, run))
+        return after is not None
+
     async def cancel(self) -> bool:
         """Give up what is left to read; return whether anything was."""
         _before, after = await self._change(core.cancelled)

@@ -9,6 +9,7 @@ from typing import Literal, NewType
 import msgspec
 
 from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.resync import Mark
 from shared.contracts.errors import MisconfiguredError
 
 PieceId = NewType("PieceId", str)
@@ -88,6 +89,8 @@ class Survey(msgspec.Struct, frozen=True):
     """Bigtable's clock, when it was looked."""
     paused_since: Microseconds | None = None
     """By Bigtable's clock; None: it is not paused."""
+    mark: Mark | None = None
+    """What needs all rows to be read again; None: nothing does."""
 
 
 Resume = Literal["new", "resume-or-new", "resume-or-fail"]

@@ -79,6 +79,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     told: bool = False
     """Whether its end was published."""
+    whole_before: int = 0
+    """The latest one before it that covered all rows; 0: none."""
+
+    @property
+    def latest_whole(self) -> int:
+        """Return the latest snapshot that all rows were asked for with, whatever became of it."""
+        return self.run if self.whole else self.whole_before
 
     @property
     def unfinished(self) -> Sequence[SnapshotPart]:
@@ -157,6 +164,12 @@ def ceiling_over(survey: Survey, keys: KeyRange) -> int:
     return max(ceilings)
 
 
+def floors_wanted(snapshot: Snapshot, survey: Survey) -> Sequence[tuple[KeyRange, int]]:
+    """Return the keys that wait for their floor, and what it has to be: stamps need only rise."""
+    left = [(keys, part.above) for part in snapshot.unfinished if (keys := part.left) is not None]
+    return [(keys, above) for keys, above in left if (low := floor_under(survey, keys)) is not None and low < above]
+
+
 def too_old(read_at: Microseconds, now: Microseconds) -> bool:
     """Tell whether what was read then is not to be published any more."""
     return now - read_at > OLDEST_READING
@@ -230,7 +243,17 @@ def requested(
     if kept and before is not None:
         return replace(before, parts=kept + asked)
     run = 1 if before is None else before.run + 1
-    return Snapshot(run=run, requested_at=now, parts=asked, whole=whole)
+    whole_before = 0 if before is None else before.latest_whole
+    return Snapshot(run=run, requested_at=now, parts=asked, whole=whole, whole_before=whole_before)
+
+
+def requested_unless_after(
+    before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, run: int
+) -> Snapshot | None:
+    """Ask for all rows again, unless that was done after one of the snapshots, whatever became of it."""
+    if before is not None and before.latest_whole > run:
+        return None
+    return requested(before, ranges, now, again=True, whole=True)
 
 
 def cancelled(before: Snapshot | None) -> Snapshot | None:

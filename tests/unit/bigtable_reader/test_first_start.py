@@ -21,9 +21,9 @@ class Unanswered(FakePartitionStore):
 
     lost = 2
 
-    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds) -> bool:
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember them."""
-        begun = await super().begin(ranges, start)
+        begun = await super().begin(ranges, start, mirrored=mirrored)
         if self.lost:
             self.lost -= 1
             raise TransientError("DEADLINE_EXCEEDED")

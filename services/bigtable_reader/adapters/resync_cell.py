@@ -1,0 +1,75 @@
+"""The cell of the partition table that says whether all rows have to be read again: `shape:resync` beside the pieces.
+
+It is not there before the first comparison. Each change is conditional on the value that was read.
+"""
+
+import uuid
+from collections.abc import Callable, Collection
+from typing import Final
+
+from msgspec.structs import replace
+
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.core import resync as core
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.resync import Kind, Mark, Resync
+from shared.contracts.errors import TransientError
+
+_ATTEMPTS: Final = 20
+"""How often a change is made anew because another's came first."""
+
+
+class BigtableResyncStore:
+    """What is kept of one stream."""
+
+    def __init__(self, rows: PartitionRows) -> None:
+        self._rows = rows
+
+    async def read(self) -> Mark | None:
+        """Return what was found; None where nothing is to be mended."""
+        found = await self._rows.topology()
+        return None if found is None else found.mark
+
+    async def compare(
+        self,
+        known: Collection[str] | None,
+        found: Collection[str],
+        is_watched: Callable[[str], bool],
+        now: Microseconds,
+        run: int,
+    ) -> None:
+        """Mark the table where families were dropped since anybody compared them."""
+        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run))
+
+    async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
+        """Mark the table."""
+        await self._change(lambda before: core.marked(before, kind, now, run))
+
+    async def heal(self, run: int) -> bool:
+        """Take away what a snapshot has mended; return whether anything was."""
+        return await self._change(lambda before: core.healed(before, run))
+
+    async def synced(self, mark: Mark) -> bool:
+        """Take away what a mark has shown; return whether anything of it was left."""
+        return await self._change(lambda before: core.synced(before, mark))
+
+    async def _change(self, decide: Callable[[Resync | None], Resync | None]) -> bool:
+        for _attempt in range(_ATTEMPTS):
+            found = await self._rows.topology()
+            if found is None:
+                return False
+            value, before = (None, None) if found.resync is None else found.resync
+            decided = decide(before)
+            if decided is None:
+                return False
+            after = replace(decided, writer=uuid.uuid4().hex)
+            try:
+                written = await self._rows.write_resync(value, after)
+            except TransientError:
+                there = await self._rows.topology()
+                if there is None or there.resync is None or there.resync[1].writer != after.writer:
+                    raise
+                written = True
+            if written:
+                return True
+        raise TransientError(f"the mark of {self._rows.stream} was changed by others, again and again")

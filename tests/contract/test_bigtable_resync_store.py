@@ -1,0 +1,204 @@
+"""What was found that no record tells, kept with the pieces: the same for the fake and for the emulator."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.resync_cell import BigtableResyncStore
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.resync import Kind
+from services.bigtable_reader.ports import PartitionStore, ResyncStore
+from shared.contracts.errors import TransientError
+from tests.contract.bigtable_partitions import (
+    LEASE,
+    PARTITION_TABLE,
+    BreakingChannels,
+    a_store,
+    a_stream,
+    begun,
+    span,
+    until_known,
+)
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_resync import FakeResyncStore
+
+NOON = Microseconds(1_700_000_000_000_000)
+Found = list[tuple[str, tuple[str, ...], int]]
+
+
+def all_of_them(_family: str) -> bool:
+    """Watch all families."""
+    return True
+
+
+@dataclass
+class Both:
+    """Two readers' views of one store, and the pieces beside it."""
+
+    ours: ResyncStore
+    theirs: ResyncStore
+    pieces: PartitionStore
+
+    async def found(self) -> Found:
+        """Return what is kept, as everybody sees it."""
+        mark = await self.theirs.read()
+        assert (await self.pieces.survey()).mark == mark
+        return [] if mark is None else [(one.kind, one.families, one.run) for one in mark.findings]
+
+
+class ResyncStoreContract:
+    """What every store of findings promises."""
+
+    def open(self) -> AbstractAsyncContextManager[Both]:
+        raise NotImplementedError
+
+    def run(self, promise: Callable[[Both], Awaitable[None]], *, begin: bool = True) -> None:
+        async def scenario() -> None:
+            async with self.open() as both:
+                if begin:
+                    await begun(both.pieces, "-m", "m-")
+                await promise(both)
+
+        asyncio.run(asyncio.wait_for(scenario(), 60))
+
+    def test_of_a_stream_that_is_not_known_nothing_is_kept(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0)
+            assert not await both.ours.heal(9)
+            assert await both.ours.read() is None
+            assert (await both.pieces.survey()).pieces == ()
+
+        self.run(promise, begin=False)
+
+    def test_what_is_found_is_known_to_all_and_stays_until_a_later_snapshot_heals_it(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 3)
+            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 4)
+            assert await both.found() == [(Kind.STREAM_DISABLED, (), 3), (Kind.ROUTED_ELSEWHERE, (), 4)]
+            assert not await both.theirs.heal(3)
+            assert await both.theirs.heal(4)
+            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 4)]
+            assert await both.ours.heal(5)
+            assert not await both.theirs.heal(5)
+            assert await both.found() == []
+
+        self.run(promise)
+
+    def test_the_same_again_is_kept_once_since_the_first_time_until_after_the_last(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
+            await both.ours.mark(Kind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
+            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 2)]
+            mark = await both.ours.read()
+            assert mark is not None
+            assert (mark.since, mark.run) == (NOON, 2)
+
+        self.run(promise)
+
+    def test_families_are_compared_with_those_that_anybody_has_compared_before(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.compare(None, ["f", "g", "h"], all_of_them, NOON, 0)
+            assert await both.found() == []
+            await both.theirs.compare(["f", "g", "h"], ["h"], lambda family: family != "g", NOON, 1)
+            await both.ours.compare(["f", "g", "h"], ["h"], all_of_them, NOON, 2)
+            assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 1)]
+            await both.ours.compare(["h"], ["f", "h"], all_of_them, NOON, 2)
+            await both.ours.compare(["h"], ["f"], all_of_them, NOON, 2)
+            assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 1), (Kind.FAMILIES_DROPPED, ("h",), 2)]
+
+        self.run(promise)
+
+    def test_the_first_comparison_is_with_what_is_known_otherwise(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.compare(["f", "g"], ["g"], all_of_them, NOON, 0)
+            assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+
+        self.run(promise)
+
+    def test_by_hand_goes_what_was_shown_and_nothing_that_was_found_since(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            mark = await both.ours.read()
+            assert mark is not None
+            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
+            assert await both.ours.synced(mark)
+            assert not await both.ours.synced(mark)
+            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
+
+        self.run(promise)
+
+    def test_pieces_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            before = await both.pieces.survey()
+            assert await both.pieces.pause()
+            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0)]
+            assert await both.pieces.resume()
+            assert not await both.pieces.begin([span("-")], before.now)
+            assert (await both.pieces.survey()).pieces == before.pieces
+            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0)]
+
+        self.run(promise)
+
+
+class TestInMemory(ResyncStoreContract):
+    """In the fake."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Both]:
+        table = PartitionTable(lambda: NOON)
+        yield Both(FakeResyncStore(table), FakeResyncStore(table), FakePartitionStore(table, "o", LEASE, lambda: 0.0))
+
+
+class TestInEmulator(ResyncStoreContract):
+    """In the Bigtable emulator."""
+
+    @pytest.fixture(autouse=True)
+    def _emulator(self, bigtable_emulator: str) -> None:
+        self.address = bigtable_emulator
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Both]:
+        self.channels = channels = BreakingChannels(self.address)
+        stream = a_stream()
+        rows = PartitionRows(channels, PARTITION_TABLE, stream)
+        try:
+            await create_partition_table(channels, rows)
+            yield Both(BigtableResyncStore(rows), BigtableResyncStore(rows), a_store(channels, stream, "o", [0.0]))
+        finally:
+            await channels.close()
+
+    def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(self) -> None:
+        async def promise(both: Both) -> None:
+            self.channels.restart_counting({2: "after"})  # a look, then the write
+            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            self.channels.restart_counting({2: "late"})
+            with pytest.raises(TransientError):
+                await both.ours.heal(1)
+            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
+            await self.channels.deliver()
+            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0), (Kind.ROUTED_ELSEWHERE, (), 1)]
+            await until_known(lambda: both.ours.heal(1))
+            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
+
+        self.run(promise)
+
+    def test_two_that_write_at_once_lose_nothing(self) -> None:
+        async def promise(both: Both) -> None:
+            await asyncio.gather(
+                both.ours.mark(Kind.STREAM_DISABLED, NOON, 0),
+                both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 0),
+                both.ours.compare(["f"], [], all_of_them, NOON, 0),
+            )
+            kinds = {Kind.STREAM_DISABLED, Kind.ROUTED_ELSEWHERE, Kind.FAMILIES_DROPPED}
+            assert {kind for kind, _families, _run in await both.found()} == kinds
+
+        self.run(promise)

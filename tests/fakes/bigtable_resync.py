@@ -1,0 +1,56 @@
+"""What was found that no record tells, in memory, beside the pieces."""
+
+from collections.abc import Awaitable, Callable, Collection
+
+from services.bigtable_reader.core import resync as core
+from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.resync import Kind, Mark, Resync
+from tests.fakes.bigtable_partitions import PartitionTable
+
+
+async def _nothing() -> None:
+    """Neither fail nor take time."""
+
+
+class FakeResyncStore:
+    """One reader's way to it. ``step`` is awaited before and after each effect."""
+
+    def __init__(self, table: PartitionTable, *, step: Callable[[], Awaitable[None]] = _nothing) -> None:
+        self.table = table
+        self._step = step
+
+    async def read(self) -> Mark | None:
+        """Return what was found; None where nothing is to be mended."""
+        await self._step()
+        return core.mark_of(self.table.source, self.table.resync)
+
+    async def compare(
+        self,
+        known: Collection[str] | None,
+        found: Collection[str],
+        is_watched: Callable[[str], bool],
+        now: Microseconds,
+        run: int,
+    ) -> None:
+        """Mark the table where watched families are not there any more, and remember those that are."""
+        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run))
+
+    async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
+        """Mark the table."""
+        await self._change(lambda before: core.marked(before, kind, now, run))
+
+    async def heal(self, run: int) -> bool:
+        """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""
+        return await self._change(lambda before: core.healed(before, run))
+
+    async def synced(self, mark: Mark) -> bool:
+        """Take away what a mark has shown; return whether anything of it was left."""
+        return await self._change(lambda before: core.synced(before, mark))
+
+    async def _change(self, decide: Callable[[Resync | None], Resync | None]) -> bool:
+        await self._step()
+        after = None if self.table.topology is None else decide(self.table.resync)
+        if after is not None:
+            self.table.resync = after
+        await self._step()
+        return after is not None

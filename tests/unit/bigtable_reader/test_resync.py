@@ -1,0 +1,174 @@
+"""A mark stays until all rows were asked for after what was found, and were published; whoever acts when, on old news.
+
+The machine lets readers be as late as they like between what they read and what they write. Each write is decided by
+what is stored at that moment, as conditional writes are.
+"""
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from msgspec.structs import replace
+
+from services.bigtable_reader.core import resync as core
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
+from services.bigtable_reader.core.resync import Kind, Mark, Resync, cure, mark_of
+from services.bigtable_reader.core.snapshot import (
+    PartProgress,
+    Snapshot,
+    advanced,
+    cancelled,
+    claimed,
+    requested,
+    requested_unless_after,
+)
+from tests.fakes.bigtable_table import EPOCH
+
+
+@dataclass
+class Found:
+    """Something that somebody has found at a moment, and what was read after it."""
+
+    at: int
+    kind: Kind
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A mark as somebody has read it at a moment."""
+
+    at: int
+    mark: Mark
+
+
+class Marking(RuleBasedStateMachine):
+    """Readers and commands, interleaved in any way."""
+
+    found, seen, complete, shown = Bundle("found"), Bundle("seen"), Bundle("complete"), Bundle("shown")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moment = 0
+        self.snapshot: Snapshot | None = None
+        self.kept: Resync | None = None
+        self.asked_at: dict[int, int] = {}
+        self.stored: list[tuple[Found, int]] = []
+        self.completed: set[int] = set()
+        self.taken_away: list[Shown] = []
+
+    def keep(self, after: Resync | None) -> None:
+        self.kept = self.kept if after is None else after
+
+    @rule(target=found, kind=st.sampled_from(Kind))
+    def something_is_found(self, kind: Kind) -> Found:
+        self.moment += 1
+        return Found(self.moment, kind)
+
+    @rule(target=seen, one=found)
+    def the_latest_snapshot_is_read(self, one: Found) -> Found:
+        return Found(one.at, one.kind, 0 if self.snapshot is None else self.snapshot.run)
+
+    @rule(one=seen)
+    def it_is_stored(self, one: Found) -> None:
+        self.moment += 1
+        self.keep(core.marked(self.kept, one.kind, Microseconds(EPOCH + self.moment), one.run))
+        self.stored.append((one, self.moment))
+
+    @rule(whole=st.booleans())
+    def rows_are_asked_for(self, whole: bool) -> None:
+        ranges = [ALL_KEYS if whole else KeyRange(b"a", b"b")]
+        self.ask(requested(self.snapshot, ranges, EPOCH, again=True, whole=whole))
+
+    @rule(one=shown)
+    def they_are_asked_for_by_themselves(self, one: Shown) -> None:
+        before = self.snapshot
+        after = requested_unless_after(before, [ALL_KEYS], EPOCH, one.mark.run)
+        asked_since = any(run > one.mark.run for run in self.asked_at)
+        assert (after is None) is asked_since, "once, and not where somebody has given up what would heal"
+        self.ask(after)
+
+    def ask(self, after: Snapshot | None) -> None:
+        self.moment += 1
+        if after is not None:
+            if after.whole and (self.snapshot is None or after.run > self.snapshot.run):
+                self.asked_at[after.run] = self.moment
+            self.snapshot = after
+
+    @rule()
+    def it_is_given_up(self) -> None:
+        self.snapshot = cancelled(self.snapshot) or self.snapshot
+
+    @rule(target=complete)
+    def it_is_read(self) -> object:
+        self.read()
+        if self.snapshot is not None and self.snapshot.complete_since is not None:
+            self.completed.add(self.snapshot.run)
+            return self.snapshot.run
+        return multiple()
+
+    def read(self) -> None:
+        if self.snapshot is None or not self.snapshot.unfinished:
+            return
+        numbers = [part.number for part in self.snapshot.unfinished]
+        held = claimed(self.snapshot, numbers, len(numbers), "reader", lambda _part: True)
+        assert held is not None
+        progress = [PartProgress(part, held.run, b"x", EPOCH, 1, done=True) for part in held.unfinished]
+        self.snapshot = advanced(held, progress, release=False)
+
+    @rule(run=complete)
+    def its_end_is_told(self, run: int) -> None:
+        self.keep(core.healed(self.kept, run))
+        if self.snapshot is not None and self.snapshot.run == run:
+            self.snapshot = replace(self.snapshot, told=True)
+
+    @rule(target=shown)
+    def the_mark_is_shown(self) -> object:
+        self.moment += 1
+        mark = mark_of("weather", self.kept)
+        return multiple() if mark is None else Shown(self.moment, mark)
+
+    @rule(one=shown)
+    def it_is_taken_away_by_hand(self, one: Shown) -> None:
+        self.keep(core.synced(self.kept, one.mark))
+        self.taken_away.append(one)
+
+    @invariant()
+    def whatever_is_not_mended_is_kept(self) -> None:
+        kept = {finding.kind for finding in self.kept.findings} if self.kept is not None else set()
+        for one, stored_at in self.stored:
+            mended = any(self.asked_at[run] > one.at for run in self.completed)
+            by_hand = any(shown.at > stored_at for shown in self.taken_away)
+            assert one.kind in kept or mended or by_hand, one
+
+    def teardown(self) -> None:
+        """All rows once more, to the end, mend whatever there is."""
+        self.ask(requested(self.snapshot, [ALL_KEYS], EPOCH, again=True, whole=True))
+        self.read()
+        assert self.snapshot is not None
+        assert self.snapshot.complete_since is not None
+        self.keep(core.healed(self.kept, self.snapshot.run))
+        assert mark_of("weather", self.kept) is None
+
+
+TestMarking = Marking.TestCase
+TestMarking.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:
+    kept = core.marked(None, Kind.FAMILIES_DROPPED, EPOCH, 0)
+    mark = mark_of("projects/p/instances/i/tables/weather", kept)
+    assert mark is not None
+    text = cure(mark)
+    assert text.startswith("`python -m services.bigtable_reader snapshot` brings all rows as they are now")
+    assert "`python -m services.cdc_consumer sweep weather --source 'python -m services.bigtable_reader rows' " in text
+    assert text.endswith("`python -m services.bigtable_reader synced`")
+
+
+def test_of_a_newer_version_a_kind_is_shown_as_it_is() -> None:
+    kept = Resync(findings=(core.Finding(kind="rows_moved", found_at=EPOCH, run=2),))
+    assert core.healed(kept, 2) is None
+    healed = core.healed(kept, 3)
+    assert healed is not None
+    assert mark_of("weather", healed) is None
