@@ -33,16 +33,19 @@ from services.bigtable_reader.first_snapshot import request_first_snapshot
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.held_part import SnapshotOptions
+from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.reader import Reader
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.settings import Settings, owner_name
+from services.bigtable_reader.snapshot_ends import SnapshotEnds
 from services.bigtable_reader.snapshots import Snapshots
 from services.bigtable_reader.stores import (
     MicrosecondClock,
     micros,
     partition_rows,
     partition_store,
+    resync_store,
     snapshot_store,
     table_scan,
     watched_table,
@@ -129,12 +132,24 @@ async def read(
                 set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
             ) -> Snapshots:
                 assert outputs.images is not None, "a change log has no snapshot"
+                snapshots = snapshot_store(settings, channels, owner)
+                keys = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
+                ends = SnapshotEnds(
+                    store=snapshots,
+                    resync=resync_store(settings, channels),
+                    images=outputs.images,
+                    publisher=publisher,
+                    keys=keys,
+                    trusted=trusted,
+                    automatic=settings.resync == "automatic",
+                )
                 return Snapshots(
                     table=settings.bigtable_table,
-                    keys=watched_ranges(prefix.encode() for prefix in options.key_prefixes),
-                    store=snapshot_store(settings, channels, owner),
+                    keys=keys,
+                    store=snapshots,
                     scan=table_scan(channels, table, outputs.watched, options),
                     images=outputs.images,
+                    ends=ends,
                     publisher=publisher,
                     set_aside=set_aside,
                     raise_floors=raise_floors,
@@ -148,6 +163,12 @@ async def read(
                     ),
                 )
 
+            marks = Marks(
+                resync_store(settings, channels),
+                snapshot_store(settings, channels, ""),
+                outputs.watched.family,
+                MicrosecondClock(),
+            )
             reader = Reader(
                 stream=BigtableChangeStream(
                     channels,
@@ -161,6 +182,7 @@ async def read(
                 ),
                 publisher=publisher,
                 snapshots=None if outputs.images is None else reading_snapshots,
+                marks=None if outputs.images is None else marks,
                 letters=letters,
                 subscriptions=subscriptions,
                 catalog=BigtableCatalog(channels, table),
@@ -249,6 +271,7 @@ async def prepare(
             wanted=settings.snapshot == "initial",
             mirrored=outputs.images is not None,
         ),
+        mirrored=outputs.images is not None,
     )
     return outputs, store
 

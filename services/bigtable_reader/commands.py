@@ -27,10 +27,12 @@ from services.bigtable_reader.stores import (
     micros,
     partition_rows,
     partition_store,
+    resync_store,
     snapshot_store,
     table_scan,
     watched_table,
 )
+from services.bigtable_reader.synced_command import synced
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
@@ -48,11 +50,13 @@ def command(arguments: Sequence[str]) -> int:
                 return asyncio.run(rows(read_settings(Settings, os.environ)))
             case ["snapshot", *rest]:
                 return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
+            case ["synced", *rest]:
+                return asyncio.run(marked(rest, read_settings(Settings, os.environ), sys.stdout))
             case ["doctor", *rest]:
                 return doctor(rest, os.environ, sys.stdout)
             case _:
                 raise MisconfiguredError(
-                    "usage: python -m services.bigtable_reader [doctor | status | snapshot | pause | resume]"
+                    "usage: python -m services.bigtable_reader [doctor | status | snapshot | synced | pause | resume]"
                 )
     except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
         return 130
@@ -111,6 +115,16 @@ async def paused(what: str, arguments: Sequence[str], settings: Settings, out: T
     try:
         with _partition_table():
             return await (pause if what == "pause" else resume)(arguments, store, out)
+    finally:
+        await channels.close()
+
+
+async def marked(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Take the mark of a table away whose rows came again."""
+    channels = Channels(settings.bigtable_emulator_host)
+    try:
+        with _partition_table():
+            return await synced(arguments, resync_store(settings, channels), out)
     finally:
         await channels.close()
 

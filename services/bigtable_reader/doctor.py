@@ -13,10 +13,11 @@ from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.inspection import inspect, inspect_cluster
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import partition_table_exists
+from services.bigtable_reader.core.resync import cure
 from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.stall_watch import shown
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.names import topic_path
@@ -77,27 +78,37 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
         findings = [found async for found in looked]
         cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
         found = [*findings, *([] if cluster is None else [cluster])]
-        return [*found, *([] if (pause := await _pause(channels, kept, settings)) is None else [pause])]
+        return [*found, *await _kept_with_the_pieces(channels, kept, settings)]
     finally:
         await channels.close()
 
 
-async def _pause(channels: Channels, kept: Table, settings: Settings) -> Finding | None:
-    """Return that the stream is paused; nothing where that cannot be told: another finding says why."""
+async def _kept_with_the_pieces(channels: Channels, kept: Table, settings: Settings) -> list[Finding]:
+    """Return that the stream is paused, and that the table needs re-sync.
+
+    Nothing where that cannot be told: another finding says why.
+    """
     try:
         if not await partition_table_exists(channels, kept):
-            return None
+            return []
         found = await PartitionRows(channels, kept, settings.stream_name).topology()
     except (MisconfiguredError, TransientError):
-        return None
-    if found is None or found.paused_since is None:
-        return None
-    return Finding(
-        Level.WARNING,
-        "stream: pause",
-        f"it is paused since {format_timestamp(Nanoseconds(found.paused_since * 1_000))}: nothing is read",
-        "`python -m services.bigtable_reader resume`, before what the stream keeps is over (`status` says when)",
-    )
+        return []
+    findings = []
+    if found is not None and found.paused_since is not None:
+        findings.append(
+            Finding(
+                Level.WARNING,
+                "stream: pause",
+                f"it is paused since {shown(found.paused_since)}: nothing is read",
+                "`python -m services.bigtable_reader resume`, before what the stream keeps is over: see `status`",
+            )
+        )
+    if found is not None and (mark := found.mark) is not None:
+        kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in mark.findings}))
+        said = f"needs re-sync since {shown(mark.since)}: {kinds}"
+        findings.append(Finding(Level.WARNING, f"table {mark.table}", said, cure(mark)))
+    return findings
 
 
 def _pubsub(settings: Settings) -> Iterator[Finding]:

@@ -16,9 +16,10 @@ from services.bigtable_reader.core.records import (
     Microseconds,
     StreamRecord,
 )
+from services.bigtable_reader.core.resync import Kind
 from services.bigtable_reader.core.sharing import unread
 from services.bigtable_reader.ports import Clock
-from services.bigtable_reader.status import PAUSED, READING, STATES, state
+from services.bigtable_reader.status import PAUSED, READING, STATES, needs_resync, state
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.metrics import PublishingMetrics
 
@@ -90,6 +91,13 @@ class ReaderMetrics:
         self._loses = Gauge(
             "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
         )
+        self._resync = Gauge(
+            "millrace_reader_tables_needing_resync",
+            "Tables whose data changed without change records, by what was done to them",
+            ["kind"],
+            registry=registry,
+        )
+        self._kinds: set[str] = set(Kind)
         self._newest = 0
         self._surveyed: Mapping[str, object] = {}
 
@@ -162,12 +170,17 @@ class ReaderMetrics:
         self._lag.set(lag)
         self._stalled.set(stalled_for.total_seconds())
         self._paused.set(survey.paused_since is not None)
+        found = set() if survey.mark is None else {finding.kind for finding in survey.mark.findings}
+        self._kinds |= found
+        for kind in self._kinds:
+            self._resync.labels(kind).set(kind in found)
         self._surveyed = {
             "state": READING if survey.paused_since is None else PAUSED,
             "partitions": {name: states[name] for name in STATES},
             "low_watermark": format_timestamp(Nanoseconds(low_watermark * 1_000)),
             "lag_seconds": lag,
             "low_watermark_stalled_seconds": stalled_for.total_seconds(),
+            "needs_resync": needs_resync(survey),
         }
 
     def document(self) -> Mapping[str, object]:

@@ -14,12 +14,14 @@ from typing import Final
 
 import structlog
 
+from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.partitions import Piece, Survey
 from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.leases import Leases
+from services.bigtable_reader.marks import Marks, MarkWatch
 from services.bigtable_reader.partition_reader import PartitionReader
 from services.bigtable_reader.pause_watch import PauseWatch
 from services.bigtable_reader.ports import (
@@ -73,13 +75,14 @@ class Reader:
         metrics: Metrics,
         health: Health,
         options: Options,
+        marks: Marks | None = None,
         snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], Snapshots]
         | None = None,
     ) -> None:
         """Take what a reader needs.
 
         ``snapshots`` makes what reads the rows from before the stream, told how to raise floors of what is held, and
-        how to ask whether the topic is trusted.
+        how to ask whether the topic is trusted. ``marks``: None where there is no mirror that could be wrong.
         """
         self._store = store
         self._publisher = publisher
@@ -120,8 +123,9 @@ class Reader:
         self._crowded = 0
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = PauseWatch()
+        self._mark = MarkWatch()
         self._table = TableWatch(
-            catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused
+            catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused, marks
         )
         self._topic = TopicWatch(
             subscriptions.check, options.recheck, self._stalls.reached, metrics.topic_loses, anew="CHANGE_STREAM_NAME"
@@ -194,8 +198,7 @@ class Reader:
             if not survey.pieces:
                 raise MisconfiguredError(
                     "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
-                    "were deleted. Stop every reader of this CHANGE_STREAM_NAME, start anew under another, and write "
-                    "every row once more"
+                    f"were deleted. {ANEW_WITH_ALL_ROWS}"
                 )
             self._show(survey)
             if self._snapshots is not None:
@@ -365,5 +368,6 @@ class Reader:
         low = low_watermark(survey, {piece: held.prefix.low_watermark for piece, held in self._leases.held.items()})
         paused = survey.paused_since is not None
         self._pause.told(survey.paused_since)
+        self._mark.told(survey.mark)
         now = asyncio.get_running_loop().time()
         self._metrics.surveyed(survey, low, self._stalls.told(low, now, paused=paused))

@@ -62,6 +62,9 @@ class Settings:
     snapshot_rows_per_second: int | None = setting(
         "how fast snapshots are read, by each reader; as fast as they are published", unit="rows", default=None, least=1
     )
+    resync: Literal["manual", "automatic"] = setting(
+        "whether a table that needs re-sync is snapshot again without being asked for", default="manual"
+    )
     heartbeat_interval: timedelta = setting(
         "how often a quiet partition says so",
         default=timedelta(seconds=5),

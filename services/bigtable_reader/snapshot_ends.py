@@ -1,37 +1,64 @@
-"""The end of a snapshot, said in the topic: every row of the table is published, under a number or a higher one."""
+"""The end of a snapshot, said in the topic: every row of the table is published, under a number or a higher one.
 
-from collections.abc import Sequence
+It takes away the mark that the table may have, and where one is left another snapshot is asked for, if set so.
+"""
+
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
 
 from services.bigtable_reader.core.images import ImageMaker
+from services.bigtable_reader.core.partitions import Survey
 from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.snapshot import Snapshot
-from services.bigtable_reader.ports import Publisher, SnapshotStore
+from services.bigtable_reader.ports import Publisher, ResyncStore, SnapshotStore
 from shared.contracts.change_sequence import four_sections
 
 
 class SnapshotEnds:
     """Says it, at least once; whichever reader comes to see it.
 
-    ``keys`` that this reader watches: whoever asked for the snapshot may have had another tables file.
+    ``keys`` that this reader watches: whoever asked for the snapshot may have had another tables file. ``trusted`` says
+    whether the topic keeps what is published. ``automatic``: a marked table is snapshot without being asked for.
     """
 
     def __init__(
-        self, store: SnapshotStore, images: ImageMaker, publisher: Publisher, keys: Sequence[KeyRange]
+        self,
+        *,
+        store: SnapshotStore,
+        resync: ResyncStore,
+        images: ImageMaker,
+        publisher: Publisher,
+        keys: Sequence[KeyRange],
+        trusted: Callable[[], bool],
+        automatic: bool,
     ) -> None:
         self._store = store
+        self._resync = resync
         self._images = images
         self._publisher = publisher
         self._keys = keys
+        self._trusted = trusted
+        self._automatic = automatic
+        self._log = structlog.get_logger().bind(table=images.header.table)
 
     def is_to_be_told(self, snapshot: Snapshot) -> bool:
         """Tell whether all rows were read and confirmed, and nobody has said so."""
         return snapshot.untold and snapshot.covers(self._keys)
 
-    async def tell(self, snapshot: Snapshot) -> None:
-        """Publish it, and remember that, in this order. TransientError, MisconfiguredError."""
+    async def look(self, snapshot: Snapshot | None, survey: Survey) -> None:
+        """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
+        if snapshot is not None and self.is_to_be_told(snapshot) and self._trusted():
+            await self._tell(snapshot)
+        elif survey.mark is not None:
+            if snapshot is not None and snapshot.told and snapshot.complete_since and snapshot.covers(self._keys):
+                await self._resync.heal(snapshot.run)  # told by a reader that knows of no marks
+            if self._automatic:
+                await self._ask(survey)
+
+    async def _tell(self, snapshot: Snapshot) -> None:
+        """Publish it, take away what it has mended, and remember that it was told, in this order."""
         since = snapshot.complete_since
         if since is None:
             return
@@ -39,5 +66,15 @@ class SnapshotEnds:
             self._images.header, origin="snapshot", complete_since=str(four_sections(since))
         )
         await (await self._publisher.publish(header, []))
+        await self._resync.heal(snapshot.run)
         await self._store.told(snapshot.run)
-        structlog.get_logger().info("snapshot_complete", table=header.table, complete_since=header.complete_since)
+        self._log.info("snapshot_complete", complete_since=header.complete_since)
+
+    async def _ask(self, survey: Survey) -> None:
+        mark = await self._resync.read()  # the survey was a moment ago
+        if mark is not None and await self._store.request_unless_after(self._keys, survey.now, mark.run):
+            self._log.info(
+                "snapshot_requested",
+                keys=[str(keys) for keys in self._keys],
+                why="the table needs re-sync, and RESYNC=automatic",
+            )

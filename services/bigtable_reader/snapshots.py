@@ -46,11 +46,11 @@ from services.bigtable_reader.core.refused import Made, Refused
 from services.bigtable_reader.core.snapshot import (
     PartState,
     Snapshot,
-    SnapshotPart,
     SnapshotPlace,
     behind,
     ceiling_over,
     floor_under,
+    floors_wanted,
     parts_of,
     too_old,
     within,
@@ -82,6 +82,7 @@ class Snapshots:
         store: SnapshotStore,
         scan: TableScan,
         images: ImageMaker,
+        ends: SnapshotEnds,
         publisher: Publisher,
         set_aside: SettingAside,
         raise_floors: Callable[[KeyRange, int], None],
@@ -105,7 +106,7 @@ class Snapshots:
         self._survey: Survey | None = None
         self._asked_at = 0.0
         self._surveyed = asyncio.Event()
-        self._ends = SnapshotEnds(store, images, publisher, keys)
+        self._ends = ends
         self._held: dict[int, HeldPart] = {}
         self._saving = asyncio.Lock()
         self._pace = Pace(options.rows_per_second)
@@ -167,15 +168,16 @@ class Snapshots:
     async def _claim(self) -> None:
         snapshot = await self._store.survey()
         self._show(snapshot)
-        if snapshot is None or self._survey is None or not self._survey.pieces:
+        if self._survey is None or not self._survey.pieces:
             return
         if self._survey.paused_since is not None:
             await self._rest()
             return
-        for part in snapshot.unfinished:
-            self._ask_for_floor(part)
-        if self._ends.is_to_be_told(snapshot) and self._trusted():
-            await self._ends.tell(snapshot)
+        await self._ends.look(snapshot, self._survey)
+        if snapshot is None:
+            return
+        for keys, above in floors_wanted(snapshot, self._survey):
+            self._raise_floors(keys, above)
         free = max(0, self._options.at_once - len(self._held))
         # Not what our tables file leaves out: a reader with another one, older or newer, may have asked for it.
         due = [one for one in snapshot.unfinished if one.number not in self._held and within(one.range, self._keys)]
@@ -184,15 +186,6 @@ class Snapshots:
             run, claimed = await self._store.claim([part.number for part in due], free)
             for part in claimed:
                 self._begin(HeldPart(run, part))
-
-    def _ask_for_floor(self, part: SnapshotPart) -> None:
-        """Raise the floors of what we hold where a part waits for them, whoever reads it."""
-        keys = part.left
-        if keys is None or self._survey is None:
-            return
-        floor = floor_under(self._survey, keys)
-        if floor is not None and floor < part.above:
-            self._raise_floors(keys, part.above)
 
     def _begin(self, held: HeldPart) -> None:
         self._held[held.part.number] = held

@@ -9,6 +9,7 @@ import msgspec
 
 from services.bigtable_reader.core.partitions import Piece, Survey, overlapping, uncovered
 from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.resync import cure
 from services.bigtable_reader.core.sharing import low_watermark, unread
 from services.bigtable_reader.snapshot_status import summary_lines
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -77,7 +78,18 @@ def document(
         "retention_seconds": kept,
         "retention_left_seconds": kept - lag if started and kept is not None else None,
         "snapshots": list(snapshots),
+        "needs_resync": needs_resync(survey),
     }
+
+
+def needs_resync(survey: Survey) -> Sequence[Mapping[str, Any]]:
+    """Return the table if rows of its mirror may be wrong: since when, why, and what mends it."""
+    if (mark := survey.mark) is None:
+        return []
+    why = [
+        {"kind": one.kind, "families": list(one.families), "found_at": _shown(one.found_at)} for one in mark.findings
+    ]
+    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "cure": cure(mark)}]
 
 
 def _state(survey: Survey, *, somebody: bool) -> str:
@@ -93,12 +105,14 @@ def _shown(time: Microseconds) -> str:
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads, or nobody is to, all keys are covered once, and there is time; else 1.
+    """Return 0 if somebody reads, or nobody is to, all keys are covered once, in time, and no re-sync is due; else 1.
 
     Keys that nobody reads just now are none of that: they are taken within a lease, or fall behind.
     """
     return int(
-        shown["state"] not in (READING, PAUSED) or _is_late(shown) or bool(shown["uncovered"] or shown["covered_twice"])
+        shown["state"] not in (READING, PAUSED)
+        or _is_late(shown)
+        or bool(shown["uncovered"] or shown["covered_twice"] or shown["needs_resync"])
     )
 
 
@@ -133,6 +147,12 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
             )
     for one in shown["snapshots"]:
         yield from summary_lines(one)
+    for table in shown["needs_resync"]:
+        yield f"{table['table']}: needs re-sync since {table['since']}"
+        for why in table["why"]:
+            families = f" ({', '.join(why['families'])})" if why["families"] else ""
+            yield f"  {why['kind'].replace('_', ' ')}{families}, found at {why['found_at']}"
+        yield f"  -> {table['cure']}"
 
 
 def _is_late(shown: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 from services.bigtable_reader.adapters.connection import Channels, Table
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.resync_cell import BigtableResyncStore
 from services.bigtable_reader.adapters.scan import BigtableScan
 from services.bigtable_reader.adapters.snapshot_row import BigtableSnapshotStore
 from services.bigtable_reader.core.filters import Watched
@@ -60,6 +61,11 @@ def partition_store(
 def snapshot_store(settings: Settings, channels: Channels, owner: str) -> BigtableSnapshotStore:
     """Return what there is to read of snapshots, as one owner sees it."""
     return BigtableSnapshotStore(partition_rows(settings, channels), owner=owner, lease=settings.lease_duration)
+
+
+def resync_store(settings: Settings, channels: Channels) -> BigtableResyncStore:
+    """Return what needs all rows to be read again."""
+    return BigtableResyncStore(partition_rows(settings, channels))
 
 
 def table_scan(channels: Channels, table: Table, watched: Watched, options: BigtableOptions) -> BigtableScan:

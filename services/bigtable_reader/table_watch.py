@@ -1,6 +1,8 @@
 """What the stream never carries: families and clusters that come and go, its retention, where the profile routes.
 
-Looked for, said, with the cure. Another cluster is no cluster to read on from, so the reader stops there.
+Looked for, said, with the cure. Where rows of the mirror may be wrong after it, the table is marked. Another cluster is
+no cluster to read on from, so the reader stops there. One more cluster, or one less, leaves all rows as they are: what
+counts is the one that is read from, and what arrives there comes with a record.
 """
 
 import asyncio
@@ -11,9 +13,11 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
+from services.bigtable_reader.core.resync import Kind
 from services.bigtable_reader.core.seen import Seen, require_the_same_cluster
-from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
-from shared.contracts.errors import TransientError
+from services.bigtable_reader.marks import Marks
+from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore, StreamGoneError
+from shared.contracts.errors import MisconfiguredError, TransientError
 
 _AGES: Final = (0.5, 0.8)
 """The parts of the retention behind which the low watermark is too old."""
@@ -39,10 +43,11 @@ class TableWatch:
         learn: Callable[[Collection[str]], Awaitable[None]],
         behind: Callable[[], timedelta],
         paused: Callable[[], bool],
+        marks: Marks | None = None,
     ) -> None:
         """Take whom to tell of families that are new, and who tells how far the low watermark is behind.
 
-        And whether the stream is paused.
+        And whether the stream is paused. ``marks``: None where there is no mirror that could be wrong.
         """
         self._catalog = catalog
         self._store = store
@@ -51,6 +56,7 @@ class TableWatch:
         self._learn = learn
         self._behind = behind
         self._paused = paused
+        self._marks = marks
         self._age = 0
         """How many of `_AGES` the position has passed, and that was said."""
         self._learnt: frozenset[str] | None = None
@@ -73,20 +79,27 @@ class TableWatch:
 
         MisconfiguredError where the table's stream is not there any more, or is read from another cluster.
         """
-        found = await self._catalog.seen()
+        try:
+            found = await self._catalog.seen()
+        except StreamGoneError:
+            if self._marks is not None:  # nothing says that positions are refused when it has one again
+                await self._marks.mark(Kind.STREAM_DISABLED)
+            raise
         if self._known is None:
             self._known = self._kept = await self._store.seen()
         known = self._known
         if known is not None and found.routed_to is None:
             found = replace(found, routed_to=known.routed_to)
         if known is not None:
-            require_the_same_cluster(known.routed_to, found.routed_to)
+            await self._require_the_same_cluster(known.routed_to, found.routed_to)
         if self._learnt is not None and found.families - self._learnt:
             await self._learn(found.families - self._learnt)
         self._learnt = found.families
         if found.retention is not None:
             self._metrics.kept_for(timedelta(seconds=found.retention))
             self._judge_age(timedelta(seconds=found.retention))
+        if self._marks is not None:  # before it is remembered; always, for others may have seen what this one has not
+            await self._marks.compare(None if known is None else known.families, found.families)
         if known is not None:
             self._compare_families(known.families, found.families)
             self._compare_clusters(known.clusters, found.clusters)
@@ -95,6 +108,18 @@ class TableWatch:
         if self._kept != found:  # after it was said: whoever dies in between leaves it to the next to say
             await self._store.remember(found)
             self._kept = found
+
+    async def _require_the_same_cluster(self, known: str | None, found: str | None) -> None:
+        """Stop, and mark the table: rows may have been read back where their changes had not arrived."""
+        try:
+            require_the_same_cluster(known, found)
+        except MisconfiguredError:
+            if self._marks is not None:
+                try:
+                    await self._marks.mark(Kind.ROUTED_ELSEWHERE)
+                except TransientError as error:  # the next start finds it again; no more is to be read meanwhile
+                    self._log.warning("mark_not_written", error=str(error))
+            raise
 
     def _compare_families(self, known: frozenset[str], found: frozenset[str]) -> None:
         if known == found:
@@ -105,13 +130,24 @@ class TableWatch:
                 "families_added", families=sorted(added), why="their cells arrive as they are written: nothing to do"
             )
         if dropped := known - found:
+            self._say_dropped(dropped)
+
+    def _say_dropped(self, families: Collection[str]) -> None:
+        if self._marks is None:
+            self._log.warning(
+                "families_dropped",
+                families=sorted(families),
+                why="no record tells that their cells are gone, and so no line of the change log does",
+                fix="nothing brings it there: whoever plays the log back leaves these families' earlier lines out",
+            )
+        elif watched := sorted(filter(self._marks.is_watched, families)):
             self._log.error(
                 "families_dropped",
-                families=sorted(dropped),
-                why="no record tells that their cells are gone: a row that does not change keeps them in its image",
-                fix="`python -m services.bigtable_reader snapshot` brings all rows as they are now; rows that had "
-                "cells in these families only are gone without a delete: `python -m services.cdc_consumer sweep` takes "
-                "them away",
+                families=watched,
+                why="no record tells that their cells are gone: a row that does not change keeps them in its image, "
+                "and one that had no others is gone without a delete. The table is marked as one that needs re-sync",
+                fix="`python -m services.bigtable_reader status` says what takes the mark away; with RESYNC=automatic "
+                "nothing is to be done, but for the sweep",
             )
 
     def _compare_clusters(self, known: frozenset[str], found: frozenset[str]) -> None:

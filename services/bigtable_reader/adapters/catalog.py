@@ -15,6 +15,7 @@ from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Tabl
 from services.bigtable_reader.adapters.errors import bigtable_errors, status_of
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.seen import ANY, Seen
+from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError
 
 _GET_TABLE: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/GetTable"
@@ -56,10 +57,10 @@ class BigtableCatalog:
         """Whether it was said that the app profile is not seen."""
 
     async def seen(self) -> Seen:
-        """Return what the change stream never tells; MisconfiguredError where the table is gone, or its stream is."""
+        """Return what the change stream never tells; StreamGoneError where there is none. MisconfiguredError."""
         look = await self.look()
         if look.retention is None:
-            raise MisconfiguredError(
+            raise StreamGoneError(
                 f"table {self._table.id} has no change stream any more: what changes meanwhile is in no record, and "
                 f"positions are of the stream that is gone, also when it has one again. {ANEW_BEHIND_A_HOLE}\n"
                 f"{enabling(self._table)}"

@@ -166,7 +166,8 @@ _POSITION_LOST: Final = (
     "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between cannot "
     "be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
     "enabling of the stream and not in the future; (2) where the partition table holds the position: "
-    f"{ANEW_BEHIND_A_HOLE}; (3) the same without writing them, if stale rows are borne until they change."
+    f"{ANEW_BEHIND_A_HOLE}; (3) the same with SNAPSHOT=never, if stale rows are borne until they change: the table is "
+    "marked as one that needs re-sync."
 )
 
 

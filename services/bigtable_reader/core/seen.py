@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from services.bigtable_reader.core.anew import ANEW
+from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from shared.contracts.errors import MisconfiguredError
 
 ANY: Final = "any"
@@ -33,7 +33,7 @@ def require_the_same_cluster(known: str | None, found: str | None) -> None:
         f"this stream was read from cluster {known}, and the app profile routes to {now}. Nothing promises that a "
         "position of one cluster goes on in another; and a row that is read back where its change has not arrived yet "
         "stays old in the mirror, for no record tells of it again. Let APP_PROFILE route to "
-        f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}), and "
-        "write the rows once more that changed while it did not. To stay with the other cluster: "
-        f"{ANEW}, and write every row once more"
+        f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}); rows "
+        "that changed while it did not come with a snapshot: `status` says how. To stay with the other cluster: "
+        f"{ANEW_WITH_ALL_ROWS}"
     )

@@ -5,12 +5,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.core.resync import Mark, mark_of
+from services.bigtable_reader.core.snapshot import SnapshotPart
 from services.bigtable_reader.held_part import SnapshotOptions
+from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.set_aside import SettingAside
+from services.bigtable_reader.snapshot_ends import SnapshotEnds
 from services.bigtable_reader.snapshots import Snapshots
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakePublisher
+from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.life import Way
@@ -26,6 +33,8 @@ class SnapshotWorld(World):
     cuts: Sequence[bytes] = ()
     scans: list[FakeScan] = field(default_factory=list)
     unreadable: set[bytes] = field(default_factory=set)
+    automatic: bool = False
+    """RESYNC=automatic."""
     options: SnapshotOptions = field(default_factory=lambda: SnapshotOptions(rows_at_once=2, save=timedelta(seconds=1)))
 
     async def request(
@@ -52,12 +61,23 @@ class SnapshotWorld(World):
         def make(
             set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
         ) -> Snapshots:
+            store = FakeSnapshotStore(self.snapshots, owner, LEASE, asyncio.get_running_loop().time, step=step)
+            ends = SnapshotEnds(
+                store=store,
+                resync=FakeResyncStore(self.partitions, step=step),
+                images=images,
+                publisher=publisher,
+                keys=[ALL_KEYS],
+                trusted=trusted,
+                automatic=self.automatic,
+            )
             return Snapshots(
                 table="weather",
                 keys=[ALL_KEYS],
-                store=FakeSnapshotStore(self.snapshots, owner, LEASE, asyncio.get_running_loop().time, step=step),
+                store=store,
                 scan=scan,
                 images=images,
+                ends=ends,
                 publisher=publisher,
                 set_aside=set_aside,
                 raise_floors=raise_floors,
@@ -68,6 +88,59 @@ class SnapshotWorld(World):
             )
 
         return make
+
+    def marking(self, step: Callable[[], Awaitable[None]]) -> Marks:
+        """Return what marks the table."""
+        snapshots = FakeSnapshotStore(self.snapshots, "", LEASE, asyncio.get_running_loop().time, step=step)
+        return Marks(FakeResyncStore(self.partitions, step=step), snapshots, lambda _family: True, VirtualClock())
+
+    def drop_family(self, family: str) -> None:
+        """Drop a family and its cells; whoever looks misses it, though it is written to later as if it were back."""
+        self.table.drop_family(family)
+        self.catalog.found = replace(self.catalog.found, families=self.catalog.found.families - {family})
+
+    @property
+    def mark(self) -> Mark | None:
+        """Return what was found, and is not mended."""
+        return mark_of("weather", self.partitions.resync)
+
+    def is_marked(self) -> bool:
+        """Tell whether anything was found that is not mended."""
+        return self.mark is not None
+
+    async def wait_until_healed(self) -> None:
+        """Wait until no family is missing of which nobody knows, and no mark is left, with patience."""
+        async with asyncio.timeout(3_600):
+            while self.mark is not None or self.is_missed:
+                for reader in self.readers:
+                    if reader.task.done():
+                        await reader.task
+                await asyncio.sleep(5)
+
+    @property
+    def run(self) -> int:
+        """Return the latest snapshot."""
+        return 0 if self.snapshots.snapshot is None else self.snapshots.snapshot.run
+
+    @property
+    def parts(self) -> Sequence[SnapshotPart]:
+        """Return its parts."""
+        return () if self.snapshots.snapshot is None else self.snapshots.snapshot.parts
+
+    @property
+    def is_missed(self) -> bool:
+        """Tell whether a family is gone, or back, and nobody has noticed."""
+        kept = self.partitions.resync
+        return kept is None or frozenset(kept.families or ()) != self.catalog.found.families
+
+    async def wait_until_asked_for(self, run: int) -> None:
+        """Wait until a snapshot is asked for, and hardly longer."""
+        async with asyncio.timeout(3_600):
+            while self.run < run:
+                for reader in self.readers:
+                    if reader.task.done():
+                        await reader.task
+                await asyncio.sleep(0.1)
 
     async def wait_until_snapshots_are_over(self) -> None:
         """Wait for it, with patience; what ends a reader is raised."""

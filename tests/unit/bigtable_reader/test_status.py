@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.bigtable_reader.core.partitions import Piece, PieceId, Saved, Survey
 from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.resync import Finding, Kind, Mark
 from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.status import document, exit_code, lines, print_status
 from services.bigtable_reader.stores import MicrosecondClock
@@ -114,3 +115,28 @@ def test_a_stream_that_is_paused_is_well_until_half_of_what_is_kept_is_over(behi
     told = "\n".join(lines(shown))
     assert "nothing is read until `resume`" in told
     assert ("resume before it is over" in told) is bool(code)
+
+
+def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_and_is_no_success() -> None:
+    findings = (
+        Finding(kind=Kind.FAMILIES_DROPPED, found_at=Microseconds(NOON + 1_000_000), run=1, families=("f", "g")),
+        Finding(kind=Kind.ROUTED_ELSEWHERE, found_at=NOON, run=1),
+    )
+    survey = a_survey(a_piece("a", KeyRange(b"", b"")), readers="one", a=running("one"))
+    well = document("s", survey, DAY, NOON)
+    shown = document("s", replace(survey, mark=Mark("weather", findings)), DAY, NOON)
+
+    assert (well["needs_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
+    told = list(lines(shown))
+    at = told.index("weather: needs re-sync since 2023-11-14T22:13:20Z")
+    assert told[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"
+    assert told[at + 2] == "  routed to another cluster, found at 2023-11-14T22:13:20Z"
+    assert told[at + 3].startswith("  -> `python -m services.bigtable_reader snapshot`")
+    registry = CollectorRegistry()
+    metrics = ReaderMetrics(registry, MicrosecondClock())
+    for mark, value in ((Mark("weather", findings), 1), (None, 0)):
+        metrics.surveyed(replace(survey, mark=mark), NOON, timedelta(0))
+        name = "millrace_reader_tables_needing_resync"
+        assert registry.get_sample_value(name, {"kind": "families_dropped"}) == value
+        assert registry.get_sample_value(name, {"kind": "change_stream_disabled"}) == 0
+    assert metrics.document()["needs_resync"] == []

@@ -10,11 +10,17 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.records import ALL_KEYS
+from services.bigtable_reader.core.resync import Kind, compared, healed
 from services.bigtable_reader.core.seen import ANY, Seen
+from services.bigtable_reader.core.snapshot import Snapshot
+from services.bigtable_reader.marks import Marks
+from services.bigtable_reader.ports import StreamGoneError
 from services.bigtable_reader.table_watch import TableWatch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
+from tests.fakes.bigtable_resync import FakeResyncStore
+from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
 
 
@@ -44,6 +50,8 @@ def watched(
     kept: PartitionTable | None = None,
     behind: Sequence[timedelta] = (),
     paused: bool = False,
+    snapshots: SnapshotTable | None = None,
+    mirrored: bool = True,
 ) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
@@ -57,6 +65,9 @@ def watched(
         table = kept or PartitionTable(VirtualClock().now)
         store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         await store.begin([ALL_KEYS], EPOCH)
+        clock = asyncio.get_running_loop().time
+        asked = FakeSnapshotStore(snapshots or SnapshotTable(), "", timedelta(seconds=10), clock)
+        marks = Marks(FakeResyncStore(table), asked, lambda family: family != "unwatched", VirtualClock())
         watch = TableWatch(
             catalog,
             store,
@@ -65,6 +76,7 @@ def watched(
             learn,
             lambda: next(ages, timedelta()),
             lambda: paused,
+            marks if mirrored else None,
         )
         task = asyncio.create_task(watch.keep_looking())
         over = asyncio.create_task(catalog.over.wait())
@@ -214,3 +226,132 @@ def test_a_position_that_ages_because_of_a_pause_is_said_with_what_ends_it() -> 
     found = [(line["log_level"], line["paused"]) for line in said if line["event"] == "position_is_ageing"]
     assert found == [("warning", True), ("error", True)]
     assert all("`resume`" in line["fix"] for line in said)
+
+
+def found_of(table: PartitionTable) -> list[tuple[str, tuple[str, ...], int]]:
+    """Return what the table is marked for."""
+    return [(one.kind, one.families, one.run) for one in table.resync.findings] if table.resync is not None else []
+
+
+def without(*families: str) -> Callable[[Looking], None]:
+    """Return what drops families."""
+
+    def dropped(catalog: Looking) -> None:
+        catalog.change(families=catalog.found.families - set(families))
+
+    return dropped
+
+
+def with_also(family: str) -> Callable[[Looking], None]:
+    """Return what adds a family."""
+
+    def added(catalog: Looking) -> None:
+        catalog.change(families=catalog.found.families | {family})
+
+    return added
+
+
+def test_a_dropped_family_marks_the_table_whoever_looked_before() -> None:
+    table = PartitionTable(VirtualClock().now)
+    watched(nothing, kept=table)
+    assert found_of(table) == []
+
+    snapshots = SnapshotTable(snapshot=Snapshot(run=3, requested_at=EPOCH, parts=(), whole=True))
+    watched(without("f"), nothing, kept=table, snapshots=snapshots)
+
+    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 3)]
+
+
+def test_what_two_readers_see_is_found_once() -> None:
+    table, snapshots = PartitionTable(VirtualClock().now), SnapshotTable()
+
+    def seen_by_another(catalog: Looking) -> None:
+        catalog.change(families=frozenset({"g"}))
+        table.resync = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0)
+        snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)  # which heals it
+
+    said, _learnt = watched(nothing, seen_by_another, nothing, kept=table, snapshots=snapshots)
+
+    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+    assert [line["event"] for line in said] == ["families_dropped"], "each says it"
+
+
+def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
+    table, snapshots = PartitionTable(VirtualClock().now), SnapshotTable()
+
+    def asked_for(_catalog: Looking) -> None:
+        snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)
+
+    watched(nothing, without("f"), asked_for, with_also("f"), without("f"), kept=table, snapshots=snapshots)
+
+    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 1)]
+
+
+def test_what_an_older_version_has_remembered_without_a_mark_is_found_all_the_same() -> None:
+    table = PartitionTable(VirtualClock().now)
+    watched(nothing, kept=table)
+    assert table.seen is not None
+    table.seen = replace(table.seen, families=frozenset({"g"}))
+
+    watched(without("f"), nothing, kept=table)
+
+    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+
+
+def test_a_table_of_an_older_version_is_compared_with_what_that_has_seen() -> None:
+    table = PartitionTable(VirtualClock().now)
+    watched(nothing, kept=table)
+    table.resync = None
+
+    watched(without("f"), nothing, kept=table)
+
+    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+
+
+def test_clusters_and_families_that_are_added_or_not_watched_mark_nothing() -> None:
+    def clusters(catalog: Looking) -> None:
+        catalog.change(clusters=frozenset({"c1", "c2"}))
+
+    table = PartitionTable(VirtualClock().now)
+    said, _learnt = watched(nothing, with_also("unwatched"), without("unwatched"), clusters, kept=table)
+
+    assert found_of(table) == []
+    assert [line["event"] for line in said] == ["families_added", "clusters_changed"]
+
+
+def test_a_change_log_alone_is_never_marked_and_what_is_said_of_it_is_true() -> None:
+    table = PartitionTable(VirtualClock().now)
+    said, _learnt = watched(nothing, without("f"), nothing, kept=table, mirrored=False)
+
+    assert table.resync is None
+    assert [(line["event"], line["log_level"]) for line in said] == [("families_dropped", "warning")]
+    assert "snapshot" not in said[0]["fix"]
+
+
+def test_a_stream_that_is_disabled_and_a_profile_that_moves_mark_the_table_before_the_reader_stops() -> None:
+    def moved(catalog: Looking) -> None:
+        catalog.change(routed_to="c2")
+
+    def disabled(_catalog: Looking) -> None:
+        raise StreamGoneError("it has none")
+
+    for what, kind in ((moved, Kind.ROUTED_ELSEWHERE), (disabled, Kind.STREAM_DISABLED)):
+        table = PartitionTable(VirtualClock().now)
+        with pytest.raises(MisconfiguredError):
+            watched(nothing, what, kept=table)
+        assert found_of(table) == [(kind, (), 0)]
+        with pytest.raises(MisconfiguredError):
+            watched(what, kept=table)
+        assert found_of(table) == [(kind, (), 0)]
+
+
+def test_a_family_that_is_back_is_noticed_by_one_who_never_missed_it() -> None:
+    table = PartitionTable(VirtualClock().now)
+
+    def dropped_and_healed_elsewhere(_catalog: Looking) -> None:
+        found = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0)
+        table.resync = healed(found, 1)  # and f was back before this look
+
+    watched(nothing, dropped_and_healed_elsewhere, without("f"), kept=table)
+
+    assert [(kind, families) for kind, families, _run in found_of(table)] == [(Kind.FAMILIES_DROPPED, ("f",))]

@@ -12,6 +12,7 @@ import msgspec
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.records import DeleteCells, DeleteFamily, Entry, KeyRange, Microseconds, SetCell
 from services.bigtable_reader.held import Options
+from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.reader import Reader
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.snapshots import Snapshots
@@ -77,6 +78,7 @@ class World:
     breaks: float = 0.0
     with_log: bool = False
     """Whether a change log is published beside the images."""
+    catalog: FakeCatalog = field(default_factory=lambda: FakeCatalog(*FAMILIES))
 
     async def begin(self) -> None:
         """Remember the first pieces, as a first start does; late changes are older than that."""
@@ -122,7 +124,7 @@ class World:
             publisher=publisher,
             letters=FakeLetters(),
             subscriptions=self.subscriptions,
-            catalog=FakeCatalog(*FAMILIES),
+            catalog=self.catalog,
             outputs=self._outputs(),
             clock=VirtualClock(skew),
             metrics=self.metrics,
@@ -131,6 +133,7 @@ class World:
                 owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)
             ),
             snapshots=self.reading_snapshots(owner, way, publisher, step, stop),
+            marks=self.marking(step),
         )
         living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)), reader)
         self.readers.append(living)
@@ -140,6 +143,10 @@ class World:
         self, owner: str, way: Way, publisher: FakePublisher, step: Callable[[], Awaitable[None]], stop: Stop
     ) -> MakeSnapshots | None:
         """Return what makes a reader's part that reads snapshots; None where there are none."""
+        return None
+
+    def marking(self, step: Callable[[], Awaitable[None]]) -> Marks | None:
+        """Return what marks the table; None where nothing does."""
         return None
 
     async def kill(self, reader: Living) -> None:

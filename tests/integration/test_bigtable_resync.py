@@ -1,0 +1,110 @@
+"""A table of which no record tells that rows have changed: found, marked, and healed by a snapshot.
+
+The reader as a process, before the emulator and its front.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from deploy.local.processes import Processes
+from shared.pubsub.channels import open_channel
+from tests.integration.bigtable_front import Front, set_cell
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.test_bigtable_snapshot import PATIENCE, Snapshotting
+
+pytestmark = pytest.mark.integration
+
+SOON = {"LEASE_DURATION": "2s", "CHECK_FAMILIES_EVERY": "1s"}
+
+
+class Marking(Snapshotting):
+    """A pipeline whose table has two families, one of which is dropped."""
+
+    def fill(self) -> None:
+        """Write rows, one of them to the family that is dropped alone, and wait until they are mirrored."""
+        for number in range(30):
+            self.table.write(b"%02d" % number, set_cell("f", b"q", b"v"), set_cell("g", b"q", b"v"))
+        self.table.write(b"only g", set_cell("g", b"q", b"v"))
+        self.wait_until_equal("f", "g")
+
+    def drop_g(self) -> None:
+        """Drop the family."""
+        change = {"id": "g", "drop": True}
+        self.table.front.tables.modify_column_families({"name": self.table.name, "modifications": [change]})
+
+    def run(self, *arguments: str) -> tuple[int | None, str]:
+        """Run a command beside the reader to its end."""
+        process = self.launch(*arguments)
+        process.expected_to_end = True
+        code = process.wait(PATIENCE)
+        return code, process.output()
+
+    def needs_resync(self) -> list[Mapping[str, Any]]:
+        """Return what `status` says of it."""
+        code, said = self.run("status", "--json")
+        found: list[Mapping[str, Any]] = json.loads(said)["needs_resync"]
+        assert code == 1 or not found
+        return found
+
+
+@pytest.fixture
+def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Marking]:
+    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
+        yield Marking(front.table("f", "g"), pubsub_emulator, channel, a_topology(channel), new_processes)
+
+
+def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being_asked_for(pipeline: Marking) -> None:
+    readers = [pipeline.start(RESYNC="automatic", **SOON) for _reader in range(2)]
+    pipeline.wait_until_said(1)
+    pipeline.fill()
+    pipeline.drop_g()
+    pipeline.wait_until_said(2)
+    pipeline.swept()
+
+    assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
+    assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
+    pipeline.processes.wait_until(lambda: not pipeline.needs_resync() or None, "the mark to go", PATIENCE)
+    outputs = [reader.output() for reader in readers]
+    assert any('"table_needs_resync"' in output for output in outputs)
+    assert sum(output.count("and RESYNC=automatic") for output in outputs) == 1, "two readers ask once"
+
+
+def test_a_mark_outlives_readers_until_it_is_taken_away(pipeline: Marking) -> None:
+    reader = pipeline.start(SNAPSHOT="never", **SOON)
+    pipeline.fill()
+    assert pipeline.needs_resync() == []
+    pipeline.drop_g()
+    pipeline.processes.wait_until(lambda: pipeline.needs_resync() or None, "the mark", PATIENCE)
+    reader.kill()
+
+    (marked,) = pipeline.needs_resync()
+    assert [(why["kind"], why["families"]) for why in marked["why"]] == [("families_dropped", ["g"])]
+    assert "services.bigtable_reader snapshot`" in marked["cure"]
+    assert "needs re-sync since" in pipeline.run("doctor")[1]
+    code, said = pipeline.run("synced")
+    assert (code, "taken away: families dropped" in said) == (0, True), said
+    assert pipeline.needs_resync() == []
+    assert pipeline.run("synced")[0] == 2
+    pipeline.start(SNAPSHOT="never", **SOON)
+    assert pipeline.needs_resync() == [], "what was found before is not found again"
+
+
+def test_a_start_under_another_name_is_marked_until_its_snapshot_is_complete(pipeline: Marking) -> None:
+    first = pipeline.start(SNAPSHOT="never", **SOON)
+    pipeline.fill()
+    first.ask_to_end()
+    assert first.wait(timedelta(seconds=10)) == 0, first.obituary()
+    second = pipeline.start(CHANGE_STREAM_NAME="another", **SOON)
+    pipeline.wait_until_said(1)
+
+    def healed() -> bool | None:
+        return '"table_healed"' in second.output() or None
+
+    pipeline.processes.wait_until(healed, "the mark to go", PATIENCE)
+    assert "begun_anew_under_another_name" in second.output()
+    pipeline.swept()
+    assert pipeline.mirror() == pipeline.source("f", "g")
