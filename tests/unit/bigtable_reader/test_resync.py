@@ -61,7 +61,7 @@ class Marking(RuleBasedStateMachine):
     def keep(self, after: Resync | None) -> None:
         self.kept = self.kept if after is None else after
 
-    @rule(target=found, kind=st.sampled_from(Kind))
+    @rule(target=found, kind=st.sampled_from((Kind.ROUTED_ELSEWHERE, Kind.STREAM_DISABLED)))
     def something_is_found(self, kind: Kind) -> Found:
         self.moment += 1
         return Found(self.moment, kind)
