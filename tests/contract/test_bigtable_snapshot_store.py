@@ -145,6 +145,23 @@ class SnapshotStoreContract:
 
         self.run(promise)
 
+    def test_all_rows_are_asked_for_once_after_a_snapshot_whatever_becomes_of_that(self) -> None:
+        async def promise(both: Both) -> None:
+            assert await both.ours.request_unless_after([ALL_KEYS], NOON, 0)
+            assert not await both.theirs.request_unless_after([ALL_KEYS], NOON, 0)
+            assert await both.theirs.request_unless_after([ALL_KEYS], NOON, 1)
+            found = await both.found()
+            assert (found.run, found.whole, [one.again for one in found.parts]) == (2, True, [True])
+            assert await both.theirs.cancel()
+            assert not await both.ours.request_unless_after([ALL_KEYS], NOON, 1)
+            assert await both.ours.request([span("a-b")], NOON, again=True, whole=False)
+            assert not await both.ours.request_unless_after([ALL_KEYS], NOON, 1), "some keys are no answer"
+            assert (await both.found()).run == 3
+            assert await both.ours.request_unless_after([ALL_KEYS], NOON, 2)
+            assert (await both.found()).run == 4
+
+        self.run(promise)
+
     def test_some_keys_are_read_beside_what_is_being_read_and_alone_they_are_never_complete(self) -> None:
         async def promise(both: Both) -> None:
             await both.asked()
