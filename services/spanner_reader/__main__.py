@@ -37,13 +37,12 @@ from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.core.snapshot import SnapshotSurvey
 from services.spanner_reader.doctor import doctor
-from services.spanner_reader.first_snapshots import request_first_snapshots
+from services.spanner_reader.first_start import first_start
 from services.spanner_reader.held import Options
 from services.spanner_reader.metrics import ReaderMetrics
 from services.spanner_reader.pause_command import pause, resume
 from services.spanner_reader.reader import Reader
 from services.spanner_reader.rows_command import rows
-from services.spanner_reader.schema_watch import remember_start
 from services.spanner_reader.settings import Settings, owner_name
 from services.spanner_reader.snapshot_command import snapshot
 from services.spanner_reader.snapshot_ends import SnapshotEnds
@@ -51,7 +50,7 @@ from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
 from services.spanner_reader.status import document, exit_code, print_status
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
@@ -350,17 +349,23 @@ async def prepare(
         raise MisconfiguredError("the tables file does not fit the tables:\n  " + "\n  ".join(refused))
     await store.create_table()
     if await store.is_empty():
-        now = await catalog.now()
-        start = settings.start_timestamp if settings.start_timestamp is not None else now
         end = settings.end_timestamp
-        check_times(definition, start=start, end=end, now=now)
-        heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
-        await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
-        await remember_start(catalog, shapes, file.included, start, look)
-        if settings.snapshot == "initial":  # known before the stream is: a start that ends in between begins anew
-            await request_first_snapshots(snapshots, [table.name for table in tables], start)
-        if await store.add_root(start, end):
-            log.info("first_start", start=format_timestamp(start))
+
+        async def check(start: Nanoseconds, now: Nanoseconds) -> None:
+            check_times(definition, start=start, end=end, now=now)
+            heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
+            await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
+
+        await first_start(
+            catalog=catalog,
+            shapes=shapes,
+            partitions=store,
+            snapshots=snapshots if settings.snapshot == "initial" else None,
+            included=file.included,
+            wanted=settings.start_timestamp,
+            end=end,
+            check=check,
+        )
     else:
         log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
     for one in unfit:

@@ -1,0 +1,143 @@
+"""A first start, while tables are made and whoever starts is killed: each table is in the snapshot or in the stream."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from services.spanner_reader.core.records import ROOT
+from services.spanner_reader.core.shapes import Kind
+from services.spanner_reader.first_start import first_start
+from services.spanner_reader.ports import CatalogLook, WatchedTable
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.life import CrashError, Life
+from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
+from tests.fakes.spanner_reader import FakePartitionStore, SteppingClock, Table
+from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
+from tests.unit.spanner_reader.scripts import COLUMNS, LEASE, at
+
+SINGERS = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
+ALBUMS = replace(SINGERS, name="Albums")
+LAST_STEP = 30
+
+
+@dataclass
+class Making(Life):
+    """A life in which time passes at every step, and a table is made, and filled at once, before one of them."""
+
+    world: "World"
+    killed_at: int | None = None
+    steps: int = 0
+    over: bool = False
+
+    def step(self) -> None:
+        self.world.pass_time()
+        super().step()
+
+
+@dataclass
+class World:
+    """A database, its stream, and what outlives a start."""
+
+    everything: bool
+    made_before: int
+    clock: SteppingClock = field(default_factory=lambda: SteppingClock(at("09:00:00")))
+    shapes: Shapes = field(default_factory=Shapes)
+    steps: int = 0
+    made_at: Nanoseconds | None = None
+
+    def __post_init__(self) -> None:
+        self.snapshots, self.partitions = SnapshotTable(self.clock), Table(self.clock)
+        self.catalog = CatalogNow(self, Life())
+
+    def pass_time(self) -> None:
+        self.steps += 1
+        self.clock.step(timedelta(milliseconds=1))
+        if self.steps == self.made_before:
+            self.made_at = self.clock.now()
+            self.clock.step(timedelta(milliseconds=1))
+
+    async def start(self, killed_at: int | None = None, wanted: Nanoseconds | None = None) -> None:
+        life = Making(self, killed_at)
+        await first_start(
+            catalog=CatalogNow(self, life),
+            shapes=FakeShapeStore(self.shapes, life),
+            partitions=FakePartitionStore(self.partitions, "o", LEASE, life),
+            snapshots=FakeSnapshotStore(self.snapshots, "o", LEASE, life),
+            included=lambda _table: True,
+            wanted=wanted,
+            end=None,
+            check=self.check,
+        )
+
+    async def check(self, start: Nanoseconds, now: Nanoseconds) -> None:
+        if start > now:
+            raise MisconfiguredError("still to come")
+
+
+class CatalogNow(FakeCatalog):
+    """The tables at the database's own time."""
+
+    def __init__(self, world: World, life: Life) -> None:
+        super().__init__(everything=world.everything)
+        self._world, self._life = world, life
+
+    async def look(self) -> CatalogLook:
+        self._life.step()
+        made = self._world.made_at is not None
+        self.tables, self.time = [SINGERS, *([ALBUMS] if made else [])], self._world.clock.now() - 1_000
+        found = await super().look()
+        self._life.step()
+        return found
+
+
+@pytest.mark.parametrize("everything", [True, False])
+@pytest.mark.parametrize("made_before", range(1, LAST_STEP))
+def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
+    everything: bool, made_before: int
+) -> None:
+    for killed_at in (None, *range(1, 12)):
+        world = World(everything, made_before)
+
+        async def scenario(world: World = world, killed_at: int | None = killed_at) -> None:
+            with contextlib.suppress(CrashError):
+                await world.start(killed_at)
+            if not world.partitions.rows:
+                await world.start()
+            if world.made_at is None:
+                world.made_at = world.clock.now()
+            await FakeShapeStore(world.shapes).compare((await world.catalog.look()).shapes, ())
+
+        asyncio.run(scenario())
+        assert world.made_at is not None
+        begins = world.partitions.rows[ROOT].start
+        read = {one.table: one.read_at for one in world.snapshots.rows.values()}
+        assert read["Singers"] >= begins
+        marked = [found.kind for mark in world.shapes.marks.values() for found in mark.findings]
+        if world.made_at <= begins:
+            assert read["Albums"] >= begins
+        elif everything:
+            assert marked == [], "all of it is in the stream"
+        else:
+            assert marked == [Kind.TABLE_WATCHED], "what was in it when the stream took it up is nowhere"
+
+
+def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table_is_read_as_it_was_then() -> None:
+    world = World(everything=True, made_before=1)
+    wanted = world.clock.now()
+    world.clock.step(timedelta(seconds=1))
+    asyncio.run(world.start(wanted=wanted))
+    assert world.partitions.rows[ROOT].start == wanted
+    assert {one.table: one.read_at for one in world.snapshots.rows.values()} == {"Albums": wanted, "Singers": wanted}
+    assert world.shapes.look is not None
+    assert world.shapes.look.at == wanted
+
+
+def test_a_beginning_that_is_refused_leaves_nothing_behind() -> None:
+    world = World(everything=True, made_before=1)
+    with pytest.raises(MisconfiguredError, match="still to come"):
+        asyncio.run(world.start(wanted=Nanoseconds(world.clock.now() + 60_000_000_000)))
+    assert (world.partitions.rows, world.snapshots.rows, world.shapes.look) == ({}, {}, None)
