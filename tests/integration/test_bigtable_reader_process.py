@@ -5,7 +5,6 @@ import base64
 import json
 import random
 import signal
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import grpc
 import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 
-from deploy.local.processes import Process, Processes
+from deploy.local.processes import Processes
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
@@ -25,21 +24,21 @@ from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.readers import PATIENCE, STARTS, Readers
 from tests.integration.wire import wire
 
 pytestmark = pytest.mark.integration
-
-ROOT = Path(__file__).resolve().parents[2]
-STARTS = timedelta(seconds=60)
-PATIENCE = timedelta(seconds=90)
 
 Mirror = Mapping[bytes, Mapping[str, Mapping[str, str] | None]]
 
 
 @dataclass
-class Pipeline:
+class Pipeline(Readers):
     """A watched table, a topic, and readers between them."""
+
+    module = "services.bigtable_reader"
 
     table: FrontTable
     pubsub: str
@@ -47,7 +46,6 @@ class Pipeline:
     topology: Topology
     processes: Processes
     partitions: str = field(default_factory=lambda: f"partitions-{uuid.uuid4().hex[:8]}")
-    readers: int = 0
     newest: dict[bytes, tuple[str, str | None]] = field(default_factory=dict)
     """Sequence and row of the newest change of each row key."""
     arrived: list[tuple[bytes, str, str]] = field(default_factory=list)
@@ -56,22 +54,9 @@ class Pipeline:
     changes: int = 0
     messages: set[str] = field(default_factory=set)
 
-    def start(self, **variables: str) -> Process:
-        """Start a reader and wait until it reads."""
-        reader = self.launch(**variables)
-        self.processes.wait_until(lambda: _ready(reader) or None, "the reader", STARTS)
-        return reader
-
-    def launch(self, *arguments: str, **variables: str) -> Process:
-        """Start a reader, or a command beside it."""
-        self.readers += 1
-        command = [sys.executable, "-m", "services.bigtable_reader", *arguments]
-        return self.processes.start(f"reader_{self.readers}", command, self.environment() | variables)
-
     def environment(self) -> dict[str, str]:
         """Return the settings of a reader."""
         return {
-            "PYTHONPATH": str(ROOT),
             "GOOGLE_CLOUD_PROJECT": PROJECT,
             "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
             "BIGTABLE_TABLE": self.table.name.rpartition("/")[2],
@@ -124,12 +109,7 @@ class Pipeline:
 
     def wait_until_equal(self, *families: str) -> None:
         """Wait until the mirror is what the table is."""
-
-        def equal() -> bool | None:
-            self.pull()
-            return self.mirror() == self.source(*families) or None
-
-        self.processes.wait_until(equal, "the mirror to be equal", PATIENCE)
+        self.wait(lambda: self.mirror() == self.source(*families), "the mirror to be equal", self.pull)
 
 
 @pytest.fixture
@@ -169,8 +149,7 @@ def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_wher
     pipeline.wait_until_equal("f", "g")
     assert pipeline.changes == published + 1  # it went on behind what was confirmed
     assert '"resumed"' in again.output()
-    started = [line for line in reader.output().splitlines() if '"service_started"' in line]
-    assert len(started) == 1
+    assert len(events(reader, "service_started")) == 1
     assert '"costs"' in reader.output()
 
 
@@ -212,7 +191,7 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
         pipeline.wait_until_equal("f", "g")
         wired.hold()
         pipeline.table.write(b"row", set_cell("f", b"q", b"late"))
-        pipeline.processes.wait_until(lambda: wired.holds(late.encode()) or None, "an image on its way", PATIENCE)
+        pipeline.wait(lambda: wired.holds(late.encode()), "an image on its way")
         first.signal(signal.SIGSTOP)
         second = pipeline.start()
         pipeline.wait_until_equal("f", "g")  # by the second, when the lease has ended
@@ -220,15 +199,10 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
         pipeline.table.write(b"row", set_cell("f", b"q", b"last"))
         pipeline.wait_until_equal("f", "g")
         newest, arrived = pipeline.newest[b"row"], len(pipeline.arrived)
-
-        def has_come() -> bool | None:
-            pipeline.pull()
-            return len(pipeline.arrived) > arrived or None
-
         wired.let_go()
-        pipeline.processes.wait_until(has_come, "the image that was on its way", PATIENCE)
+        pipeline.wait(lambda: len(pipeline.arrived) > arrived, "the image that was on its way", pipeline.pull)
         first.signal(signal.SIGCONT)
-        pipeline.processes.wait_until(lambda: '"lease_lost"' in first.output() or None, "the first to notice", PATIENCE)
+        pipeline.wait(lambda: bool(events(first, "lease_lost")), "the first to notice")
         first.ask_to_end()  # which publishes what it has
         first.wait(STARTS)
         pipeline.pull()
@@ -264,7 +238,7 @@ def test_a_shorter_retention_is_said_and_a_profile_that_routes_elsewhere_stops_t
     pipeline.wait_until_equal("f", "g")
     keep["change_stream_config"] = {"retention_period": timedelta(days=2)}
     front.tables.update_table({"table": keep, "update_mask": {"paths": ["change_stream_config"]}})
-    pipeline.processes.wait_until(lambda: '"retention_shortened"' in reader.output() or None, "the warning", PATIENCE)
+    pipeline.wait(lambda: bool(events(reader, "retention_shortened")), "the warning")
 
     route_to("front-c2")
     assert reader.wait(PATIENCE) == MISCONFIGURED, reader.obituary()
@@ -329,14 +303,8 @@ def test_doctor_and_status_tell_what_is_there_before_the_first_start_and_after_i
         command.end()
     pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
     reader = pipeline.start()
-    pipeline.processes.wait_until(lambda: '"partition_claimed"' in reader.output() or None, "a claim", PATIENCE)
+    pipeline.wait(lambda: bool(events(reader, "partition_claimed")), "a claim")
     after = pipeline.launch("status")
     assert after.wait(STARTS) == 0, after.output()
     assert "1 RUNNING" in after.output()
     assert "0:00:" in after.output()  # behind, and of the day that is kept
-
-
-def _ready(reader: Process) -> bool:
-    if reader.exit_code is not None:
-        raise AssertionError(reader.obituary())
-    return '"partition_claimed"' in reader.output() or '"resumed"' in reader.output()

@@ -7,7 +7,6 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +17,7 @@ from services.bigtable_reader.core.snapshot import PartState, SnapshotPart
 from shared.contracts.change_batch import decode_batch
 from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, delete_row, set_cell
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.test_bigtable_reader_process import Pipeline
 
@@ -45,19 +45,11 @@ class Snapshotting(Pipeline):
 
     def command(self, *arguments: str, **variables: str) -> tuple[int | None, str]:
         """Run a command beside the reader to its end."""
-        process = self.launch("snapshot", *arguments, **variables)
-        process.expected_to_end = True
-        code = process.wait(PATIENCE)
-        return code, process.output()
+        return self.says("snapshot", *arguments, **variables)
 
     def wait_until_said(self, number: int) -> None:
         """Wait until so many snapshots are complete."""
-
-        def said() -> bool | None:
-            self.pull()
-            return len(self.lines) >= number or None
-
-        self.processes.wait_until(said, "the end of a snapshot", PATIENCE)
+        self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, PATIENCE)
 
     def swept(self) -> None:
         """Forget what no snapshot brought since the last that was complete, as the consumer's sweep does."""
@@ -143,9 +135,7 @@ def done(parts: Mapping[int, SnapshotPart]) -> bool:
 
 def check_goes_on(reader: Process, before: Mapping[int, SnapshotPart]) -> None:
     """Check that a reader took no part that was read before it started, and began none before what was saved of it."""
-    lines = [line for line in reader.output().splitlines() if '"snapshot_range_claimed"' in line]
-    claims: list[Mapping[str, Any]] = [json.loads(line) for line in lines]
-    for one in claims:
+    for one in events(reader, "snapshot_range_claimed"):
         part = before.get(one["range"])
         assert part is None or (part.state is not PartState.DONE and one["rows"] >= part.rows), one
 

@@ -1,7 +1,6 @@
 """The consumer as a process: Pub/Sub emulator -> Spark -> BigQuery stand-in, with hand-made change batches."""
 
 import contextlib
-import json
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from deploy.local.emulators import ROOT
-from deploy.local.processes import Process, Processes, wait_until
+from deploy.local.processes import Processes, wait_until
 from deploy.local.services import Pipeline, Service, start_consumer, wait_until_ready
 from deploy.local.target import BigQueryDataset
 from shared.contracts.dead_letter import DeadLetter, from_message
@@ -31,6 +30,7 @@ from shared.pubsub.stubs import (
 )
 from shared.pubsub.topology import check_subscription, create_topology
 from tests.builders import a_change, a_header, a_message
+from tests.integration.log_lines import events
 from tests.integration.stand_in import PROJECT, StandIn
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -131,12 +131,6 @@ def command_line(process: psutil.Process) -> Sequence[str]:
 def acks(consumer: Service, least: int) -> Callable[[], bool]:
     """Tell whether so many messages are acked. More, where a slow start of Spark let a lease run out."""
     return lambda: counter(consumer, "leases_acked") >= least
-
-
-def events(process: Process, name: str) -> Sequence[Mapping[str, Any]]:
-    """Return the log lines of an event; every line has to be JSON."""
-    lines = [json.loads(line) for line in process.output().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["message"] == name]
 
 
 def ends(consumer: Service) -> int | None:

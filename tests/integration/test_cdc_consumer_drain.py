@@ -7,8 +7,9 @@ import pytest
 from deploy.local.services import start_consumer
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import pull, pull_until
-from tests.integration.test_cdc_consumer import World, events
+from tests.integration.test_cdc_consumer import World
 from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -10,7 +10,8 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
 from tests.builders import a_change, a_message
-from tests.integration.test_cdc_consumer import World, acks, ends, events
+from tests.integration.log_lines import events
+from tests.integration.test_cdc_consumer import World, acks, ends
 from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]

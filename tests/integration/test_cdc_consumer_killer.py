@@ -18,7 +18,8 @@ from shared.contracts.change_batch import Change
 from shared.contracts.reasons import Reason
 from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
 from tests.builders import a_change, a_header, a_message
-from tests.integration.test_cdc_consumer import ACK_DEADLINE, World, acks, ends, events
+from tests.integration.log_lines import events
+from tests.integration.test_cdc_consumer import ACK_DEADLINE, World, acks, ends
 from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]

@@ -8,7 +8,8 @@ import pytest
 from deploy.local.processes import wait_until
 from deploy.local.services import Service, start_consumer, wait_until_ready
 from tests.builders import a_change, a_header, a_message
-from tests.integration.test_cdc_consumer import PATIENCE, World, acks, command_line, ends, events
+from tests.integration.log_lines import events
+from tests.integration.test_cdc_consumer import PATIENCE, World, acks, command_line, ends
 from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

@@ -6,7 +6,8 @@ import pytest
 
 from deploy.local.services import start_consumer, wait_until_ready
 from tests.builders import a_change, a_header, a_message
-from tests.integration.test_cdc_consumer import PATIENCE, World, acks, ends, events
+from tests.integration.log_lines import events
+from tests.integration.test_cdc_consumer import PATIENCE, World, acks, ends
 from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -23,6 +23,7 @@ from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.test_spanner_reader_process import DDL, Pipeline
 
@@ -212,11 +213,9 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert running["retention_left_seconds"] <= running["retention_seconds"]
 
     patient.database.alter("ALTER TABLE Planes DROP COLUMN Name", "ALTER TABLE Planes ADD COLUMN Name INT64")
-    pipeline.processes.wait_until(
-        lambda: '"table_needs_resync"' in reader.output() or None, "the mark", timedelta(seconds=30)
-    )
-    (line,) = [line for line in reader.output().splitlines() if '"health_served"' in line]
-    with urllib.request.urlopen(f"http://127.0.0.1:{json.loads(line)['port']}/status", timeout=5) as answer:
+    pipeline.wait(lambda: bool(events(reader, "table_needs_resync")), "the mark")
+    (served,) = events(reader, "health_served")
+    with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/status", timeout=5) as answer:
         asked = json.loads(answer.read())
     assert (asked["state"], [one["table"] for one in asked["needs_resync"]]) == ("reading", ["Planes"])
     reader.ask_to_end()
@@ -269,9 +268,8 @@ def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     pipeline.write(rows=20)
     pipeline.wait_for_all()
     assert sorted(key for key, _time in pipeline.received) == list(range(20))
-    announced = [json.loads(line)["table"] for line in reader.output().splitlines() if '"table_announced"' in line]
-    assert announced == ["Planes"]
-    warned = [json.loads(line)["section"] for line in reader.output().splitlines() if '"tables_file_misfit' in line]
+    assert [one["table"] for one in events(reader, "table_announced")] == ["Planes"]
+    warned = [one["section"] for one in events(reader, "tables_file_misfit_found")]
     assert sorted(warned) == ['[tables."Plains"]', '[tables."Planes"]']
     file.write_text('[tables.Planes]\nignored_columns = ["id"]\n')
     unfit = pipeline.launch(TABLES_FILE=str(file))

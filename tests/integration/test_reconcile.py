@@ -25,10 +25,9 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.topology import Topology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.readers import STARTS, ready
 from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
-from tests.integration.test_spanner_reader_process import STARTS
-from tests.integration.test_spanner_reader_process import _ready as ready
 from tests.integration.test_spanner_rows import environment
 from tests.integration.test_type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, target
 from tests.unit.cdc_consumer.wire import batch_of, delete, upsert
@@ -196,7 +195,7 @@ def test_while_changes_flow_exactly_what_was_planted_is_named_and_healed(
         "PORT": "0",
     }
     reader = new_processes.start("reader", [sys.executable, "-m", "services.spanner_reader"], settings)
-    new_processes.wait_until(lambda: ready(reader) or None, "the reader's start", STARTS)
+    new_processes.wait_until(lambda: ready(reader), "the reader's start", STARTS)
     stop = threading.Event()
 
     def delete_or_write() -> None:

@@ -1,17 +1,17 @@
 """The stream and a table paused and resumed, over restarts, with two readers and the emulator's own stream."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
 
-from deploy.local.processes import Process, Processes
+from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase, Write
 from shared.pubsub.channels import open_channel
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_spanner_reader_process import STARTS, Pipeline
+from tests.integration.test_spanner_reader_process import Pipeline
 from tests.integration.test_spanner_snapshot import DDL, Topic
 
 pytestmark = pytest.mark.integration
@@ -36,27 +36,6 @@ def pipeline(
     return Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
 
 
-def command(pipeline: Pipeline, *arguments: str) -> tuple[int | None, str]:
-    """Run a command beside the readers; return its exit code and what it said."""
-    started = pipeline.launch_as(*arguments)
-    started.expected_to_end = True
-    code = started.wait(STARTS)
-    said = started.output()
-    started.end()
-    return code, said
-
-
-def status(pipeline: Pipeline) -> tuple[int | None, Mapping[str, Any]]:
-    """Return what `status` says, and its exit code."""
-    code, said = command(pipeline, "status", "--json")
-    return code, json.loads(said)
-
-
-def events(reader: Process, event: str) -> list[Mapping[str, Any]]:
-    """Return the lines of a reader's log that tell of an event."""
-    return [json.loads(line) for line in reader.output().splitlines() if f'"{event}"' in line]
-
-
 def plane(key: int, name: str | None) -> Write:
     return (
         Write("delete", "Planes", {"Id": key}) if name is None else Write("insert", "Planes", {"Id": key, "Name": name})
@@ -72,31 +51,31 @@ def keys(topic: Topic, table: str) -> set[int]:
 
 
 def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: Pipeline) -> None:
-    assert command(pipeline, "pause")[0] == 2  # no reader was ever started
+    assert pipeline.says("pause")[0] == 2  # no reader was ever started
     first, second = pipeline.start(), pipeline.start()
     topic = Topic(pipeline)
     pipeline.database.commit([plane(1, "a")])
     topic.wait_for("what is written before", lambda: keys(topic, "Planes") == {1})
-    code, said = command(pipeline, "pause")
+    code, said = pipeline.says("pause")
     assert (code, "is paused now" in said) == (0, True)
     for reader in (first, second):
         topic.wait_for("them to notice", lambda reader=reader: bool(events(reader, "stream_paused")))  # type: ignore[misc]
-    topic.wait_for("them to let go", lambda: not any(one["partitions"] for one in status(pipeline)[1]["readers"]))
+    topic.wait_for("them to let go", lambda: not any(one["partitions"] for one in pipeline.status()[1]["readers"]))
     pipeline.database.commit([plane(2, "b")])
     second.kill()
     third = pipeline.start()
     assert events(third, "partition_claimed") == []
-    code, shown = status(pipeline)
+    code, shown = pipeline.status()
     assert (code, shown["state"], shown["paused_since"] is not None) == (0, "paused", True)
-    assert "resume" in command(pipeline, "status")[1]
-    assert "is paused since" in command(pipeline, "doctor")[1]
+    assert "resume" in pipeline.says("status")[1]
+    assert "is paused since" in pipeline.says("doctor")[1]
     topic.pull()
     assert keys(topic, "Planes") == {1}
 
-    assert command(pipeline, "resume")[0] == 0
+    assert pipeline.says("resume")[0] == 0
     topic.wait_for("what was written meanwhile", lambda: keys(topic, "Planes") == {1, 2})
-    assert command(pipeline, "resume")[0] == 1
-    assert status(pipeline)[1]["state"] == "reading"
+    assert pipeline.says("resume")[0] == 1
+    assert pipeline.status()[1]["state"] == "reading"
 
 
 def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: Pipeline) -> None:
@@ -104,29 +83,29 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: P
     topic = Topic(pipeline)
     pipeline.database.commit([plane(1, "a"), plane(2, "a"), seat(1)])
     topic.wait_for("what is written before", lambda: keys(topic, "Seats") == {1})
-    assert command(pipeline, "pause", "Plains")[0] == 2
-    assert command(pipeline, "pause", "Planes")[0] == 0
+    assert pipeline.says("pause", "Plains")[0] == 2
+    assert pipeline.says("pause", "Planes")[0] == 0
     topic.wait_for("it to notice", lambda: bool(events(reader, "table_paused")))
     pipeline.database.commit([plane(3, "b"), seat(3), plane(2, None)])
     topic.wait_for("the other table", lambda: keys(topic, "Seats") == {1, 3})
     (dropped,) = events(reader, "changes_dropped")
     assert dropped["table"] == "Planes"
-    code, shown = status(pipeline)
+    code, shown = pipeline.status()
     assert (code, shown["paused_tables"][0]["table"], shown["needs_resync"][0]["table"]) == (1, "Planes", "Planes")
     assert "resume Planes" in shown["needs_resync"][0]["cure"]
-    assert command(pipeline, "synced", "Planes")[0] == 2
+    assert pipeline.says("synced", "Planes")[0] == 2
 
     reader.kill()  # and it stays so
     reader = pipeline.start()
     pipeline.database.commit([plane(4, "c"), seat(4)])
     topic.wait_for("the other table", lambda: keys(topic, "Seats") == {1, 3, 4})
     assert keys(topic, "Planes") == {1, 2}
-    assert command(pipeline, "resume", "Planes")[0] == 0
+    assert pipeline.says("resume", "Planes")[0] == 0
     pipeline.database.commit([plane(5, "d")])
     topic.wait_for("what is written after", lambda: keys(topic, "Planes") == {1, 2, 5})
-    code, shown = status(pipeline)
+    code, shown = pipeline.status()
     assert (code, shown["paused_tables"], shown["needs_resync"][0]["table"]) == (1, [], "Planes")
-    assert command(pipeline, "snapshot", "Planes")[0] == 0
+    assert pipeline.says("snapshot", "Planes")[0] == 0
     topic.wait_for("all rows", lambda: keys(topic, "Planes") >= {1, 3, 4, 5})
-    topic.wait_for("its mark to go", lambda: status(pipeline)[1]["needs_resync"] == [])
+    topic.wait_for("its mark to go", lambda: pipeline.status()[1]["needs_resync"] == [])
     assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for the sweep

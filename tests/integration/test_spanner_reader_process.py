@@ -2,14 +2,12 @@
 
 import json
 import signal
-import sys
 import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 import grpc
 import pytest
@@ -23,22 +21,23 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.readers import STARTS, Readers
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
 DDL = (
     "CREATE TABLE Planes (Id INT64 NOT NULL, Name STRING(MAX)) PRIMARY KEY (Id)",
     "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')",
 )
-STARTS = timedelta(seconds=30)
-PATIENCE = timedelta(seconds=60)
 
 
 @dataclass
-class Pipeline:
+class Pipeline(Readers):
     """A watched database, a topic, and readers between them."""
+
+    module = "services.spanner_reader"
 
     database: SpannerDatabase
     partitions: SpannerDatabase
@@ -46,27 +45,14 @@ class Pipeline:
     channel: grpc.Channel
     topology: Topology
     processes: Processes
-    readers: int = 0
     committed: list[tuple[int, Nanoseconds]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)
     """Key and commit timestamp of every change that was published, repeats too."""
     messages: set[str] = field(default_factory=set)
 
-    def start(self, **variables: str) -> Process:
-        """Start a reader and wait until it is ready."""
-        reader = self.launch(**variables)
-        self.processes.wait_until(lambda: _ready(reader) or None, "the reader", STARTS)
-        return reader
-
-    def launch(self, **variables: str) -> Process:
-        """Start a reader."""
-        return self.launch_as(**variables)
-
-    def launch_as(self, *command: str, **variables: str) -> Process:
-        """Start a reader, or a command beside it."""
-        self.readers += 1
-        environment = {
-            "PYTHONPATH": str(ROOT),
+    def environment(self) -> dict[str, str]:
+        """Return the settings of a reader."""
+        return {
             "GOOGLE_CLOUD_PROJECT": self.database.instance.project,
             "SPANNER_INSTANCE": self.database.instance.instance,
             "SPANNER_DATABASE": self.database.name,
@@ -80,8 +66,6 @@ class Pipeline:
             "LEASE_DURATION": "6s",
             "PORT": "0",
         }
-        arguments = [sys.executable, "-m", "services.spanner_reader", *command]
-        return self.processes.start(f"reader_{self.readers}", arguments, environment | variables)
 
     def write(self, name: str = "n", rows: int = 1) -> None:
         """Commit new rows in one transaction."""
@@ -103,12 +87,7 @@ class Pipeline:
     def wait_for_all(self) -> None:
         """Wait until everything committed has arrived, with its own commit timestamp."""
         wanted = {(key, format_timestamp(time)) for key, time in self.committed}
-
-        def arrived() -> bool | None:
-            self.pull()
-            return wanted <= set(self.received) or None
-
-        self.processes.wait_until(arrived, "all changes", PATIENCE)
+        self.wait(lambda: wanted <= set(self.received), "all changes", self.pull)
 
     def watermark(self) -> Nanoseconds:
         """Return the watermark of the partition that got furthest: the emulator writes to one at a time."""
@@ -160,9 +139,8 @@ def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_g
     pipeline.wait_for_all()
     repeated = len(pipeline.received) - len(set(pipeline.received))
     assert repeated <= 1  # it went on at the watermark: the record that stood there, and nothing before it
-    started = [line for line in reader.output().splitlines() if '"service_started"' in line]
-    assert len(started) == 1
-    assert "Everything" in started[0]
+    (started,) = events(reader, "service_started")
+    assert "Everything" in json.dumps(started)
 
 
 @pytest.mark.parametrize("partitions_in_postgresql", [True, False])
@@ -185,8 +163,8 @@ def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_p
     # What refuses the start mends it.
     refused = pipeline.launch()
     assert refused.wait(STARTS) == MISCONFIGURED
-    (line,) = [line for line in refused.output().splitlines() if "service_misconfigured" in line]
-    (statement,) = [part for part in json.loads(line)["error"].splitlines() if "ALTER CHANGE STREAM" in part]
+    (told,) = events(refused, "service_misconfigured")
+    (statement,) = [part for part in told["error"].splitlines() if "ALTER CHANGE STREAM" in part]
     refused.end()
     watched.alter(statement)
 
@@ -230,7 +208,7 @@ def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipelin
     published = _metrics(second)["millrace_published_changes_total"]
     assert published >= 5
     first.signal(signal.SIGCONT)
-    pipeline.processes.wait_until(lambda: '"lease_lost"' in first.output() or None, "the first to notice", PATIENCE)
+    pipeline.wait(lambda: bool(events(first, "lease_lost")), "the first to notice")
     before = _metrics(first)["millrace_published_changes_total"]
     pipeline.write(rows=5)
     pipeline.wait_for_all()
@@ -326,24 +304,14 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeli
     assert '"first_start"' in reader.output()
 
 
-def _ready(reader: Process) -> bool:
-    if reader.exit_code is not None:
-        raise AssertionError(reader.obituary())
-    return '"partition_claimed"' in reader.output() or '"resumed"' in reader.output()
-
-
-def _port(reader: Process) -> int:
-    (line,) = [line for line in reader.output().splitlines() if '"health_served"' in line]
-    return int(json.loads(line)["port"])
-
-
 class _Metrics(dict[object, float]):
     pass
 
 
 def _metrics(reader: Process) -> _Metrics:
     """Return the metrics by name, and by (name, label, value) where there is a label."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{_port(reader)}/metrics", timeout=5) as answer:
+    (served,) = events(reader, "health_served")
+    with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/metrics", timeout=5) as answer:
         lines = answer.read().decode().splitlines()
     found = _Metrics()
     for line in lines:

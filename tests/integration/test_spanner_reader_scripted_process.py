@@ -16,9 +16,10 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_channel
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.pubsub_topics import a_topology
+from tests.integration.readers import STARTS
 from tests.integration.scripted_spanner import Break, ScriptedSpanner, ScriptedStream
 from tests.integration.scripted_spanner_rows import Form
-from tests.integration.test_spanner_reader_process import DDL, PATIENCE, STARTS, Pipeline
+from tests.integration.test_spanner_reader_process import DDL, Pipeline
 from tests.unit.spanner_reader.scripts import a_record, children
 
 pytestmark = pytest.mark.integration
@@ -60,9 +61,6 @@ class Scripted:
         """Start a reader and wait until it is ready."""
         return self.pipeline.start(**{"SPANNER_EMULATOR_HOST": self.server.address, "LEASE_DURATION": "3s"} | variables)
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        self.pipeline.processes.wait_until(lambda: condition() or None, what, PATIENCE)
-
     def state_of(self, token: PartitionToken) -> str:
         sql = f"SELECT state FROM millrace_partitions WHERE token = '{token}'"
         return "".join(str(row["state"]) for row in self.pipeline.partitions.query(sql))
@@ -100,7 +98,7 @@ def test_a_merge_with_a_kill_between_its_parents_loses_nothing_and_is_read_after
         scripted.write(token, rows=10)
     scripted.pipeline.wait_for_all()
     scripted.end(first, T5, parents=(T2, T3))
-    scripted.wait_until(lambda: scripted.state_of(first) == "FINISHED", "the first parent's end")
+    scripted.pipeline.wait(lambda: scripted.state_of(first) == "FINISHED", "the first parent's end")
     reader.kill()
     scripted.write(T1, rows=5)
     scripted.write(second, rows=5)
@@ -109,7 +107,7 @@ def test_a_merge_with_a_kill_between_its_parents_loses_nothing_and_is_read_after
     assert scripted.stream.asked(T5) == []
     scripted.start()  # takes over when the dead one's leases have ended
     scripted.pipeline.wait_for_all()
-    scripted.wait_until(lambda: scripted.state_of(second) == "FINISHED", "the second parent's end")
+    scripted.pipeline.wait(lambda: scripted.state_of(second) == "FINISHED", "the second parent's end")
     assert scripted.stream.asked(T5) == [merged]
     asked = [query.token for query in scripted.stream.queries]
     assert asked.index(T5) > max(index for index, token in enumerate(asked) if token in (T2, T3))
@@ -117,9 +115,9 @@ def test_a_merge_with_a_kill_between_its_parents_loses_nothing_and_is_read_after
 
 def test_two_readers_started_one_after_the_other_end_with_half_of_the_partitions_each(scripted: Scripted) -> None:
     first = scripted.start()
-    scripted.wait_until(lambda: scripted.leases() == [4], "the first reader to hold all")
+    scripted.pipeline.wait(lambda: scripted.leases() == [4], "the first reader to hold all")
     second = scripted.start()
-    scripted.wait_until(lambda: scripted.leases() == [2, 2], "equal shares")
+    scripted.pipeline.wait(lambda: scripted.leases() == [2, 2], "equal shares")
     for token in (T1, T2, T3, T4):
         scripted.write(token, rows=10)
     scripted.pipeline.wait_for_all()
@@ -127,7 +125,7 @@ def test_two_readers_started_one_after_the_other_end_with_half_of_the_partitions
     assert len(scripted.pipeline.received) == 40  # each once
     second.ask_to_end()
     assert second.wait(timedelta(seconds=10)) == 0
-    scripted.wait_until(lambda: scripted.leases() == [4], "the first reader to hold all again")
+    scripted.pipeline.wait(lambda: scripted.leases() == [4], "the first reader to hold all again")
 
 
 def test_a_subscription_deleted_while_the_reader_runs_stops_it(scripted: Scripted) -> None:
@@ -147,11 +145,11 @@ def test_finished_partitions_are_forgotten_and_what_goes_on_goes_on(scripted: Sc
     scripted.write(T2)
     scripted.pipeline.wait_for_all()
     split = scripted.end(T2, T5, parents=(T2,))
-    scripted.wait_until(lambda: scripted.state_of(T2) == "FINISHED", "the end")
+    scripted.pipeline.wait(lambda: scripted.state_of(T2) == "FINISHED", "the end")
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
     again = scripted.start(KEEP_FINISHED_PARTITIONS_FOR="0s")
-    scripted.wait_until(lambda: '"finished_partitions_forgotten"' in again.output(), "rows to be forgotten")
+    scripted.pipeline.wait(lambda: '"finished_partitions_forgotten"' in again.output(), "rows to be forgotten")
     assert scripted.state_of(ROOT) == ""
     assert scripted.state_of(T2) == "FINISHED"  # T5's parent
     scripted.write(T5, rows=3, after=split)

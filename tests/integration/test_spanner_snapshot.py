@@ -16,8 +16,10 @@ from deploy.local.source import SpannerDatabase, Write
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_spanner_reader_process import PATIENCE, STARTS, Pipeline
+from tests.integration.readers import STARTS
+from tests.integration.test_spanner_reader_process import Pipeline
 
 pytestmark = pytest.mark.integration
 
@@ -28,6 +30,7 @@ DDL = (
     _SEATS,
     "CREATE CHANGE STREAM Everything FOR Planes, Seats (Taken) OPTIONS (value_capture_type = 'NEW_ROW')",
 )
+CLAIMED = "snapshot_range_claimed"
 _AT_ONCE = 2_000
 
 
@@ -63,12 +66,7 @@ class Topic:
 
     def wait_for(self, what: str, ready: Callable[[], bool]) -> None:
         """Wait until what has arrived is as it should be."""
-
-        def arrived() -> bool | None:
-            self.pull()
-            return ready() or None
-
-        self.pipeline.processes.wait_until(arrived, what, PATIENCE)
+        self.pipeline.wait(ready, what, self.pull)
 
 
 @pytest.fixture
@@ -102,22 +100,7 @@ def finished(reader: Process, table: str = "Planes") -> bool:
     """Tell whether a reader has seen that the snapshot of a table is over."""
     if reader.exit_code is not None:
         raise AssertionError(reader.obituary())
-    return any('"snapshot_finished"' in line and f'"{table}"' in line for line in reader.output().splitlines())
-
-
-def claims(reader: Process) -> list[Mapping[str, Any]]:
-    """Return what a reader said of the ranges that it began or went on with."""
-    return [json.loads(line) for line in reader.output().splitlines() if '"snapshot_range_claimed"' in line]
-
-
-def command(pipeline: Pipeline, *arguments: str) -> tuple[int | None, str]:
-    """Run the command of snapshots beside the readers; return its exit code and what it said."""
-    started = pipeline.launch_as("snapshot", *arguments)
-    started.expected_to_end = True
-    code = started.wait(STARTS)
-    said = started.output()
-    started.end()
-    return code, said
+    return any(one["table"] == table for one in events(reader, "snapshot_finished"))
 
 
 def test_rows_from_before_the_stream_come_once_at_the_time_it_begins_and_changes_win(pipeline: Pipeline) -> None:
@@ -146,7 +129,7 @@ def test_rows_from_before_the_stream_come_once_at_the_time_it_begins_and_changes
         json.dumps({"Class": None, "Id": "1", "Number": "7"}): {"Taken": False},
     }
     assert not topic.ordering_keys["snapshot"] & topic.ordering_keys["stream"]
-    (requested,) = [json.loads(line) for line in reader.output().splitlines() if '"snapshot_requested"' in line]
+    (requested,) = events(reader, "snapshot_requested")
     assert requested["tables"] == ["Planes", "Seats"]
 
 
@@ -156,32 +139,32 @@ def test_rows_come_again_on_demand_while_everything_runs(pipeline: Pipeline) -> 
     topic = Topic(pipeline)
     expected |= fill(pipeline.database, 10, first=1_000)
     topic.wait_for("the stream", lambda: len(topic.live("Planes")) == 10)
-    assert command(pipeline, "--status") == (0, "")
-    assert command(pipeline, "Planes", "--dry-run")[0] == 0
-    code, said = command(pipeline, "Planets")
+    assert pipeline.says("snapshot", "--status") == (0, "")
+    assert pipeline.says("snapshot", "Planes", "--dry-run")[0] == 0
+    code, said = pipeline.says("snapshot", "Planets")
     assert code == 2
     assert "Planes, Seats" in said
-    assert claims(first) == claims(second) == []
+    assert events(first, CLAIMED) == events(second, CLAIMED) == []
 
-    code, said = command(pipeline, "Planes", "--json")
+    code, said = pipeline.says("snapshot", "Planes", "--json")
     assert (code, json.loads(said)["snapshots"][0]["state"]) == (0, "READING")
     topic.wait_for("all rows", lambda: topic.live("Planes") == expected)
     topic.wait_for("the end", lambda: finished(first) or finished(second))
-    assert "done, 1010 rows, complete since " in command(pipeline, "--status")[1]
+    assert "done, 1010 rows, complete since " in pipeline.says("snapshot", "--status")[1]
     before = topic.origins["Planes", "snapshot"]
-    command(pipeline, "Planes")
+    pipeline.says("snapshot", "Planes")
     topic.wait_for("all rows again", lambda: topic.origins["Planes", "snapshot"] == 2 * before)
     assert topic.live("Planes") == expected
 
 
 def test_what_is_given_up_is_not_read(pipeline: Pipeline) -> None:
     fill(pipeline.database, 2_000)
-    reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="100")
+    reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="20")
     topic = Topic(pipeline)
     topic.wait_for("some rows", lambda: topic.origins["Planes", "snapshot"] > 0)
-    assert command(pipeline, "--cancel", "Planes")[0] == 0
+    assert pipeline.says("snapshot", "--cancel", "Planes")[0] == 0
     topic.wait_for("the reader to notice", lambda: '"snapshot_range_lost"' in reader.output())
-    (line,) = [line for line in command(pipeline, "--status")[1].splitlines() if "Planes" in line]
+    (line,) = [line for line in pipeline.says("snapshot", "--status")[1].splitlines() if "Planes" in line]
     assert "cancelled" in line
     assert topic.origins["Planes", "snapshot"] < 2_000
 
@@ -192,7 +175,7 @@ def test_a_time_that_cannot_be_read_any_more_is_replaced(pipeline: Pipeline, hou
     reader = pipeline.start(SNAPSHOT="never")
     reader.ask_to_end()
     reader.wait(STARTS)
-    command(pipeline, "Planes")
+    pipeline.says("snapshot", "Planes")
     long_ago = Nanoseconds(pipeline.database.now() - hours * 3_600 * 1_000_000_000)
     row = Write(
         "update",

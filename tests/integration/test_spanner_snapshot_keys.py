@@ -11,7 +11,7 @@ from deploy.local.source import SpannerDatabase, Write
 from shared.pubsub.channels import open_channel
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.test_spanner_reader_process import Pipeline
-from tests.integration.test_spanner_snapshot import DDL, Topic, command, fill
+from tests.integration.test_spanner_snapshot import DDL, Topic, fill
 
 pytestmark = pytest.mark.integration
 
@@ -41,9 +41,9 @@ def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_
     def read(table: str, *keys: str, rows: int) -> set[str]:
         """Return the rows that a snapshot of some keys brings, as JSON arrays of their keys."""
         before = set(topic.live(table))
-        asked = command(pipeline, table, *keys)
+        asked = pipeline.says("snapshot", table, *keys)
         assert asked[0] == 0, asked[1]
-        code, said = command(pipeline, "--status", "--watch", "--json")
+        code, said = pipeline.says("snapshot", "--status", "--watch", "--json")
         (shown,) = [one for one in json.loads(said)["snapshots"] if one["table"] == table]
         assert (code, shown["rows"], shown["complete_since"]) == (0, rows, None)
         topic.wait_for("the rows", lambda: len(set(topic.live(table)) - before) == rows)
@@ -55,4 +55,4 @@ def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_
     assert read("Seats", "--after", '["3","Y"]', "--until", '["3","C","1"]', rows=1) == {'["3", "C", "1"]'}
     assert read("Seats", "--after", '["3","C"]', "--until", "[3]", rows=1) == {'["3", null, "7"]'}
     assert read("Seats", "--after", "[3]", rows=4) == {json.dumps(["4", name, str(number)]) for name, number in SEATS}
-    assert command(pipeline, "Planes", "--after", '["x"]')[0] == 2
+    assert pipeline.says("snapshot", "Planes", "--after", '["x"]')[0] == 2

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from deploy.local.source import SpannerDatabase, Write
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import AcknowledgeRequest, acknowledge_stub
+from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.test_spanner_reader_process import Pipeline
 
@@ -96,12 +96,7 @@ class Mirror:
 
     def wait_for(self, what: str, ready: Callable[[], bool]) -> None:
         """Wait until what has arrived, or is saved, is as it should be."""
-
-        def arrived() -> bool | None:
-            self.pull()
-            return ready() or None
-
-        self.pipeline.processes.wait_until(arrived, what, _PATIENCE)
+        self.pipeline.wait(ready, what, self.pull, _PATIENCE)
 
 
 @pytest.fixture
@@ -210,9 +205,7 @@ def saved(pipeline: Pipeline) -> Mapping[str, Read]:
 
 def check_goes_on(reader: Process, mirror: Mirror) -> None:
     """Check that a reader began no range anew of which something was saved before."""
-    claims: list[Mapping[str, Any]] = [
-        json.loads(line) for line in reader.output().splitlines() if '"snapshot_range_claimed"' in line
-    ]
+    claims = events(reader, "snapshot_range_claimed")
     assert claims
     for one in claims:
         assert one["rows"] >= mirror.saved[one["table"]] + 1, one

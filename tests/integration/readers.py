@@ -1,0 +1,78 @@
+"""Readers of a source as processes, and commands beside them: how they are started, waited for, and what they say."""
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, Final
+
+from deploy.local.emulators import ROOT
+from deploy.local.processes import Process, Processes
+from tests.integration.log_lines import events
+
+STARTS: Final = timedelta(seconds=60)
+"""How long a start may take, on a busy machine."""
+PATIENCE: Final = timedelta(seconds=120)
+
+
+class Readers(ABC):
+    """The readers of one source; what is below this class names what they stand on."""
+
+    module: ClassVar[str]
+    processes: Processes
+    readers: int = 0
+    """How many were started, commands beside them too."""
+
+    @abstractmethod
+    def environment(self) -> Mapping[str, str]:
+        """Return the settings of a reader."""
+
+    def start(self, **variables: str) -> Process:
+        """Start a reader and wait until it reads."""
+        reader = self.launch(**variables)
+        self.processes.wait_until(lambda: ready(reader), "the reader", STARTS)
+        return reader
+
+    def launch(self, *command: str, **variables: str) -> Process:
+        """Start a reader, or a command beside it."""
+        self.readers += 1
+        environment = {"PYTHONPATH": str(ROOT), **self.environment(), **variables}
+        arguments = [sys.executable, "-m", self.module, *command]
+        return self.processes.start(f"reader_{self.readers}", arguments, environment)
+
+    def says(self, *words: str, **variables: str) -> tuple[int | None, str]:
+        """Run a command beside the readers to its end; return its exit code and what it says."""
+        process = self.launch(*words, **variables)
+        process.expected_to_end = True
+        code = process.wait(PATIENCE)
+        said = process.output()
+        process.end()
+        return code, said
+
+    def status(self) -> tuple[int | None, Mapping[str, Any]]:
+        """Return what `status` exits with, and what it says."""
+        code, said = self.says("status", "--json")
+        return code, json.loads(said)
+
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        what: str,
+        pull: Callable[[], object] = lambda: None,
+        patience: timedelta = PATIENCE,
+    ) -> None:
+        """Wait for something to come true while no reader dies unasked; ``pull`` takes what came before a look."""
+
+        def arrived() -> bool:
+            pull()
+            return ready()
+
+        self.processes.wait_until(arrived, what, patience)
+
+
+def ready(reader: Process) -> bool:
+    """Tell whether a reader has begun to read, or is there to take over."""
+    if reader.exit_code is not None:
+        raise AssertionError(reader.obituary())
+    return bool(events(reader, "partition_claimed") or events(reader, "resumed"))
