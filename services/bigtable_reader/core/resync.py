@@ -137,6 +137,6 @@ def cure(mark: Mark) -> str:
     return (
         f"`{command} snapshot` brings all rows as they are now, and the mark goes once that is complete; rows may be "
         f"gone, too, of which no record tells: then `{command} snapshot --status` says what the table is complete "
-        f"since, and `python -m services.cdc_consumer sweep {mark.table} --source '{command} rows' --execute --before` "
-        f"that time takes them away. If all rows came again in another way: `{command} synced`"
+        f"since, and `python -m services.cdc_consumer sweep {mark.table} --source '{command} rows' --before` that time "
+        f"says which go, and takes them away with --execute. If all rows came again in another way: `{command} synced`"
     )
