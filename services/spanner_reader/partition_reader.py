@@ -118,7 +118,10 @@ class PartitionReader:
 
     async def _publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
         dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
-        if dropped or not self._included(record.table):
+        if not dropped and not self._included(record.table):
+            await retried(stop, partial(self._schema.leave_out, record.table, record.commit_timestamp))
+            dropped = True
+        if dropped:
             self._metrics.read(record, 0)
             held.prefix.add_confirmed(record.commit_timestamp)
             return

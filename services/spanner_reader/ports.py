@@ -126,6 +126,8 @@ class Compared:
     marks: tuple[Mark, ...] = ()
     compared_since: Nanoseconds | None = None
     """As `Look.compared_since`: column lists of records from before are worth comparing."""
+    counted: bool = True
+    """False where a newer look was there, so that nothing of this one is remembered."""
 
 
 class ShapeStore(Protocol):

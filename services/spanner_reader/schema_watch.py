@@ -14,7 +14,7 @@ import structlog
 from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker, googlesql_type
 from services.spanner_reader.core.records import DataChangeRecord
 from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import ColumnShape, Sighting, excluding
+from services.spanner_reader.core.shapes import DROPPED_UNSEEN, ColumnShape, Sighting, excluding
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import TransientError
@@ -52,6 +52,8 @@ class SchemaWatch:
         """For how long the stream keeps what is not read, as it was seen last."""
         self._sightings: list[Sighting] = []
         self._unsure: frozenset[Nanoseconds] = frozenset()
+        self._left_out: frozenset[str] = frozenset()
+        self._left_out_at = Nanoseconds(0)  # the time of the look by which everybody knows these
         self._something_new = asyncio.Event()
         self._looking = asyncio.Lock()
         self._log = structlog.get_logger()
@@ -86,6 +88,23 @@ class SchemaWatch:
                 await self._look()
                 self._changes.learn({table: ()}, unless_known=True)  # dropped again meanwhile
 
+    async def leave_out(self, table: str, at: Nanoseconds) -> None:
+        """Have it stored that the file here leaves a table out, before a change of it, of that time, is dropped.
+
+        TransientError where it is not. See `core.shapes.DROPPED_UNSEEN`.
+        """
+        if self._is_known_left_out(table, at):
+            return
+        async with self._looking:
+            if not self._is_known_left_out(table, at):
+                before = self._left_out_at
+                await self._look()
+                if self._left_out_at == before:
+                    raise TransientError("another look at the schema came first")
+
+    def _is_known_left_out(self, table: str, at: Nanoseconds) -> bool:
+        return at <= self._left_out_at or (table in self._left_out and at <= self._left_out_at + DROPPED_UNSEEN)
+
     async def look(self) -> None:
         """Announce what is new, and compare the tables with what they were; TransientError if that cannot be had."""
         async with self._looking:
@@ -111,7 +130,11 @@ class SchemaWatch:
             self.retention = look.retention
             await self._announce(look)
             unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
-            compared = await self._shapes.compare(excluding(look.shapes, self._included), sightings)
+            seen = excluding(look.shapes, self._included)
+            compared = await self._shapes.compare(seen, sightings)
+            if compared.counted:
+                self._left_out = frozenset(name for name, table in seen.tables.items() if table.left_out)
+                self._left_out_at = seen.at
             self._compared_since = compared.compared_since
             self._show(compared, unsure, look.quote)
             self._unsure = frozenset()

@@ -67,6 +67,7 @@ class ShapeStoreContract:
             assert (len(found.findings), again.findings, again.marks) == (1, (), found.marks)
             older = await theirs.compare(a_look(0, Albums=SINGERS), [])
             assert (older.findings, older.left, older.marks) == ((), (), found.marks)
+            assert (found.counted, older.counted) == (True, False)
             after = await theirs.compare(replace(later, at=at(2)), [])
             assert (after.findings, after.marks) == ((), found.marks)
 

@@ -89,7 +89,7 @@ class FakeShapeStore:
         self._life.step()
         old, marks = self.shapes.look, self.shapes.marks
         if old is not None and old.at >= look.at:
-            return Compared(marks=self.shapes.all_marks, compared_since=old.compared_since)
+            return Compared((), (), self.shapes.all_marks, old.compared_since, counted=False)
         comparison = compare(old, look, sightings)
         self.shapes.look = comparison.remembered
         self.shapes.marks = marked(marks, comparison.findings)

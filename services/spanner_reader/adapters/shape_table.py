@@ -51,7 +51,7 @@ class SpannerShapeStore:
             old, marks, pauses = _remembered(rows)
             if old is not None and old.at >= look.at:
                 shown = with_pauses(marks, pauses)
-                return Compared(marks=tuple(shown.values()), compared_since=old.compared_since), []
+                return Compared((), (), tuple(shown.values()), old.compared_since, counted=False), []
             comparison = compare(old, look, sightings)
             now = comparison.remembered
             kept = marked(marks, comparison.findings)

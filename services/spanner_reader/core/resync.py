@@ -54,8 +54,14 @@ def cure(mark: Mark, quote: str) -> str:
         if kinds & _ROWS_MAY_BE_GONE
         else ""
     )
+    settled = (
+        f"once all readers have the same tables file, and after {format_timestamp(mark.sync_after)}, "
+        if any(found.dropped_until for found in mark.findings)
+        else ""
+    )
     return (
-        f"`python -m services.spanner_reader snapshot {mark.table}` brings all rows as they are now, and the mark goes "  # noqa: S608  a text for people
+        f"{settled}"  # noqa: S608  a text for people
+        f"`python -m services.spanner_reader snapshot {mark.table}` brings all rows as they are now, and the mark goes "
         f"once it is complete{sweep}; or, without a snapshot: {drop if kinds & _ROWS_MAY_BE_GONE else ''}"
         f"after {format_timestamp(mark.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
         f"UPDATE {_quoted(mark.table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "

@@ -8,9 +8,24 @@ included, cannot be seen; a change record that was committed in between and lack
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import StrEnum
+from typing import Final
 
 from shared.contracts.timestamps import Nanoseconds
+
+DROPPED_UNSEEN: Final = Nanoseconds(timedelta(minutes=3) // timedelta(microseconds=1) * 1_000)
+"""How much later than its last look the changes may be that a reader drops for its tables file: a few looks' time.
+
+Two readers' files may differ, while a new one is rolled out. Whoever leaves a table out has that stored by each look of
+its own, and drops no change that was committed more than this after the last one (`SchemaWatch.leave_out`). The next
+look of a reader that has the table in finds what is stored, and marks the table. So of all that was dropped by then, or
+is dropped before the other has looked again, nothing was committed later than this after the look that marks; and if
+the other has looked again, the next look here marks again. A snapshot that heals such a mark has to be later than that.
+"""
+
+
+_NO_TIME: Final = Nanoseconds(0)
 
 
 class Kind(StrEnum):
@@ -43,8 +58,9 @@ class ColumnShape:
 class TableShape:
     """A table: its columns in its order, and whether the stream watches it.
 
-    ``mirrored``: BigQuery may hold rows of it. ``gone``: it is not there any more. ``dropped``: columns that were
-    mirrored and are not any more, whose old values BigQuery may still hold.
+    ``left_out``: by the tables file of whoever looked; then it is not watched. ``mirrored``: BigQuery may hold rows of
+    it. ``gone``: it is not there any more. ``dropped``: columns that were mirrored and are not any more, whose old
+    values BigQuery may still hold.
     """
 
     columns: tuple[ColumnShape, ...]
@@ -52,6 +68,7 @@ class TableShape:
     mirrored: bool = False
     gone: bool = False
     dropped: frozenset[str] = frozenset()
+    left_out: bool = False
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
@@ -93,13 +110,17 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Data of a table may have changed without records, after one time and before another."""
+    """Data of a table may have changed without records, after one time and before another.
+
+    ``dropped_until``: until then another reader may drop changes of it, whose tables file leaves it out; or 0.
+    """
 
     table: str
     kind: Kind
     after: Nanoseconds
     before: Nanoseconds
     columns: tuple[str, ...] = ()
+    dropped_until: Nanoseconds = _NO_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +138,14 @@ class Mark:
     @property
     def sync_after(self) -> Nanoseconds:
         """Return the time before which a row that comes again proves nothing."""
-        return max(finding.before for finding in self.findings)
+        return max(max(finding.before, finding.dropped_until) for finding in self.findings)
 
     def with_more(self, findings: Iterable[Finding]) -> "Mark":
         """Return the mark with what was found since; the same again moves on the time after which rows have to come."""
         merged = {(one.kind, one.columns): one for one in self.findings}
         for one in findings:
             before = merged.get((one.kind, one.columns))
-            merged[one.kind, one.columns] = one if before is None else replace(before, before=one.before)
+            merged[one.kind, one.columns] = one if before is None else _later(before, one)
         return Mark(self.table, tuple(merged.values()))
 
 
@@ -136,6 +157,10 @@ class Comparison:
     findings: tuple[Finding, ...] = ()
     left: tuple[str, ...] = ()
     """Tables that were mirrored until now: dropped, or taken out of the stream."""
+
+
+def _later(before: Finding, again: Finding) -> Finding:
+    return replace(before, before=again.before, dropped_until=max(before.dropped_until, again.dropped_until))
 
 
 def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -> Comparison:
@@ -158,7 +183,9 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
         if now is not None:
             whole = past.watches_everything and new.watches_everything
             kinds = _kinds(before, now, vanished=vanished, born_watched=whole)
-            findings += [Finding(name, kind, old.at, new.at, columns) for kind, columns in kinds.items()]
+            let_in = before is not None and before.left_out
+            until = Nanoseconds(new.at + DROPPED_UNSEEN) if let_in else _NO_TIME
+            findings += [Finding(name, kind, old.at, new.at, columns, until) for kind, columns in kinds.items()]
             remembered[name] = _mirrored(now, before)
         elif before is not None and before.mirrored:  # another under its name would be a mirror of two tables
             remembered[name] = replace(before, gone=True, watched=False)
@@ -168,7 +195,10 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
 
 def excluding(look: Look, included: Callable[[str], bool]) -> Look:
     """Return a look in which what is not to be mirrored is not watched."""
-    tables = {name: table if included(name) else replace(table, watched=False) for name, table in look.tables.items()}
+    tables = {
+        name: table if included(name) else replace(table, watched=False, left_out=True)
+        for name, table in look.tables.items()
+    }
     return replace(look, tables=tables)
 
 

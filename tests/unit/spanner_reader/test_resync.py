@@ -20,6 +20,15 @@ def test_the_cure_is_a_statement_to_copy_after_the_last_time_at_which_the_table_
     assert 'UPDATE "s"."T" SET "Age" = "Age" WHERE TRUE (' in cure(Mark("s.T", (ADDED, RETYPED)), '"')
 
 
+def test_a_table_that_the_tables_file_lets_in_is_read_when_nobody_can_drop_changes_of_it_any_more() -> None:
+    let_in = Finding("T", Kind.TABLE_WATCHED, at("09:00:00"), at("09:00:01"), dropped_until=at("09:03:01"))
+    text = cure(Mark("T", (let_in,)), "`")
+    assert text.startswith(
+        "once all readers have the same tables file, and after 2022-05-01T09:03:01Z, "
+        "`python -m services.spanner_reader snapshot T` brings all rows"
+    )
+
+
 def test_where_no_column_is_to_blame_the_cure_says_which_would_do() -> None:
     text = cure(Mark("T", (Finding("T", Kind.TABLE_AGAIN, at("09:00:00"), at("09:00:01")),)), "`")
     assert "UPDATE `T` SET c = c WHERE TRUE (c: a column outside the key that the stream watches" in text

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.spanner_reader.core.shapes import (
+    DROPPED_UNSEEN,
     ColumnShape,
     Finding,
     Kind,
@@ -17,6 +18,7 @@ from services.spanner_reader.core.shapes import (
     TableShape,
     added_again,
     compare,
+    excluding,
     synced,
 )
 from shared.contracts.timestamps import Nanoseconds
@@ -151,6 +153,17 @@ def test_a_mark_says_since_when_and_from_when_a_copy_mends_it() -> None:
     mark = Mark("T", (one,)).with_more([two, replace(one, after=Nanoseconds(50), before=Nanoseconds(60))])
     assert len(mark.findings) == 2
     assert (mark.since, mark.sync_after) == (10, 60)
+
+
+def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_changes_of_it_any_more() -> None:
+    hidden = excluding(a_look(THEN, everything=True, Singers=SINGERS), lambda _table: False)
+    (found,) = compare(compare(None, hidden).remembered, a_look(everything=True, Singers=SINGERS)).findings
+    assert (found.kind, found.before, found.dropped_until) == (Kind.TABLE_WATCHED, NOW, NOW + DROPPED_UNSEEN)
+    mark = Mark("Singers", (found,)).with_more([replace(found, before=Nanoseconds(NOW + 5), dropped_until=THEN)])
+    assert mark.sync_after == NOW + DROPPED_UNSEEN
+    unwatched = a_look(THEN, everything=True, Singers=replace(SINGERS, watched=False))
+    (taken_up,) = compare(compare(None, unwatched).remembered, a_look(everything=True, Singers=SINGERS)).findings
+    assert Mark("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"
 
 
 def before_the_first_look(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:

@@ -1,0 +1,174 @@
+"""Readers of one stream with different tables files: what one drops is under a mark that no early snapshot heals."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from services.spanner_reader.core.shapes import DROPPED_UNSEEN, Kind
+from services.spanner_reader.ports import CatalogLook
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.stop import Stop
+from tests.fakes.life import Life
+from tests.fakes.pauses import FakePauseStore
+from tests.fakes.spanner_reader import FakePublisher
+from tests.fakes.spanner_schema import FakeCatalog
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.spanner_reader.pausing import LEASE, POLL, SINGERS, LiveClock, LiveStream, PausingWorld
+
+MINUTE = timedelta(minutes=1)
+UNSEEN = DROPPED_UNSEEN / 1e9
+"""In seconds."""
+
+
+class LiveCatalog(FakeCatalog):
+    """A catalog whose looks are at the database's time, and which may be away for one reader alone."""
+
+    def __init__(self, clock: LiveClock, like: FakeCatalog) -> None:
+        super().__init__(*like.tables, everything=True)
+        self._clock = clock
+
+    async def look(self) -> CatalogLook:
+        await asyncio.sleep(0.01)
+        self.time = self._clock.now()
+        return await super().look()
+
+
+class Rollout:
+    """A new tables file, which lets Singers in, comes to one reader while the other still has the old one."""
+
+    def __init__(self) -> None:
+        self.pausing = PausingWorld(random.Random(1))
+        self.database = self.pausing.database
+        self.catalogs: dict[str, LiveCatalog] = {}
+
+    def start(self, owner: str, included: Callable[[str], bool], look: timedelta = MINUTE) -> Stop:
+        """Start a reader with a tables file, and return what stops it."""
+        life, stop, world = Life(), Stop(), self.pausing.world
+        world.catalog = self.catalogs[owner] = LiveCatalog(self.database.clock, world.catalog)
+        reader = world.reader(
+            owner=owner,
+            life=life,
+            lease=LEASE,
+            poll=POLL,
+            included=included,
+            look=look,
+            publisher=FakePublisher(world.topic, life, seed=1, room=1_000),
+            stream=LiveStream(self.database, life, 0.1),
+            pauses=FakePauseStore(world.pauses, life, lambda: 0.0),
+        )
+        self.pausing.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
+        return stop
+
+    async def end(self, stop: Stop) -> None:
+        """Stop one reader, and wait until it has."""
+        (which,) = [one for one in self.pausing.readers if one[1] is stop]
+        stop.request()
+        await which[2]
+        self.pausing.readers.remove(which)
+
+    async def old_and_new(self, look_of_old: timedelta = MINUTE) -> Stop:
+        """Return what stops the reader that leaves Singers out, which shares the partitions with one that does not."""
+        old = self.start("old file", lambda table: table != SINGERS, look_of_old)
+        await asyncio.sleep(5)
+        self.start("new file", lambda _table: True)
+        await asyncio.sleep(20)
+        kinds = [found.kind for mark in self.pausing.world.shapes.all_marks for found in mark.findings]
+        assert kinds == [Kind.TABLE_WATCHED]
+        return old
+
+    def write(self, what: str) -> None:
+        """Commit changes to all partitions."""
+        for key in range(4):
+            self.database.write(SINGERS, key, what)
+
+    def equal(self) -> bool:
+        """Tell whether the mirror has what the database has."""
+        return self.pausing.mirrored(SINGERS) == self.database.rows(SINGERS)
+
+    def marked(self) -> bool:
+        """Tell whether Singers needs re-sync."""
+        return self.pausing.marked
+
+
+def test_a_snapshot_that_began_while_the_old_file_was_in_use_heals_nothing_and_a_later_one_does() -> None:
+    async def scenario() -> None:
+        world = Rollout()
+        old = await world.old_and_new()
+        world.pausing.begin_snapshot()
+        await asyncio.sleep(1)
+        world.write("after the snapshot began")
+        await asyncio.sleep(10)
+        await world.end(old)
+        await world.pausing.end_snapshot()
+        await asyncio.sleep(2 * UNSEEN)
+        assert not world.equal(), "the old reader has dropped some"
+        assert world.marked()
+        world.pausing.begin_snapshot()
+        await world.pausing.end_snapshot()
+        assert world.equal()
+        assert not world.marked()
+        await world.pausing.end()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("seconds", [10, 45, 100, 200, 400])
+def test_while_files_differ_the_mark_moves_on_and_is_never_healed_over_what_was_dropped(seconds: int) -> None:
+    async def scenario() -> None:
+        world = Rollout()
+        old = await world.old_and_new(look_of_old=timedelta(hours=1))  # dropping makes it look in time
+        for number in range(seconds // 5):
+            world.write(f"{number}")
+            await asyncio.sleep(4)
+            world.pausing.begin_snapshot()
+            await asyncio.sleep(1)
+            await world.pausing.end_snapshot()
+        world.write("last")
+        await asyncio.sleep(1)
+        await world.end(old)
+        await asyncio.sleep(90)  # a look of the other
+        assert world.marked() or world.equal()
+        await asyncio.sleep(UNSEEN)
+        world.pausing.begin_snapshot()
+        await world.pausing.end_snapshot()
+        assert world.equal()
+        assert not world.marked()
+        await world.pausing.end()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_reader_whose_look_cannot_be_stored_drops_nothing_that_a_mark_would_not_cover() -> None:
+    async def scenario() -> None:
+        world = Rollout()
+        old = await world.old_and_new()
+        world.catalogs["old file"].away = True
+        await asyncio.sleep(2 * UNSEEN)
+        world.write("too late to be dropped")
+        await asyncio.sleep(10)
+        await world.end(old)
+        await asyncio.sleep(60)
+        assert world.equal()
+        await world.pausing.end()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_mark_is_of_no_earlier_time_than_what_a_look_before_it_lets_others_drop() -> None:
+    async def scenario() -> None:
+        world = Rollout()
+        old = await world.old_and_new()
+        (mark,) = world.pausing.world.shapes.all_marks
+        (found,) = mark.findings
+        assert mark.sync_after == found.dropped_until == Nanoseconds(found.before + DROPPED_UNSEEN)
+        await asyncio.sleep(120)
+        (later,) = world.pausing.world.shapes.all_marks
+        assert later.sync_after >= mark.sync_after + 60e9
+        assert later.since == mark.since
+        await world.end(old)
+        await world.pausing.end()
+
+    run_in_virtual_time(scenario())
