@@ -49,6 +49,7 @@ from services.bigtable_reader.core.snapshot import (
     SnapshotPlace,
     behind,
     ceiling_over,
+    cuts_of,
     floor_under,
     floors_wanted,
     parts_of,
@@ -292,7 +293,7 @@ class Snapshots:
     async def _cut(self, held: HeldPart) -> bool:
         """Cut a part into smaller ones, so that others can read some of them; tell whether its first is ours."""
         try:
-            cuts = {sample.row_key for sample in await self._scan.samples()}
+            cuts = set(cuts_of(await self._scan.samples()))
         except MisconfiguredError as error:  # a right that only this needs: one reader reads it all, then
             self._log.warning("snapshot_not_cut", error=str(error))
             cuts = set()

@@ -158,7 +158,7 @@ class FakeScan:
     async def samples(self) -> Sequence[Sample]:
         """Return keys that cut the table into parts."""
         await self.way.step()
-        return [Sample(cut, 1_000 * number) for number, cut in enumerate([*self.cuts, b""], 1)]
+        return [Sample(cut, 100_000_000 * number) for number, cut in enumerate([*self.cuts, b""], 1)]
 
     def _keys(self, keys: KeyRange) -> Sequence[bytes]:
         return sorted(key for key in self.table.row_keys if key in keys)

@@ -21,6 +21,8 @@ OLDEST_READING: Final = timedelta(hours=23) // timedelta(microseconds=1)
 BigQuery remembers for two days what was deleted. A row that is older than that could bring a deleted one back.
 """
 _MOST_PARTS: Final = 128
+_PART_BYTES: Final = 16_000_000
+"""Of a part, at least and about: each is claimed, asked for and saved by itself."""
 
 
 class PartState(StrEnum):
@@ -212,6 +214,17 @@ def watched_ranges(prefixes: Iterable[bytes], among: KeyRange = ALL_KEYS) -> Seq
 def _of_prefix(prefix: bytes) -> KeyRange:
     stem = prefix.rstrip(b"\xff")
     return KeyRange(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else b"")
+
+
+def cuts_of(samples: Iterable[tuple[bytes, int]], part_bytes: int = _PART_BYTES) -> Sequence[bytes]:
+    """Return those sampled keys, of all in order and each with the bytes before it, that are far enough apart."""
+    cuts: list[bytes] = []
+    least = part_bytes
+    for row_key, bytes_before in samples:
+        if row_key and bytes_before >= least:
+            cuts.append(row_key)
+            least = bytes_before + part_bytes
+    return cuts
 
 
 def parts_of(keys: KeyRange, cuts: Iterable[bytes], most: int = _MOST_PARTS) -> Sequence[KeyRange]:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import accumulate, pairwise
 
 import pytest
 import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, advanced, claimed, requested
+from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, advanced, claimed, cuts_of, requested
 from services.bigtable_reader.first_snapshot import request_first_snapshot
 from shared.contracts.bigtable_options import BigtableOptions
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
@@ -65,3 +68,14 @@ def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_told(told: bool) 
     assert (beside.run == whole.run) is not told
     assert beside.complete_since is None
     assert (read(beside).complete_since is None) is told
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))
+def test_no_part_is_smaller_than_it_is_worth_to_claim_one(sizes: Sequence[int], part_bytes: int) -> None:
+    samples = [(b"%03d" % number, before) for number, before in enumerate(accumulate(sizes))]
+    cuts = cuts_of([*samples, (b"", sum(sizes))], part_bytes)
+    before = [0, *(dict(samples)[cut] for cut in cuts)]
+
+    assert list(cuts) == sorted(cuts)
+    assert all(later - one >= part_bytes for one, later in pairwise(before))
+    assert sum(sizes) - before[-1] < part_bytes + max(sizes, default=0), "nor is any cut left out that is due"
