@@ -262,7 +262,7 @@ class SourceRows(Protocol):
 
 
 class SourceTables(SourceRows, Protocol):
-    """The same, whole tables of it. One request at a time: a reading is taken to its end first."""
+    """The same, whole tables of it. One request at a time: what is left of a reading then is lost."""
 
     def read(self, table: str, at: str | None = None) -> Iterator[bytes | Done]:
         """Yield the change batches of all rows, and at last the time they were read at."""
@@ -287,6 +287,16 @@ class FoundMirror:
     """Whether it has rows that are kept though they were deleted, which are no rows here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a mirror is."""
+
+    newest: str
+    """The highest change sequence number that is applied; empty where none is."""
+    state: str
+    """Another text as soon as anything else is applied."""
+
+
 class MirrorTables(Protocol):
     """The mirrors, asked of BigQuery. TransientError where it does not answer, or not for this table."""
 
@@ -299,8 +309,11 @@ class MirrorTables(Protocol):
     def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
         """Return the rows that there are under some keys, in key columns without NULL."""
 
-    def newest(self, mirror: FoundMirror) -> str:
-        """Return the highest change sequence number that is applied; empty where none is."""
+    def progress(self, mirror: FoundMirror, until: str) -> Progress:
+        """Return how far the mirror is, by the change sequence numbers up to one (and as long as that).
+
+        What lies beyond it, or has another form, says nothing of that.
+        """
 
 
 class Spilled(Protocol):

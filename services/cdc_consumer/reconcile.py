@@ -155,10 +155,10 @@ class Reconciler:
         raise AssertionError("a reading ends with Done")
 
     def _read_mirror(self, table: Mirrored, mirror: FoundMirror, into: Spilled) -> str:
-        """Read a mirror whole; return the highest sequence in it."""
-        newest = ""
+        """Read a mirror whole; return the highest sequence in it that is of the source's past."""
+        newest, until = "", self._source.describe(table.header.table)[1].sequence
         for rows in self._mirrors.read(table, mirror):
-            newest = max(newest, newest_sequence(rows))
+            newest = max(newest, newest_sequence(rows, until))
             into.add(rows)
         into.finish()
         return newest

@@ -14,7 +14,7 @@ from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.core.row_keys import key_kinds, wire_keys
 from services.cdc_consumer.core.source_table import Mirrored, Unfit, source_rows
 from services.cdc_consumer.core.standing import Seen, Suspects, is_behind
-from services.cdc_consumer.ports import FoundMirror, MirrorTables, SourceTables
+from services.cdc_consumer.ports import FoundMirror, MirrorTables, Progress, SourceTables
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 from shared.contracts.source_rows import Done, Key
@@ -102,18 +102,22 @@ class SecondLook:
         """Look at rows until it is known what they are, and add that to a result."""
         suspects = Suspects(rows, result.settle, self._waits.now())
         moved = start = self._waits.now()
+        read, state = "", self._progress("").state
         while True:
             while suspects.open:
                 began = self._waits.now()
                 differing, done = self.look({row: rows[row] for row in suspects.open})
-                suspects.look(differing, done.sequence, began)
+                read = done.sequence
+                suspects.look(differing, read, began)
                 if suspects.open:
                     self._waits.pause(result.settle)
             if not suspects.standing:
                 break
-            newest, now = self._waits.retried(lambda: self._mirrors.newest(self._mirror)), self._waits.now()
-            if newest > result.newest_applied:
-                result.newest_applied, moved = newest, now
+            progress, now = self._progress(read), self._waits.now()
+            newest = progress.newest
+            result.newest_applied = max(result.newest_applied, newest)
+            if progress.state != state:
+                state, moved = progress.state, now
             if not is_behind(newest, suspects.passed, Nanoseconds(now - moved), result.settle):
                 break
             structlog.get_logger().info("mirror_is_behind", table=result.table, applied=newest, read=suspects.passed)
@@ -125,6 +129,9 @@ class SecondLook:
             self._waits.pause(result.settle)
         result.differences += self._differences(suspects.standing, rows)
         result.changing += self._differences(suspects.changing, rows)
+
+    def _progress(self, until: str) -> Progress:
+        return self._waits.retried(lambda: self._mirrors.progress(self._mirror, until))
 
     def until_equal(self, rows: Mapping[str, Candidate], patience: timedelta) -> Mapping[str, Seen]:
         """Look at rows until they are equal, or for a time; return those that are not."""

@@ -13,6 +13,7 @@ from services.cdc_consumer.automatic_sweep import AutomaticSweep, Known, check_l
 from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorTable, SourceRows
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.sweep import SourceOfMirror, SweepRefusedError, Swept, described, shown_time, sweep
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import label_of, source_table
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
@@ -58,13 +59,22 @@ def sweeping(settings: Settings, known: Known, environ: Mapping[str, str], stop:
 
 
 def source_of(rows: SourceRows, mirror: MirrorTable) -> SourceOfMirror:
-    """Return the table of the source that a mirror is of; SweepRefusedError if it is of another source."""
+    """Return the table of the source that a mirror is of; SweepRefusedError if it is of another source.
+
+    One that cannot be described keeps no other from being found.
+    """
+    unknown: list[str] = []
     for name in rows.tables():
-        found = described(rows, name)
+        try:
+            found = described(rows, name)
+        except (MisconfiguredError, PoisonRecordError) as error:
+            unknown.append(f"{name} ({error})")
+            continue
         if label_of(source_table(found.header)) == mirror.label:
             return found
+    of_others = f"; it cannot say what these are: {', '.join(unknown)}" if unknown else ""
     raise SweepRefusedError(
         f"SOURCE_ROWS answers for no table that {mirror.definition.identity} is a mirror of, so nobody can be asked "
         "what lives: sweep it by command (python -m services.cdc_consumer sweep TABLE --before "
-        f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source"
+        f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source{of_others}"
     )

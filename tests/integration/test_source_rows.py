@@ -45,6 +45,16 @@ def test_several_requests_are_answered_one_after_the_other() -> None:
         assert (done.rows, done.absent) == (1, 1)
 
 
+def test_what_is_left_of_an_answer_that_was_given_up_is_none_of_the_next_one() -> None:
+    with opened_source(COMMAND, os.environ, Stop()) as source:
+        for _table in range(2):
+            next(source.read("Things"))
+        assert source.tables() == ("Things",)
+        *_batches, done = source.read("Things", after=key_of(990))
+        assert isinstance(done, Done)
+        assert done.rows == 10
+
+
 def test_what_fails_says_whether_it_may_work_again_and_the_next_request_is_answered() -> None:
     with opened_source(COMMAND, os.environ, Stop()) as source:
         with pytest.raises(TransientError, match="too busy"):

@@ -12,13 +12,14 @@ from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.tables import as_found, staleness_of
 from services.cdc_consumer.core.row_keys import key_kinds
 from services.cdc_consumer.core.source_table import Mirrored
-from services.cdc_consumer.core.tables import DELETED_COLUMN, TableColumn
+from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn
 from services.cdc_consumer.core.types import DATE, NUMERIC, STRING, TIMESTAMP, ColumnType
-from services.cdc_consumer.ports import FoundMirror, TableTroubleError
+from services.cdc_consumer.ports import FoundMirror, Progress, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import MIRROR_OF, SEQUENCE_COLUMN, label_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PRIME: Final = 1_000_000_007
 _KEYS: Final = 500
 """Rows that one query asks for."""
 
@@ -74,12 +75,20 @@ class BigQueryMirrors:
             found += self._asked(table, mirror, query, parameters)
         return pa.concat_tables(found)
 
-    def newest(self, mirror: FoundMirror) -> str:
-        """Return the highest change sequence number that is applied; empty where none is."""
-        query = f"SELECT MAX(`{SEQUENCE_COLUMN}`) AS newest FROM `{mirror.path}`"  # noqa: S608  names
-        for page in self._queries.pages(mirror.path, query):
-            return str(page[0]["f"][0]["v"] or "")
-        return ""
+    def progress(self, mirror: FoundMirror, until: str) -> Progress:
+        """Return how far a mirror is; as `MirrorTables.progress`."""
+        sequence = f"`{SEQUENCE_COLUMN}`"
+        past = f"LENGTH({sequence}) = LENGTH(@until) AND {sequence} <= @until"
+        committed = f"SUM(MOD(UNIX_MICROS(`{COMMIT_TIMESTAMP_COLUMN}`), {_PRIME}))"
+        query = (
+            f"SELECT MAX(IF({past}, {sequence}, NULL)) AS newest, {committed} AS committed, COUNT(*) AS n "  # noqa: S608
+            f"FROM `{mirror.path}`"
+        )
+        parameter = bigquery.ScalarQueryParameter("until", "STRING", until)
+        for page in self._queries.pages(mirror.path, query, [parameter]):
+            newest, *state = (cell["v"] for cell in page[0]["f"])
+            return Progress(str(newest or ""), f"{state}")
+        return Progress("", "")
 
     def _asked(self, table: Mirrored, mirror: FoundMirror, query: str, parameters: Sequence[Any]) -> Iterator[pa.Table]:
         for rows in self._queries.tables(mirror.path, query, _columns(table, mirror), parameters):

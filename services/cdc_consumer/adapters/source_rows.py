@@ -50,6 +50,7 @@ class SourceProcess:
         self._answers: IO[bytes] = child.stdout
         self._command = command
         self._stop = stop
+        self._answering = False
 
     def tables(self) -> Sequence[str]:
         """Return the names of the tables that are mirrored."""
@@ -78,7 +79,7 @@ class SourceProcess:
     ) -> Iterator[bytes | Done]:
         """Yield the change batches of a table's rows in key order, and at last what was read at which time.
 
-        To be taken to its end: nothing else can be asked before.
+        What is not taken of it is read past when something else is asked.
         """
         return self._batches(Read(table, at, after, until))
 
@@ -110,11 +111,15 @@ class SourceProcess:
 
     def _asked(self, request: Request) -> Iterator[Tables | Batch | Done]:
         """Yield what a request is answered; TransientError or MisconfiguredError where it is not."""
+        while self._answering:  # whoever asked before has given up: the rest of that answer is none of this one
+            self._answering = not isinstance(self._next(), Done | Failed)
+        self._answering = True
         with suppress(BrokenPipeError):  # it has gone: what it answers says so
             self._requests.write(encode_line(request))
             self._requests.flush()
         while True:
             answer = self._next()
+            self._answering = not isinstance(answer, Done | Failed)
             match answer:
                 case Failed(error=error, transient=True):
                     raise TransientError(f"the source: {error}")

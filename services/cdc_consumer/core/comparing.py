@@ -73,9 +73,11 @@ def compare(
     )
 
 
-def newest_sequence(mirror: pa.Table) -> str:
-    """Return the highest change sequence number among rows; empty where there is none."""
-    return str(pc.max(mirror.column(SEQUENCE_COLUMN)).as_py() or "")
+def newest_sequence(mirror: pa.Table, until: str) -> str:
+    """Return the highest change sequence number among rows up to one (and as long as that); empty if there is none."""
+    sequences = mirror.column(SEQUENCE_COLUMN)
+    as_long = pc.equal(pc.binary_length(sequences), len(until))
+    return str(pc.max(sequences.filter(pc.and_(as_long, pc.less_equal(sequences, until)))).as_py() or "")
 
 
 def _once(rows: pa.Table, texts: pa.Array) -> tuple[pa.Table, pa.Array, Mask]:

@@ -94,8 +94,10 @@ class Suspects:
 def is_behind(newest: str, passed: str, still: Nanoseconds, settle: timedelta) -> bool:
     """Tell whether a mirror is still on its way to where its source was when what stands was first seen.
 
-    By the highest sequence that is applied: it is not there yet, and moved less than ``still`` ago. A mirror in which
-    nothing has moved for as long as rows have to stand still is not on its way: it is as it is.
+    By the highest sequence that is applied, of those that the source's clock has passed (one row from a time to come
+    would look like a mirror that is up to date): it is not there yet, and something was applied to it ``still`` ago,
+    be that older than the highest (a repair, or a snapshot, runs ahead of the stream). A mirror in which nothing has
+    moved for as long as rows have to stand still is not on its way: it is as it is.
     """
     return newest < passed and still < _nanoseconds(settle)
 

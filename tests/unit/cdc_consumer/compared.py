@@ -15,7 +15,7 @@ from services.cdc_consumer.comparison import Comparison
 from services.cdc_consumer.core.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.row_keys import key_kinds
 from services.cdc_consumer.core.source_table import Mirrored, source_rows
-from services.cdc_consumer.ports import FoundMirror
+from services.cdc_consumer.ports import FoundMirror, Progress
 from services.cdc_consumer.reconcile import ReconcileOptions, Reconciler
 from services.cdc_consumer.second_look import Waits
 from shared.contracts.change_batch import Change, encode_batch
@@ -131,8 +131,9 @@ class World:
         applied = [self.applied.get(key, "") for key in keys]
         return rows.set_column(place, "_millrace_sequence", pa.array(applied, pa.string()))
 
-    def newest(self, mirror: FoundMirror) -> str:
-        return max(self.applied.values(), default="")
+    def progress(self, until: str) -> Progress:
+        past = [one for one in self.applied.values() if len(one) == len(until) and one <= until]
+        return Progress(max(past, default=""), repr(sorted(self.applied.items())))
 
 
 class Mirrors:
@@ -152,8 +153,8 @@ class Mirrors:
     def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
         return self.world.rows_of(table, [key for key in keys.column("id").to_pylist() if key in self.world.mirror])
 
-    def newest(self, mirror: FoundMirror) -> str:
-        return self.world.newest(mirror)
+    def progress(self, mirror: FoundMirror, until: str) -> Progress:
+        return self.world.progress(until)
 
 
 def reconciled(

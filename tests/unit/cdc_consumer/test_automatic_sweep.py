@@ -15,8 +15,9 @@ from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
 from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.sweep import SweepRefusedError, Swept
 from services.cdc_consumer.sweeping import source_of
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import label_of
+from shared.contracts.source_rows import Done
 from tests.builders import a_header
 from tests.fakes.mirror_rows import FakeSource
 from tests.unit.cdc_consumer.world import NOW, SetClock
@@ -154,6 +155,28 @@ def test_a_mirror_of_another_source_than_the_one_that_is_asked_is_not_swept() ->
 
     assert source_of(source, mirror).header.table == "planes"
     with pytest.raises(SweepRefusedError, match=r"sweep TABLE --before 2026-11-21T12:00:05Z\), with .* --source"):
+        source_of(source, replace(mirror, label="of another"))
+
+
+class OneOfTwo(FakeSource):
+    """A source with another table, which cannot be described."""
+
+    def tables(self) -> Sequence[str]:
+        return ["broken", *super().tables()]
+
+    def describe(self, table: str) -> tuple[bytes, Done]:
+        if table == "broken":
+            raise MisconfiguredError("a column of a type that nobody knows")
+        return super().describe(table)
+
+
+def test_a_table_that_cannot_be_described_keeps_no_other_from_being_swept() -> None:
+    source = OneOfTwo(a_header(), {1: ""})
+    definition = table_definition(a_header())
+    mirror = MirrorTable(definition, label_of(definition.mirror_of), False, SINCE)
+
+    assert source_of(source, mirror).header.table == "planes"
+    with pytest.raises(SweepRefusedError, match=r"cannot say what these are: broken \(a column of a type"):
         source_of(source, replace(mirror, label="of another"))
 
 

@@ -27,7 +27,9 @@ def a_world(effects: Effects | None = None, tables_file: str = "") -> World:
     world = World(tables_file=tables_file)
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
     if effects is not None:
-        world.effects = world.tables.effects = world.letters.effects = world.leases.effects = effects
+        world.effects = effects
+        for port in (world.tables, world.letters, world.leases, world.writer):
+            port.effects = effects
     return world
 
 
