@@ -138,7 +138,7 @@ class _Task:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
         self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
         self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
-        self._say_what_the_tables_file_does()
+        self._say_what_is_left_out()
         self._believe_in_replays()
         known = []
         for one in self._lists:
@@ -151,7 +151,7 @@ class _Task:
         self._put_off_the_rest()
         return self._counts()
 
-    def _say_what_the_tables_file_does(self) -> None:
+    def _say_what_is_left_out(self) -> None:
         for table, content in self._decoded.left_out:
             if self._memory.says_for_the_first_time(table, content):
                 structlog.get_logger().info("table_left_out", source_table=table, content=content)
@@ -159,6 +159,9 @@ class _Task:
             if self._memory.says_for_the_first_time(table, column):
                 fix = "the tables file names a column that the table does not have: misspelt, or dropped"
                 structlog.get_logger().warning("column_unknown", source_table=table, column=column, fix=fix)
+        for table, since in self._decoded.late_ends:
+            fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
+            structlog.get_logger().warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
 
     def _believe_in_replays(self) -> None:
         """Look again at tables that changes are replayed for: whoever replays has mended what was in the way."""

@@ -81,6 +81,8 @@ class Decoded:
     """How many changes came of source tables of which the tables file leaves such changes out."""
     unknown: Collection[tuple[str, str]] = frozenset()
     """Source tables, and columns that the tables file names for them and that they do not have."""
+    late_ends: Collection[tuple[str, str]] = ()
+    """Source tables, and times (RFC 3339) that came too late as the ends of snapshots."""
 
 
 def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHING) -> Decoded:
@@ -97,13 +99,13 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
     poison += grouped.poison
     tables: list[TableChanges] = []
     for group in grouped.groups:
-        group.complete_since = max((ends[each] for each in group.messages if each in ends), default=0)
+        group.complete_since = max((ends.believed.get(each, 0) for each in group.messages), default=0)
         changes, refused = _decode_group(group, now)
         tables += changes
         poison += refused
     poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
     unknown = {(g.destinations.header.table, name) for g in grouped.groups for name in g.destinations.unknown}
-    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out, unknown)
+    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out, unknown, ends.late)
 
 
 def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:

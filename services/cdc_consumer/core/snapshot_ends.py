@@ -1,28 +1,41 @@
 """The ends of snapshots among messages: which of them can be believed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from shared.contracts.change_batch import ChangeBatch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.safe_age import SNAPSHOT_END_AGE
-from shared.contracts.timestamps import Nanoseconds, microseconds
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 
 
-def ends_of_snapshots(batches: Mapping[int, ChangeBatch], messages: pa.Table, now: Nanoseconds) -> Mapping[int, int]:
-    """Return since when tables are complete, in microseconds, by the message that says so.
+class Ends(NamedTuple):
+    """Since when tables are complete, in microseconds, as messages say that have come."""
 
-    What has changes, too, says nothing of it, and neither does what was under way for too long.
-    """
+    believed: Mapping[int, int]
+    """By the message."""
+    late: Collection[tuple[str, str]]
+    """Source tables, and times (RFC 3339) that were told of them too long ago to be believed."""
+
+
+def ends_of_snapshots(batches: Mapping[int, ChangeBatch], messages: pa.Table, now: Nanoseconds) -> Ends:
+    """Return which tables are said to be complete: not by what has changes, too, for that says nothing of it."""
     found = {
         index: parse_sequence(since).sections[0]
         for index, batch in batches.items()
         if isinstance(since := batch.header.complete_since, str) and not len(batch)
     }
     if not found:
-        return found
+        return Ends({}, ())
     published = messages.column("publish_time").cast(pa.int64())
     oldest = microseconds(now) - SNAPSHOT_END_AGE // timedelta(microseconds=1)
-    return {index: since for index, since in found.items() if (published[index].as_py() or 0) >= oldest}
+    believed = {index: since for index, since in found.items() if (published[index].as_py() or 0) >= oldest}
+    late = {
+        (batches[index].header.table, format_timestamp(Nanoseconds(since * 1_000)))
+        for index, since in found.items()
+        if index not in believed
+    }
+    return Ends(believed, late)

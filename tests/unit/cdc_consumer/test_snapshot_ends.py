@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.mirror_labels import (
     COMPLETE_SINCE,
@@ -78,6 +79,15 @@ def test_what_cannot_be_believed_says_nothing_and_is_acked(world: World, message
 
     assert world.tables.complete_since == {}
     assert counts.acked == 1
+
+
+def test_one_that_comes_too_late_is_said_with_what_mends_it(world: World) -> None:
+    with capture_logs() as logs:
+        world.apply(an_end(age=SNAPSHOT_END_AGE + timedelta(minutes=1)))
+
+    (said,) = [log for log in logs if log["event"] == "snapshot_end_too_late"]
+    assert (said["source_table"], said["log_level"]) == ("planes", "warning")
+    assert "take a snapshot again" in said["fix"]
 
 
 def test_it_is_believed_as_long_as_its_rows_are_safe(world: World) -> None:
