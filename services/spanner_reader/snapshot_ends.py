@@ -15,8 +15,9 @@ import msgspec
 import structlog
 
 from services.spanner_reader.core.changes import ChangeMaker
+from services.spanner_reader.core.shapes import Mark
 from services.spanner_reader.core.snapshot import CompleteSnapshot, SnapshotSurvey, complete_snapshots
-from services.spanner_reader.ports import Catalog, CatalogLook, Metrics, Publisher, ShapeStore, SnapshotStore
+from services.spanner_reader.ports import Catalog, Metrics, Publisher, ShapeStore, SnapshotStore, WatchedTable
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
@@ -51,7 +52,10 @@ class SnapshotEnds:
         self._automatic = automatic
         self._every = every
         self._complete: Sequence[CompleteSnapshot] = ()
-        self._told: set[tuple[str, int]] = set()  # or too old for that
+        self._told: set[tuple[str, int]] = set()
+        self._too_old: set[tuple[str, int]] = set()  # for that
+        self._others: set[tuple[str, int]] = set()  # of tables that are not mirrored here
+        self._said: set[tuple[str, int]] = set()  # in the log, of those that are too old
         self._something_new = asyncio.Event()
         self._log = structlog.get_logger()
 
@@ -83,7 +87,7 @@ class SnapshotEnds:
 
     @property
     def _untold(self) -> Sequence[CompleteSnapshot]:
-        return [one for one in self._complete if (one.table, one.run) not in self._told]
+        return [one for one in self._complete if (one.table, one.run) not in self._told | self._too_old | self._others]
 
     async def _tell(self) -> None:
         untold = self._untold
@@ -91,14 +95,16 @@ class SnapshotEnds:
             return
         look = await self._catalog.look()
         for one in untold:
-            if one.may_be_told(look.shapes.at):
-                await self._tell_of(one, look)
-            self._told.add((one.table, one.run))
+            table = next((each for each in look.watched if each.name == one.table), None)
+            if table is None or not self._included(one.table):
+                self._others.add((one.table, one.run))
+            elif one.may_be_told(look.shapes.at):
+                await self._tell_of(one, table)
+                self._told.add((one.table, one.run))
+            else:
+                self._too_old.add((one.table, one.run))
 
-    async def _tell_of(self, one: CompleteSnapshot, look: CatalogLook) -> None:
-        table = next((each for each in look.watched if each.name == one.table), None)
-        if table is None or not self._included(one.table):
-            return  # nobody mirrors it any more
+    async def _tell_of(self, one: CompleteSnapshot, table: WatchedTable) -> None:
         self._changes.learn({table.name: table.primary_key})
         header = self._changes.header(table.name, table.column_types, table.value_capture_type)
         since = str(four_sections(microseconds(one.since)))
@@ -107,7 +113,11 @@ class SnapshotEnds:
         self._log.info("snapshot_complete", table=one.table, complete_since=format_timestamp(one.since))
 
     async def _look_at_marks(self) -> None:
-        """Take away the marks that a snapshot has healed, and ask for one where a mark is left, if told so."""
+        """Take away the marks that a snapshot has healed, and ask for one where a mark is left, if told so.
+
+        A snapshot heals a mark if its end was told here. Of one that ended while no reader ran, and was too old to be
+        told by the next, nobody who keeps a mirror has heard: it takes another one.
+        """
         _look, marks = await self._shapes.read()
         told = {one.table: one for one in self._complete if (one.table, one.run) in self._told}
         left = []
@@ -117,6 +127,7 @@ class SnapshotEnds:
                 self._log.info("table_healed", table=mark.table, snapshot=format_timestamp(end.since))
             else:
                 left.append(mark)
+                self._untold_since(mark)
         if len(left) < len(marks) or (left and self._automatic):
             look = await self._catalog.look()
             self._metrics.need_resync(left, look.quote)
@@ -125,7 +136,25 @@ class SnapshotEnds:
                 for mark in left:
                     # One that is paused, say, no snapshot of now would heal.
                     if mark.table in watched and mark.sync_after < look.shapes.at:
-                        await self._ask_for(mark.table, Nanoseconds(look.shapes.at // 1_000 * 1_000), mark.sync_after)
+                        since = max(mark.sync_after, self._untold_since(mark))
+                        await self._ask_for(mark.table, Nanoseconds(look.shapes.at // 1_000 * 1_000), since)
+
+    def _untold_since(self, mark: Mark) -> Nanoseconds:
+        """Return when a snapshot began that would have healed a mark if its end had been told; say so once."""
+        for one in self._complete:
+            place = (one.table, one.run)
+            if one.table == mark.table and one.since > mark.sync_after and place in self._too_old:
+                if place not in self._said:
+                    self._said.add(place)
+                    self._log.warning(
+                        "snapshot_too_old_to_heal",
+                        table=one.table,
+                        snapshot=format_timestamp(one.since),
+                        why="no reader that ran in the day after it began has said that it is complete",
+                        fix="take another snapshot; RESYNC=automatic does",
+                    )
+                return one.since
+        return Nanoseconds(0)
 
     async def _ask_for(self, table: str, at: Nanoseconds, since: Nanoseconds) -> None:
         if await self._store.request_unless_since(table, at, since):

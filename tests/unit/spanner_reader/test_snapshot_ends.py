@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from services.spanner_reader.core.shapes import Finding, Kind, Mark
 from services.spanner_reader.core.snapshot import (
@@ -16,6 +17,7 @@ from services.spanner_reader.core.snapshot import (
     SnapshotRange,
     complete_snapshots,
 )
+from services.spanner_reader.ports import RangeProgress
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.safe_age import SAFE_AGE, SNAPSHOT_END_AGE
 from shared.contracts.timestamps import Nanoseconds, microseconds
@@ -92,7 +94,7 @@ def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_lat
 
 
 @pytest.mark.parametrize(("hours", "times"), [(23, 2), (25, 1)])
-def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_still_heals_a_mark(hours: int, times: int) -> None:
+def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_heals_no_mark(hours: int, times: int) -> None:
     world = World()
     world.write(1, "a")
     world.clock.step(SECOND)
@@ -108,7 +110,53 @@ def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_still_heals_a_m
         await asyncio.gather(task, return_exceptions=True)
 
     run_in_virtual_time(scenario())
-    assert (len(world.told), world.shapes.marks) == (times, {})
+    assert (len(world.told), world.shapes.marks == {}) == (times, times == 2)
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_set_so(automatic: bool) -> None:
+    world = World()
+    world.write(1, "a")
+    world.clock.step(SECOND)
+    world.shapes.marks = {"Planes": a_mark(START)}
+
+    async def scenario() -> None:
+        await world.request()
+        store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
+        (claimed,) = await store.claim([("Planes", 0)])
+        await store.save([RangeProgress(claimed, None, 1, claimed.read_at, done=True)])
+        world.clock.step(timedelta(hours=25))
+        task = asyncio.create_task(world.reader(automatic=automatic)[0].keep_reading())
+        await asyncio.sleep(60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with capture_logs() as logs:
+        run_in_virtual_time(scenario())
+    assert [line["table"] for line in logs if line["event"] == "snapshot_too_old_to_heal"] == ["Planes"]
+    assert (len(world.told), world.shapes.marks == {}) == ((1, True) if automatic else (0, False))
+    assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
+
+
+def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> None:
+    world = World()
+    world.write(1, "a")
+    world.shapes.marks = {"Planes": a_mark(START)}
+
+    async def scenario() -> None:
+        await world.request()
+        store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
+        (claimed,) = await store.claim([("Planes", 0)])
+        await store.save([RangeProgress(claimed, None, 1, claimed.read_at, done=True)])
+        for included in (False, True):
+            reader, _rows = world.reader(included=lambda _table, said=included: said)  # type: ignore[misc]
+            task = asyncio.create_task(reader.keep_reading())
+            await asyncio.sleep(60)
+            assert (len(world.told), world.shapes.marks == {}) == (int(included), included)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
 
 
 @given(
