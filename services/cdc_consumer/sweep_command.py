@@ -1,10 +1,11 @@
 """`python -m services.cdc_consumer sweep TABLE --before T`: delete what the source does not have any more.
 
-T is what `python -m services.spanner_reader snapshot --status` says that the table is complete since. Rows of the
-mirror that are older, and that the source does not have now, are deleted with --execute, and listed without; others of
-them wait for their snapshot row, or that is a dead letter, and stay. The source is asked by the command of its reader
-(--source or SOURCE_ROWS). Takes the consumer's own settings; the consumer may run or not. Exits 0 if nothing older
-stays, or would after --execute, else 1; 2 where T or the source is not one to go by.
+T is what the consumer's `status` says: rows older than T may wait to be swept. The reader's `snapshot --status` names
+the same time; but that of a first snapshot, which began before the mirror was made, never counts: take another one.
+Rows of the mirror that are older, and that the source does not have now, are deleted with --execute, and listed
+without; others of them wait for their snapshot row, or that is a dead letter, and stay. The source is asked by the
+command of its reader (--source or SOURCE_ROWS). Takes the consumer's own settings; the consumer may run or not. Exits
+0 if nothing older stays, or would after --execute, else 1; 2 where T or the source is not one to go by.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def sweep_command(arguments: Sequence[str], environ: Mapping[str, str], out: Tex
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser("python -m services.cdc_consumer sweep", description=__doc__)
     parser.add_argument("table", metavar="TABLE", help="a source table, as change batches name it")
-    parser.add_argument("--before", metavar="T", required=True, help="what the table is complete since (RFC 3339)")
+    parser.add_argument("--before", metavar="T", required=True, help="such as 2026-11-22T10:00:00.123456Z")
     parser.add_argument("--execute", action="store_true", help="delete; without it, say what would be")
     parser.add_argument("--source", metavar="COMMAND", help=f"asks the source; SOURCE_ROWS, or {DEFAULT_SOURCE}")
     parser.add_argument("--json", action="store_true", help="print one object")
