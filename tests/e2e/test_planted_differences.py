@@ -146,7 +146,8 @@ def changing(rig: Rig) -> Iterator[None]:
                 while not over.wait(0.2):
                     number += 1
                     keys = {_CHANGED[(number * 7 + each * 13) % len(_CHANGED)] for each in range(4)}
-                    name, seen = f"change {number}", datetime.now(UTC)
+                    # whole seconds: in a change stream the emulator drops the rest
+                    name, seen = f"change {number}", datetime.now(UTC).replace(microsecond=0)
                     database.commit(
                         [Write("update", "Singers", {"Id": key, "Name": name, "Seen": seen}) for key in keys]
                     )
