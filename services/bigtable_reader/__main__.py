@@ -73,7 +73,9 @@ _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, o
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    return run_as("bigtable_reader", lambda: command(arguments) if arguments else service())
+    if arguments:
+        return run_as("bigtable_reader", lambda: command(arguments), typed=list(arguments) != ["rows"])
+    return run_as("bigtable_reader", service)
 
 
 def service() -> int:

@@ -1,6 +1,5 @@
 """The commands beside the service. They take its settings, and no reader has to run."""
 
-import argparse
 import asyncio
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import TextIO
 
 from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.command_line import COMMANDS, PROGRAM, status_parser
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.partitions import Survey
 from services.bigtable_reader.core.records import Microseconds
@@ -34,20 +34,20 @@ from services.bigtable_reader.stores import (
 )
 from services.bigtable_reader.synced_command import synced
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.commands import check_arguments
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
 
 
 def command(arguments: Sequence[str]) -> int:
     """Run a command beside the service; return its exit code."""
+    check_arguments(PROGRAM, COMMANDS, arguments)
     try:
         match arguments:
             case ["status", *rest]:
                 return asyncio.run(status(rest, read_settings(Settings, os.environ), sys.stdout))
             case ["pause" | "resume" as what, *rest]:
                 return asyncio.run(paused(what, rest, read_settings(Settings, os.environ), sys.stdout))
-            case ["rows"]:
-                return asyncio.run(rows(read_settings(Settings, os.environ)))
             case ["snapshot", *rest]:
                 return asyncio.run(snapshots_of(rest, read_settings(Settings, os.environ), sys.stdout))
             case ["synced", *rest]:
@@ -55,9 +55,7 @@ def command(arguments: Sequence[str]) -> int:
             case ["doctor", *rest]:
                 return doctor(rest, os.environ, sys.stdout)
             case _:
-                raise MisconfiguredError(
-                    "usage: python -m services.bigtable_reader [doctor | status | snapshot | synced | pause | resume]"
-                )
+                return asyncio.run(rows(read_settings(Settings, os.environ)))
     except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
         return 130
     except TransientError as error:  # who typed the command is the retry
@@ -92,9 +90,7 @@ async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO
 
 async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    parser = argparse.ArgumentParser("python -m services.bigtable_reader status", description=status.__doc__)
-    parser.add_argument("--json", action="store_true", help="print one object")
-    as_json = parser.parse_args(arguments).json
+    as_json = status_parser().parse_args(arguments).json
     channels = Channels(settings.bigtable_emulator_host)
     try:
         look = await BigtableCatalog(channels, watched_table(settings)).look()

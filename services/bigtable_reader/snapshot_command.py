@@ -42,7 +42,7 @@ async def snapshot(
 
     ``end``: up to where the stream is read.
     """
-    told = _parser().parse_args(arguments)
+    told = snapshot_parser().parse_args(arguments)
     if mode == "history":
         raise MisconfiguredError(
             f"table {table} is a change log alone (mode history): that has changes, and no rows to read. Mirror it too "
@@ -78,7 +78,8 @@ async def snapshot(
     return int(told.watch and any(one["state"] != "DONE" for one in found))
 
 
-def _parser() -> argparse.ArgumentParser:
+def snapshot_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``snapshot``."""
     parser = argparse.ArgumentParser(
         "python -m services.bigtable_reader snapshot",
         description="Read the rows of the table again, as they are now, while everything runs: the readers do it.",

@@ -39,6 +39,7 @@ from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import receiving_reports
 from services.cdc_consumer.adapters.tables import check_dataset, open_client
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
+from services.cdc_consumer.command_line import COMMANDS, PROGRAM
 from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.doctor import doctor
 from services.cdc_consumer.metrics import ConsumerMetrics
@@ -62,10 +63,11 @@ from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
 from shared.pubsub.topology import Topology, check_subscription, create_topology
 from shared.runtime.clock import SystemClock
+from shared.runtime.commands import check_arguments
 from shared.runtime.health import Health, serving_health
 from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
-from shared.runtime.service import run_as, started, stopped
+from shared.runtime.service import complain, run_as, started, stopped
 from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals
 from shared.runtime.tables_file import load_tables_file
@@ -82,20 +84,22 @@ _LOOK: Final = timedelta(milliseconds=200)
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
+    if arguments:
+        return run_as("cdc_consumer", lambda: command(arguments), typed=True)
     return run_as("cdc_consumer", lambda: command(arguments))
 
 
 def command(arguments: Sequence[str]) -> int:
     """Run what the command line names; return its exit code."""
     log = structlog.get_logger()
+    if arguments:
+        check_arguments(PROGRAM, COMMANDS, arguments)
     with stop_on_signals() as stop:
         try:
             match arguments:
                 case []:
                     if serve(read_settings(Settings, os.environ), stop):
                         return LEFT
-                case ["setup"]:
-                    set_up(read_settings(SetupSettings, os.environ), stop)
                 case ["status", *rest]:
                     return status(rest, os.environ, sys.stdout)
                 case ["doctor", *rest]:
@@ -105,11 +109,11 @@ def command(arguments: Sequence[str]) -> int:
                 case ["reconcile", *rest]:
                     return reconcile(rest, os.environ, stop, sys.stdout)
                 case _:
-                    raise MisconfiguredError(
-                        "usage: python -m services.cdc_consumer "
-                        "[setup | doctor | status | sweep TABLE --before T | reconcile TABLE...]"
-                    )
+                    set_up(read_settings(SetupSettings, os.environ), stop)
         except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
+            if not stop.requested and arguments:
+                complain(str(error) or type(error).__name__)
+                return FAILED
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
                 return FAILED

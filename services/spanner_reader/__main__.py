@@ -3,7 +3,6 @@
 Exits 0 when asked to stop or at the end asked for, 2 when nothing will work until someone acts (the message says what).
 """
 
-import argparse
 import asyncio
 import os
 import sys
@@ -30,6 +29,7 @@ from services.spanner_reader.adapters.schema import (
 )
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.snapshot_table import SpannerSnapshotStore
+from services.spanner_reader.command_line import COMMANDS, PROGRAM, status_parser
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import Survey
@@ -57,6 +57,7 @@ from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.runtime.commands import check_arguments
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
 from shared.runtime.service import run_as, started, stopped
@@ -70,7 +71,9 @@ _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, o
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    return run_as("spanner_reader", lambda: command(arguments) if arguments else service())
+    if arguments:
+        return run_as("spanner_reader", lambda: command(arguments), typed=list(arguments) != ["rows"])
+    return run_as("spanner_reader", service)
 
 
 def service() -> int:
@@ -85,6 +88,7 @@ def service() -> int:
 
 def command(arguments: Sequence[str]) -> int:
     """Run a command beside the service; return its exit code."""
+    check_arguments(PROGRAM, COMMANDS, arguments)
     try:
         match arguments:
             case ["status", *rest]:
@@ -95,13 +99,8 @@ def command(arguments: Sequence[str]) -> int:
                 return asyncio.run(synced(table, read_settings(Settings, os.environ)))
             case ["snapshot" | "pause" | "resume" as what, *rest]:
                 return asyncio.run(asked(what, rest, read_settings(Settings, os.environ), sys.stdout))
-            case ["rows"]:
-                return asyncio.run(rows(read_settings(Settings, os.environ)))
             case _:
-                raise MisconfiguredError(
-                    "usage: python -m services.spanner_reader [doctor | status | snapshot TABLE... | "
-                    "pause [TABLE...] | resume [TABLE...] | synced TABLE | rows]"
-                )
+                return asyncio.run(rows(read_settings(Settings, os.environ)))
     except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
         return 130
     except TransientError as error:  # who typed the command is the retry
@@ -226,9 +225,7 @@ async def read(
 
 async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    parser = argparse.ArgumentParser("python -m services.spanner_reader status", description=status.__doc__)
-    parser.add_argument("--json", action="store_true", help="print one object")
-    as_json = parser.parse_args(arguments).json
+    as_json = status_parser().parse_args(arguments).json
     channels = Channels(settings.spanner_emulator_host)
     try:
         database, partitions = databases(settings, channels)

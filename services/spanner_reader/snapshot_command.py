@@ -35,14 +35,8 @@ COMMANDS_PATIENCE: Final = timedelta(seconds=15)
 _NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where one runs, `resume` what is paused")
 
 
-async def snapshot(
-    arguments: Sequence[str],
-    catalog: Catalog,
-    store: SnapshotStore,
-    included: Callable[[str], bool],
-    out: TextIO,
-) -> int:
-    """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
+def snapshot_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``snapshot``."""
     parser = argparse.ArgumentParser(
         "python -m services.spanner_reader snapshot",
         description="Read the rows of tables again, as they are now, while everything runs: the running readers do it.",
@@ -58,7 +52,18 @@ async def snapshot(
     parser.add_argument("--watch", action="store_true", help="wait until nothing is left to read; bars on a terminal")
     parser.add_argument("--cancel", action="store_true", help="give up what is left of the tables' snapshots")
     parser.add_argument("--json", action="store_true", help="print one object")
-    told = parser.parse_args(arguments)
+    return parser
+
+
+async def snapshot(
+    arguments: Sequence[str],
+    catalog: Catalog,
+    store: SnapshotStore,
+    included: Callable[[str], bool],
+    out: TextIO,
+) -> int:
+    """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
+    told = snapshot_parser().parse_args(arguments)
     if told.status and not told.tables:
         return await _status(store, told, out)
     look = await catalog.look()

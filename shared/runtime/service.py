@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -16,18 +17,27 @@ MISCONFIGURED: Final = 2
 _PROJECT: Final = "millrace"
 
 
-def run_as(service: str, run: Callable[[], int]) -> int:
+def run_as(service: str, run: Callable[[], int], *, typed: bool = False) -> int:
     """Run a service, or a command beside it, whose name its logs bear; return the exit code.
 
-    MISCONFIGURED where MisconfiguredError is raised: the log says what to do.
+    MISCONFIGURED where MisconfiguredError is raised: the log says what to do, or, of a command that somebody typed,
+    plain words on stderr.
     """
     configure_logs(service=service)
     log_whatever_happens()
     try:
         return run()
     except MisconfiguredError as error:
-        misconfigured(error)
+        if typed:
+            complain(str(error))
+        else:
+            misconfigured(error)
         return MISCONFIGURED
+
+
+def complain(error: str) -> None:
+    """Say in plain words why a command ends."""
+    sys.stderr.write(f"error: {error}\n")
 
 
 def misconfigured(error: MisconfiguredError) -> None:

@@ -362,4 +362,6 @@ def test_a_wrong_command_names_the_right_ones(world: World) -> None:
     )
     process.expected_to_end = True
     assert process.wait(PATIENCE) == 2
-    assert "services.cdc_consumer [setup | doctor | status | sweep" in process.output()
+    said = process.output()
+    assert said.startswith("error: there is no command run\n")
+    assert all(f"\n  {command} " in said for command in ("setup", "doctor", "status", "sweep", "reconcile"))

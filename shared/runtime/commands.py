@@ -1,0 +1,51 @@
+"""The commands beside a service: its `--help` lists them, and each one's needs no settings."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shared.contracts.errors import MisconfiguredError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One of them: what it does, in a line, and what parses its arguments.
+
+    ``parser``: None where the command does that itself, before it reads settings.
+    """
+
+    does: str
+    parser: Callable[[], argparse.ArgumentParser] | None = None
+
+
+def check_arguments(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> None:
+    """Print the help that is asked for, and end with 0; end with 2 where a command does not take its arguments.
+
+    MisconfiguredError where there is no such command.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(usage(program, commands))
+        raise SystemExit(0)
+    name, *rest = arguments
+    if name not in commands:
+        raise MisconfiguredError(f"there is no command {name}\n{usage(program, commands).rstrip()}")
+    parser = commands[name].parser
+    if parser is not None:
+        parser().parse_args(rest)
+
+
+def usage(program: str, commands: Mapping[str, Command]) -> str:
+    """Return how a program is called, with a line for each command."""
+    width = max(map(len, commands))
+    lines = [f"  {name:<{width}}  {command.does}\n" for name, command in commands.items()]
+    return (
+        f"usage: {program} [COMMAND ...]\n\nWithout a command it is the service itself. Its settings, and those of "
+        f"commands, are environment variables\n(docs/configuration.md).\n\n{''.join(lines)}\n"
+        f"`{program} COMMAND --help` says what a command takes.\n"
+    )
+
+
+def without_arguments(program: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that takes none."""
+    return argparse.ArgumentParser(program, description=description)
