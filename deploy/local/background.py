@@ -25,7 +25,8 @@ from deploy.local.emulators import ROOT
 from deploy.local.processes import GRACE, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.run import sides_of, wait_until_loaded
 from deploy.local.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, letters_in
-from deploy.local.stack import Say, Sources, Stack, running_stack
+from deploy.local.settings_files import write_settings_files
+from deploy.local.stack import Say, Sources, Stack, reader_name, running_stack
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
@@ -166,6 +167,7 @@ class BackgroundPlatform:
                 stack.wait()
                 if not wait_until_loaded(stack, sides, _APPLY_PATIENCE, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
+                write_settings_files(self._directory, stack.flow, stack.pipelines)
                 text = _how_to_use(stack, self._directory)
                 sessions = processes.sessions()
                 say(text)  # before `up` is told that it is up, and ends
@@ -250,13 +252,19 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
             f"  {'logs':<{width}} {directory}",
         ]
     )
+    first = stack.pipelines[0]
+    near, reader, module = os.path.relpath(directory, ROOT), reader_name(first), first.module
+    source = "" if stack.databases else f' --source "{sys.executable} -m {module} rows"'
     table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.letters_api
     return f"""up:
 {running}
 {"".join(examples)}how the services are, and what could not be applied:
   {_COMMAND} status
   {_COMMAND} letters groups
-the same over HTTP; whoever changes letters or sees values brings the token:
+any command of a service, with the settings that it has here:
+  (. {near}/{reader}.env; .venv/bin/python -m {module} doctor)
+  (. {near}/{reader}.env; . {near}/cdc_consumer.env; .venv/bin/python -m services.cdc_consumer reconcile --all{source})
+dead letters over HTTP; whoever changes letters or sees values brings the token:
   curl {api.url}/groups
   curl -H "Authorization: Bearer $(cat {api.token_file})" "{api.url}/export?values=true"
 BigQuery, with the Cloud SDK's own tool:

@@ -152,6 +152,14 @@ def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) ->
     assert status.returncode == 0, status.stdout + status.stderr
     assert status.stdout.count(": reading at") == 4, status.stdout
     assert "cdc_consumer: running since" in status.stdout
+    commands = re.findall(r"^ +(\(\. .+\))$", up.stdout, re.MULTILINE)
+    assert [command.split()[-2:] for command in commands] == [
+        ["services.spanner_reader", "doctor)"],
+        ["reconcile", "--all)"],
+    ]
+    for command in commands:
+        ran = clone.type(command)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
     assert clone.type("make up").stdout.startswith("already up\n")
     down = clone.type("make down")
     assert (down.returncode, down.stdout) == (0, "down\n"), down.stdout + down.stderr
