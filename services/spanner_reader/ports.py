@@ -191,10 +191,17 @@ class Rows(Protocol):
         """Tell whether rows come in key order, so that a reading can go on behind any of them."""
 
     def read(
-        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+        self,
+        table: WatchedTable,
+        at: Nanoseconds,
+        *,
+        after: KeyText | None,
+        until: KeyText | None,
+        in_key_order: bool = False,
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield rows, some at a time: those behind ``after`` up to and with ``until``, None being the ends.
 
+        With ``in_key_order`` they come so even where they else would not.
         A row is its wire values in the order of the table's columns. NotReadableError where another time may do,
         TransientError for what may work again. Closing the generator ends the reading.
         """

@@ -27,19 +27,18 @@ from services.spanner_reader.core.snapshot import (
     ConfirmedKeys,
     RangeState,
     RowMaker,
-    SnapshotRange,
     SnapshotSurvey,
     TakenRows,
     claimable_ranges,
     too_old,
 )
+from services.spanner_reader.held_range import HeldRange
 from services.spanner_reader.ports import (
     Catalog,
     CatalogLook,
     Metrics,
     NotReadableError,
     Publisher,
-    RangeProgress,
     Rows,
     SnapshotStore,
     WatchedTable,
@@ -68,20 +67,6 @@ class SnapshotOptions:
     unconfirmed_bytes: int = 16 << 20
     """What all of it together may let wait for Pub/Sub."""
     save: timedelta = timedelta(seconds=5)
-
-
-class HeldRange:
-    """A range that this reader has the lease of."""
-
-    def __init__(self, claimed: SnapshotRange) -> None:
-        self.range = claimed
-        self.read_at = claimed.read_at
-        self.read_to = claimed.last
-        """The key of the last row that was taken, confirmed or not: a reading goes on behind it."""
-        self.keys = ConfirmedKeys(claimed.last, claimed.rows)
-        self.task: asyncio.Task[None] | None = None
-        self.complete = False
-        self.over = False
 
 
 class Snapshots:
@@ -173,7 +158,7 @@ class Snapshots:
         if not due:
             return
         for claimed in await self._store.claim([one.place for one in due]):
-            held = self._held[claimed.place] = HeldRange(claimed)
+            held = self._held[claimed.place] = HeldRange(claimed, in_key_order=self._rows.in_key_order)
             name = f"snapshot of {claimed.table}, range {claimed.number}"
             held.task = asyncio.create_task(self._follow(held), name=name)
             held.task.add_done_callback(partial(self._on_over, held))
@@ -195,7 +180,7 @@ class Snapshots:
                 await asyncio.gather(held.task, return_exceptions=True)
             self._held.pop(held.range.place, None)
         if resting and self._trusted():
-            await self._store.save([self._progress(one) for one in resting], release=True)
+            await self._store.save([one.progress for one in resting], release=True)
 
     def _show(self, survey: SnapshotSurvey) -> None:
         left = Counter(one.table for one in survey.ranges if one.state in UNFINISHED)
@@ -213,7 +198,7 @@ class Snapshots:
             held = [one for one in self._held.values() if not one.over]
             if not held or not self._trusted():
                 return
-            progress = [self._progress(one) for one in held]
+            progress = [one.progress for one in held]
             lost = await self._store.save(progress, release=release)
         self._lose(lost)
         for one, saved in zip(held, progress, strict=True):
@@ -251,18 +236,21 @@ class Snapshots:
 
     async def _follow(self, held: HeldRange) -> None:
         """Read a range to its end, until all of it is confirmed."""
-        timely = False
+        renewed_with: int | None = None  # of the rows taken by then
         while True:
+            before = held.taken
             try:
                 async for attempt in retrying_async(self._stop):
                     with attempt:
                         await self._read(held)
                 break
             except NotReadableError as error:
-                if timely:  # so it is not a matter of time
+                if renewed_with == held.taken:  # no row since: so it is not a matter of time
                     await self._tell_and_wait(held, error)
+                if held.taken > before and not held.in_key_order:
+                    await self._read_in_key_order(held)
                 await self._renew(held, str(error))
-                timely = True
+                renewed_with = held.taken
             except MisconfiguredError as error:
                 await self._tell_and_wait(held, error)
         held.complete = True
@@ -283,11 +271,13 @@ class Snapshots:
         maker = RowMaker(header, held.read_at, self._changes.buckets_of(table.name))
         types = {column.name: column for column in table.column_types}
         table = replace(table, column_types=tuple(types[column.name] for column in header.columns))
-        if not self._rows.in_key_order:  # from its beginning, then
+        if not held.in_key_order:  # from its beginning, then
             await self._confirmed(held)
-            held.read_to, held.keys = None, ConfirmedKeys(None)
+            held.begin_anew()
         after = held.range.after if held.read_to is None else held.read_to
-        reading = self._rows.read(table, held.read_at, after=after, until=held.range.until)
+        reading = self._rows.read(
+            table, held.read_at, after=after, until=held.range.until, in_key_order=held.in_key_order
+        )
         async with aclosing(reading) as batches:
             async for rows in batches:
                 for start in range(0, len(rows), _ROWS_AT_ONCE):
@@ -313,6 +303,18 @@ class Snapshots:
         if too_old(held.read_at, now):
             raise NotReadableError(_NEARLY_TOO_OLD)
         return asked_at + (OLDEST_READ - timedelta(microseconds=(now - held.read_at) / 1_000)).total_seconds()
+
+    async def _read_in_key_order(self, held: HeldRange) -> None:
+        """Read a range once more from its beginning, but so that it goes on where the next time is too old, too."""
+        await self._confirmed(held)
+        held.begin_anew()
+        held.in_key_order = True
+        self._log.warning(
+            "snapshot_range_read_without_data_boost",
+            table=held.range.table,
+            range=held.range.number,
+            why="reading it takes longer than its time can be read, and what comes in no order would begin again",
+        )
 
     async def _renew(self, held: HeldRange, why: str) -> None:
         """Let what is left of a range be read as it is now."""
@@ -358,6 +360,7 @@ class Snapshots:
         changes = sorted(maker.changes(rows), key=itemgetter(0))  # by ordering key: taken and packed faster
         taken = held.keys.add(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
         held.read_to = taken.last
+        held.taken += taken.rows
         try:
             future = await self._publisher.publish(maker.header, changes)
         except MisconfiguredError as error:  # not this range's trouble: the stream has it, too
@@ -393,7 +396,3 @@ class Snapshots:
     async def _tell_and_wait(self, held: HeldRange, error: MisconfiguredError) -> None:
         self._log.error("snapshot_stands_still", table=held.range.table, range=held.range.number, error=str(error))
         await asyncio.sleep(_TRY_AGAIN.total_seconds())
-
-    def _progress(self, held: HeldRange) -> RangeProgress:
-        last = held.keys.last if self._rows.in_key_order else None
-        return RangeProgress(held.range, last, held.keys.rows, held.read_at, done=held.complete)

@@ -229,14 +229,22 @@ class FakeRows:
         self._meanwhile = meanwhile
 
     async def read(
-        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+        self,
+        table: WatchedTable,
+        at: Nanoseconds,
+        *,
+        after: KeyText | None,
+        until: KeyText | None,
+        in_key_order: bool = False,
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
-        """Yield rows in key order, two at a time."""
+        """Yield rows, two at a time: from the last one backwards where they are to come in no order."""
         assert [column.name for column in table.column_types] == ["Id", "Name"]
         self.read_from.append(after)
         low, high = _number(after, -1), _number(until, 1 << 62)
         self.check(at)
         rows = [[str(key), value] for key, value in self._versions.at(at).items() if low < key <= high]
+        if not (in_key_order or self.in_key_order):
+            rows.reverse()
         for start in range(0, len(rows), 2):
             await asyncio.sleep(_A_READING)
             self._meanwhile()

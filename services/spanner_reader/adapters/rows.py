@@ -55,12 +55,18 @@ class SpannerRows:
         self.in_key_order = not data_boost
 
     async def read(
-        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+        self,
+        table: WatchedTable,
+        at: Nanoseconds,
+        *,
+        after: KeyText | None,
+        until: KeyText | None,
+        in_key_order: bool = False,
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
-        """Yield rows, some at a time: behind ``after`` up to and with ``until``."""
+        """Yield rows, some at a time: behind ``after`` up to and with ``until``; in key order without Data Boost."""
         columns = [column.name for column in table.column_types]
         keys = _keys(after, until)
-        if not self._data_boost:
+        if in_key_order or not self._data_boost:
             request = ReadRequest(
                 session=await self._session(table),
                 transaction=read_only_at(at),

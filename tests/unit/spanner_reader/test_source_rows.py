@@ -32,7 +32,13 @@ class BreakingRows(FakeRows):
     breaks: list[int]
 
     async def read(
-        self, table: WatchedTable, at: Nanoseconds, *, after: KeyText | None, until: KeyText | None
+        self,
+        table: WatchedTable,
+        at: Nanoseconds,
+        *,
+        after: KeyText | None,
+        until: KeyText | None,
+        in_key_order: bool = False,
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield rows in key order, two at a time, until it breaks."""
         left = self.breaks.pop(0) if self.breaks else None
