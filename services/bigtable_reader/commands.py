@@ -12,7 +12,7 @@ from services.bigtable_reader.adapters.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.command_line import COMMANDS, PROGRAM, status_parser
 from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.partitions import Survey
+from services.bigtable_reader.core.partitions import Survey, check_known
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.snapshot import Snapshot
 from services.bigtable_reader.doctor import doctor
@@ -72,6 +72,8 @@ async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO
     channels, clock = Channels(settings.bigtable_emulator_host), MicrosecondClock()
     try:
         with _partition_table():
+            if "--status" not in arguments:
+                await _check_known(settings, channels)
             return await snapshot(
                 arguments,
                 table=settings.bigtable_table,
@@ -110,6 +112,7 @@ async def paused(what: str, arguments: Sequence[str], settings: Settings, out: T
     store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
     try:
         with _partition_table():
+            await _check_known(settings, channels)
             return await (pause if what == "pause" else resume)(arguments, store, out)
     finally:
         await channels.close()
@@ -134,6 +137,12 @@ async def looked(settings: Settings, channels: Channels, now: Microseconds) -> t
         if "NOT_FOUND" not in str(error):
             raise
         return None, Survey((), {}, frozenset())
+
+
+async def _check_known(settings: Settings, channels: Channels) -> None:
+    """Raise MisconfiguredError where a command would speak to readers that never were: a name is mistyped, say."""
+    _snapshot, survey = await looked(settings, channels, MicrosecondClock().now())
+    check_known(settings.bigtable_table, settings.stream_name, survey)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Literal, NewType
 
 import msgspec
 
+from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.resync import Mark
 from shared.contracts.errors import MisconfiguredError
@@ -91,6 +92,19 @@ class Survey(msgspec.Struct, frozen=True):
     """By Bigtable's clock; None: it is not paused."""
     mark: Mark | None = None
     """What needs all rows to be read again; None: nothing does."""
+
+
+def check_known(table: str, stream: str, survey: Survey) -> None:
+    """Raise MisconfiguredError, with the cure, where no reader has begun the stream, or it was forgotten since."""
+    if survey.saved and not survey.pieces:
+        raise MisconfiguredError(
+            f"the partition table does not know {stream} any more: its row was deleted. {ANEW_WITH_ALL_ROWS}"
+        )
+    if not survey.pieces:
+        raise MisconfiguredError(
+            f"no reader of table {table} has ever started under the name {stream}: are BIGTABLE_TABLE and "
+            "CHANGE_STREAM_NAME right? If they are, start the reader first"
+        )
 
 
 Resume = Literal["new", "resume-or-new", "resume-or-fail"]
