@@ -125,7 +125,7 @@ def _failing(outcome: Outcome) -> str:
 
 def _print(outcome: Outcome, told: Told, execute: bool, seconds: float, *, asked: bool) -> None:
     names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
-    examples = {one.verdict: one.why for one in reversed(told.letters)}
+    examples = {one.verdict: one.why for one in reversed(told.letters) if one.why}
     print_table(
         ("VERDICT", "LETTERS", "WHY"),
         [

@@ -17,6 +17,10 @@ _ON_ITS_WAY: Final = 3600 * 1_000_000_000
 """An hour, in nanoseconds: the longest that a replay should be on its way to its table."""
 _HOURS: Final = f"{SAFE_AGE.total_seconds() / 3600:.0f} hours"
 
+_NOT_UNDERSTOOD: Final = (
+    "what is no change batch that this version reads comes back, and is to be discarded, unless the consumer is newer"
+)
+
 
 class Verdict(Enum):
     """What becomes of a letter in a replay."""
@@ -111,7 +115,7 @@ def judge(
             f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this letter"
         )
         return Planned(letter, Verdict.NO_ROOM, told)
-    return Planned(letter, Verdict.SEND, forced=forced)
+    return Planned(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
 
 
 def _is_too_old(letter: StoredLetter, content: Content, now: Nanoseconds, terms: Terms) -> bool:

@@ -75,6 +75,11 @@ def test_what_cannot_be_read_is_sent_as_it_is() -> None:
     assert judged(stored(junk()), now=Nanoseconds(LATE * 2)).verdict is Verdict.SEND
 
 
+def test_of_what_nobody_here_understands_it_is_said_that_it_comes_back() -> None:
+    assert "is to be discarded" in judged(stored(junk())).why
+    assert judged(stored()).why == ""
+
+
 def test_a_letter_is_sent_unless_something_speaks_against_it() -> None:
     assert judged(stored()) == Planned(stored(), Verdict.SEND)
 
