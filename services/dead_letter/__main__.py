@@ -21,6 +21,7 @@ from services.dead_letter.adapters.lock import collector_lock
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.collector import Collector
 from services.dead_letter.command_line import commands
+from services.dead_letter.commands.app import PROGRAM
 from services.dead_letter.doctor import doctor
 from services.dead_letter.metrics import CollectorMetrics
 from services.dead_letter.serving import serving_api
@@ -29,6 +30,7 @@ from shared.pubsub.channels import open_channel, stoppable_channel
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_letters_subscription
 from shared.runtime.clock import SystemClock
+from shared.runtime.commands import without_arguments
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retrying
 from shared.runtime.service import run_as, started, stopped
@@ -40,13 +42,19 @@ _NAME: Final = "dead_letter"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    return run_as(_NAME, lambda: command(arguments))
+    return run_as(_NAME, lambda: command(arguments), typed=bool(arguments) and arguments[0] != "run")
 
 
 def command(arguments: Sequence[str]) -> int:
     """Run what the command line names; return its exit code."""
     match arguments:
         case [] | ["run"]:
+            return service()
+        case ["run", *rest]:
+            without_arguments(
+                f"{PROGRAM} run",
+                "The service itself, as without any word: collect dead letters until asked to stop.",
+            ).parse_args(rest)
             return service()
         case ["doctor", *rest]:
             return doctor(rest, os.environ, sys.stdout)

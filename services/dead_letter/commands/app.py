@@ -1,4 +1,4 @@
-"""The command line: `dead-letter` in the container, `python -m services.dead_letter` in the repository."""
+"""The command line, `python -m services.dead_letter`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -14,6 +14,8 @@ from services.dead_letter.commands.tools import Tools
 from services.dead_letter.decisions import FailingError, NotDoneError, NothingFoundError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
+PROGRAM: Final = "python -m services.dead_letter"
+
 NOT_DONE: Final = 1
 WRONG: Final = 2
 NOTHING: Final = 3
@@ -27,8 +29,13 @@ No command asks anything: `replay` shows what it would do until --execute, and `
 Exit codes: 0 done; 1 something that was asked for was not done, or a service was away; 2 wrong usage or settings;
 3 no letter is as it was asked for; 4 a replay has ended because what it sent comes back failing.
 
-Beside these: `run` is the service itself, `doctor` looks whether all that it needs is there and right, and the service
-says how it is at /status of its health port (`stats` says the same of the store).
+Beside the commands below:
+
+\b
+  run     the service itself, as without any word
+  doctor  look whether all that it needs is there and right
+
+The service says how it is at /status of its health port (`stats` says the same of the store).
 
 Settings are environment variables: DATABASE (the store); for a replay TOPIC and GOOGLE_CLOUD_PROJECT, and
 BIGQUERY_DATASET (with TABLES_FILE, if there is one) to see what is superseded; MILLRACE_USER is who acts.
@@ -38,7 +45,7 @@ BIGQUERY_DATASET (with TABLES_FILE, if there is one) to see what is superseded; 
 def run_commands(arguments: Sequence[str], tools: Tools) -> int:
     """Run what the command line says; return the exit code."""
     try:
-        command_app(tools)(list(arguments), prog_name="dead-letter")
+        command_app(tools)(list(arguments), prog_name=PROGRAM)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else WRONG
     return 0

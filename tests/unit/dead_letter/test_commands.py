@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from services.dead_letter.__main__ import main
 from services.dead_letter.adapters.editor import edit_text
 from services.dead_letter.commands.app import run_commands
 from services.dead_letter.commands.tools import Tools
@@ -91,6 +93,21 @@ def test_every_command_tells_what_it_does(shell: Shell, command: str) -> None:
     assert shell.run("--help") == 0
     assert command in shell.out
     assert "Exit codes" in shell.out
+    assert shell.out.lstrip().startswith("Usage: python -m services.dead_letter ")
+
+
+@pytest.mark.parametrize(
+    ("word", "does"), [("run", "the service itself"), ("doctor", "look whether all that it needs is there")]
+)
+def test_the_words_that_are_no_commands_of_the_store_have_their_help_too(
+    shell: Shell, word: str, does: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell.run("--help") == 0
+    assert re.search(rf"^ +{word} +{does}", shell.out, re.MULTILINE)
+    with pytest.raises(SystemExit) as end:
+        main([word, "--help"])
+    assert end.value.code == 0
+    assert f"services.dead_letter {word}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
