@@ -101,7 +101,9 @@ def between(after: str | None, until: str | None, options: BigtableOptions) -> K
     try:
         return KeyRange(start, end)
     except ValueError as error:
-        raise MisconfiguredError("no key is behind --after and not behind --until") from error
+        raise MisconfiguredError(
+            f"no key is between: --after {after} has to be before --until {until}; change them round"
+        ) from error
 
 
 def key_of(text: str, options: BigtableOptions) -> bytes:

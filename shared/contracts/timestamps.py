@@ -21,7 +21,7 @@ def parse_timestamp(text: str) -> Nanoseconds:
     """
     match = _RFC_3339.fullmatch(text)
     if match is None:
-        raise ValueError(f"not an RFC 3339 timestamp with a zone: {text!r}")
+        raise ValueError(f"not an RFC 3339 timestamp with a zone (such as 2026-11-22T08:00:00Z): {text!r}")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     if int(hour) > 23 or int(minute) > 59 or int(second) > 59:
         raise ValueError(f"not a time of day: {text!r}")

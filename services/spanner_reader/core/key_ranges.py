@@ -13,6 +13,19 @@ _decode: Final = msgspec.json.Decoder(list[Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+_EXAMPLES: Final = {
+    "INT64": '"7"',
+    "BOOL": "true",
+    "FLOAT64": "1.5",
+    "FLOAT32": "1.5",
+    "NUMERIC": '"1.5"',
+    "TIMESTAMP": '"2026-11-22T08:00:00Z"',
+    "DATE": '"2026-11-22"',
+    "BYTES": '"AAEC"',
+}
+"""A value of each type, as change batches have it."""
+
+
 def typed_key(text: str, table: str, key: Sequence[tuple[str, str]]) -> KeyText:
     """Return a key as snapshots store it; ``key``: names and GoogleSQL types of its columns, in key order.
 
@@ -22,17 +35,27 @@ def typed_key(text: str, table: str, key: Sequence[tuple[str, str]]) -> KeyText:
     try:
         values = _decode(text)
         if not 0 < len(values) <= len(key):
-            raise ValueError(f"{len(values)} values")
+            raise ValueError(f"of {len(key)} columns, {len(values)} values are given")
         given = key[: len(values)]
-        canonical_key(table, given, {name: value for (name, _type), value in zip(given, values, strict=True)})
-    except (msgspec.MsgspecError, PoisonRecordError, ValueError) as error:
+        for column, value in zip(given, values, strict=True):
+            _check(table, column, value)
+    except (msgspec.MsgspecError, ValueError) as error:
         types = ", ".join(f"{name} {kind}" for name, kind in key)
+        example = _EXAMPLES.get(key[0][1], '"a"')
         raise MisconfiguredError(
             f"no key of table {table}: it is a JSON array of the values of ({types}), or of the first of them, as "
-            f"change batches have them, such as '[\"7\"]' ({error})"
+            f"change batches have them, such as '[{example}]' ({error})"
         ) from error
     wire = [
         str(value) if kind == "INT64" and value is not None else value
         for (_name, kind), value in zip(given, values, strict=True)
     ]
     return KeyText(_encode(wire).decode())
+
+
+def _check(table: str, column: tuple[str, str], value: object) -> None:
+    name, kind = column
+    try:
+        canonical_key(table, [column], {name: value})
+    except PoisonRecordError as error:
+        raise ValueError(f"the value of {name} is no {kind}") from error

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.partitions import Survey
 from services.bigtable_reader.core.snapshot import PartState, Snapshot
-from services.bigtable_reader.snapshot_command import snapshot
+from services.bigtable_reader.snapshot_command import between, snapshot
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.bigtable_partitions import FakePartitionStore
@@ -141,3 +141,8 @@ def test_a_change_log_alone_has_none() -> None:
             await Command(world)("--status", mode="history")
 
     beside_a_world(scenario)
+
+
+def test_a_range_the_wrong_way_round_is_refused_with_what_to_do() -> None:
+    with pytest.raises(MisconfiguredError, match="--after 09 has to be before --until 04; change them round"):
+        between("09", "04", BigtableOptions())

@@ -51,3 +51,9 @@ def test_the_canonical_text_is_read_back_to_the_nanosecond(instant: int) -> None
 def test_microseconds_are_cut_towards_minus_infinity() -> None:
     assert microseconds(parse_timestamp("1969-12-31T23:59:59.999999999Z")) == -1
     assert microseconds(parse_timestamp("1970-01-01T00:00:00.000000999Z")) == 0
+
+
+def test_what_is_no_timestamp_is_answered_with_one() -> None:
+    with pytest.raises(ValueError, match="with a zone") as error:
+        parse_timestamp("yesterday")
+    assert parse_timestamp(str(error.value).partition("such as ")[2].partition(")")[0])
