@@ -56,9 +56,24 @@ def bigtable_errors(what: str) -> Iterator[None]:
         if code in _TRANSIENT:
             raise TransientError(f"{what}: {code.name} {message}") from error
         if code in _MISCONFIGURED:
-            raise MisconfiguredError(f"{what}: {code.name} {message}") from error
+            named_by = _named_by(message) if code is grpc.StatusCode.NOT_FOUND else ""
+            raise MisconfiguredError(f"{what}: {code.name} {message}{named_by}") from error
         raise
     except (RetryError, google.auth.exceptions.TransportError) as error:
         raise TransientError(f"{what}: {error}") from error
     except google.auth.exceptions.DefaultCredentialsError as error:
         raise MisconfiguredError(f"{what}: {error}") from error
+
+
+def _named_by(message: str) -> str:
+    """Return which settings name what is not there; families, say, no setting names."""
+    told = message.lower()
+    if "app profile" in told:
+        return ". Is APP_PROFILE right, or PARTITION_APP_PROFILE?"
+    if "family" in told:
+        return ""
+    if "instance" in told and "table" not in told:
+        return ". Is BIGTABLE_INSTANCE right, or PARTITION_INSTANCE?"
+    if "table" in told:
+        return ". Is BIGTABLE_TABLE right, or PARTITION_TABLE?"
+    return ""

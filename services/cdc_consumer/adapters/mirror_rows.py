@@ -12,7 +12,7 @@ from google.cloud import bigquery
 from services.cdc_consumer.adapters.label_changes import change_labels
 from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, LETTERS, label_time, swept, too_early
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
-from services.cdc_consumer.adapters.tables import HISTORY_KEY, key_label, staleness_of, table_column
+from services.cdc_consumer.adapters.tables import HISTORY_KEY, check_dataset, key_label, staleness_of, table_column
 from services.cdc_consumer.core.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn, TableDefinition
 from services.cdc_consumer.ports import MirrorTable, RowCount, Spool
@@ -45,6 +45,7 @@ class BigQueryMirrorRows:
         path = f"{self._project}.{dataset or self._dataset}.{name}"
         found = self._table(path)
         if found is None:
+            check_dataset(self._client, self._project, dataset or self._dataset)
             raise MisconfiguredError(f"there is no table {path}")
         mirror = _mirror(found, "" if dataset == self._dataset else dataset)
         return replace(mirror, history=self._history(mirror))

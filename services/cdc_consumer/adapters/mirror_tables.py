@@ -9,7 +9,7 @@ import pyarrow as pa
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
-from services.cdc_consumer.adapters.tables import as_found, staleness_of
+from services.cdc_consumer.adapters.tables import as_found, check_dataset, staleness_of
 from services.cdc_consumer.core.row_keys import key_kinds
 from services.cdc_consumer.core.source_table import Mirrored
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn
@@ -28,6 +28,7 @@ class BigQueryMirrors:
     """The mirrors of one dataset, and of others that definitions name."""
 
     def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
+        self._client = client
         self._queries = MirrorQueries(client)
         self._project = project
         self._dataset = dataset
@@ -38,6 +39,7 @@ class BigQueryMirrors:
         path = f"{self._project}.{definition.dataset or self._dataset}.{definition.name}"
         found = self._queries.table(path)
         if found is None:
+            check_dataset(self._client, self._project, definition.dataset or self._dataset)
             raise MisconfiguredError(f"there is no table {path}: nothing has been mirrored there yet")
         names = {field.name.lower() for field in found.schema}
         if SEQUENCE_COLUMN not in names or found.labels.get(MIRROR_OF) != label_of(definition.mirror_of):

@@ -72,7 +72,8 @@ def check_dataset(
             client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=within.total_seconds())
         except exceptions.NotFound as error:
             raise MisconfiguredError(
-                f"dataset {project}.{dataset} does not exist; make it: bq --project_id={project} mk --dataset {dataset}"
+                f"dataset {project}.{dataset} does not exist (BIGQUERY_DATASET, or the tables file, names it); make "
+                f"it: bq --project_id={project} mk --dataset {dataset}"
             ) from error
         except exceptions.Forbidden as error:
             raise MisconfiguredError(

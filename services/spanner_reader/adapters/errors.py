@@ -39,8 +39,17 @@ def spanner_errors(what: str) -> Iterator[None]:
     except exceptions.NotFound as error:
         if "Session not found" in str(error.message):  # dropped by the service: the next call makes another
             raise TransientError(f"{what}: {error.message}") from error
-        raise MisconfiguredError(f"{what}: {error.message}") from error
+        raise MisconfiguredError(f"{what}: {error.message}{_named_by(str(error.message))}") from error
     except _TRANSIENT as error:
         raise TransientError(f"{what}: {error}") from error
     except _MISCONFIGURED as error:
         raise MisconfiguredError(f"{what}: {error}") from error
+
+
+def _named_by(message: str) -> str:
+    """Return which settings name what is not there."""
+    if "Database not found" in message:
+        return ". Is SPANNER_DATABASE right, or PARTITION_DATABASE?"
+    if "Instance not found" in message:
+        return ". Is SPANNER_INSTANCE right?"
+    return ""

@@ -56,6 +56,26 @@ def test_what_someone_must_mend_is_misconfigured(code: grpc.StatusCode, raised: 
         raise raised(code)
 
 
+@pytest.mark.parametrize(
+    ("message", "setting"),
+    [
+        ("table projects/p/instances/i/tables/t not found", "BIGTABLE_TABLE"),
+        ("App profile not found", "APP_PROFILE"),
+        ("Instance not found: projects/p/instances/i", "BIGTABLE_INSTANCE"),
+    ],
+)
+def test_what_is_not_there_is_answered_with_the_setting_that_names_it(message: str, setting: str) -> None:
+    with pytest.raises(MisconfiguredError, match=rf"{message}\. Is {setting} right"), bigtable_errors("look at t"):
+        raise AioRpcError(grpc.StatusCode.NOT_FOUND, Metadata(), Metadata(), message, "")
+
+
+def test_a_family_that_is_not_there_is_named_by_no_setting() -> None:
+    with pytest.raises(MisconfiguredError, match=r"family not found$"), bigtable_errors("look at t"):
+        raise AioRpcError(
+            grpc.StatusCode.NOT_FOUND, Metadata(), Metadata(), "table t: Requested column family not found", ""
+        )
+
+
 @RAISED
 @pytest.mark.parametrize("code", sorted(UNKNOWN, key=str))
 def test_what_nobody_knows_passes_as_it_is(code: grpc.StatusCode, raised: type[Exception]) -> None:

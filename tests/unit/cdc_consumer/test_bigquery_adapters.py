@@ -13,11 +13,15 @@ from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.adapters.bigquery_errors import append_error, rest_errors
+from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
+from services.cdc_consumer.adapters.mirror_tables import BigQueryMirrors
 from services.cdc_consumer.adapters.tables import BigQueryTables
+from services.cdc_consumer.core.source_table import Mirrored
 from services.cdc_consumer.core.tables import TableDefinition, table_definition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
+from shared.runtime.stop import Stop
 from tests.builders import a_header
 
 PLANES = table_definition(a_header())
@@ -125,3 +129,30 @@ def test_a_storage_error_tells_more_than_the_status() -> None:
 
     assert type(error) is TableTroubleError
     assert "SCHEMA_MISMATCH_EXTRA_FIELDS" in str(error)
+
+
+class Nothing:
+    """A client of a project that has a dataset, or none."""
+
+    def __init__(self, *, dataset: bool) -> None:
+        self._dataset = dataset
+
+    def get_table(self, path: str, **_more: Any) -> bigquery.Table:
+        raise exceptions.NotFound(path)  # type: ignore[no-untyped-call]
+
+    def get_dataset(self, path: str, **_more: Any) -> bigquery.Dataset:
+        if not self._dataset:
+            raise exceptions.NotFound(path)  # type: ignore[no-untyped-call]
+        return bigquery.Dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [(True, "there is no table p.d.planes"), (False, "dataset p.d does not exist .BIGQUERY_DATASET")],
+)
+def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: bool, told: str) -> None:
+    client: Any = Nothing(dataset=dataset)
+    with pytest.raises(MisconfiguredError, match=told):
+        BigQueryMirrorRows(client, "p", "d", Stop()).find("planes")
+    with pytest.raises(MisconfiguredError, match=told):
+        BigQueryMirrors(client, "p", "d").find(Mirrored(a_header(), PLANES, PLANES.columns))

@@ -172,6 +172,13 @@ def test_what_only_a_person_can_mend_is_misconfigured(kind: Callable[[str], Exce
         raise kind("database not found")
 
 
+@pytest.mark.parametrize("what", ["Database", "Instance"])
+def test_what_is_not_there_is_answered_with_the_setting_that_names_it(what: str) -> None:
+    told = rf"{what} not found: projects/p\. Is SPANNER_{what.upper()} right"
+    with pytest.raises(MisconfiguredError, match=told), spanner_errors("read"):
+        raise exceptions.NotFound(f"{what} not found: projects/p")  # type: ignore[no-untyped-call]
+
+
 def test_what_nobody_knows_passes_through() -> None:
     unknown: Callable[[str], Exception] = exceptions.DataLoss
     with pytest.raises(exceptions.DataLoss), spanner_errors("read"):
