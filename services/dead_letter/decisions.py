@@ -55,7 +55,7 @@ def letter_of(store: LetterStore, given: str) -> StoredLetter:
     if found is None:
         raise NothingFoundError(
             f"no letter has the id {given}; its first eight characters are enough, where no other begins so: "
-            "the list of letters of any state shows them"
+            "a list with the state `any` shows them"
         )
     return found
 

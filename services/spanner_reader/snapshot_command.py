@@ -70,7 +70,10 @@ async def snapshot(
     names = {table.name for table in look.watched if included(table.name)}
     tables = sorted(names) if told.all else told.tables
     if not tables:
-        raise MisconfiguredError("no table is named: name some, or say --all; --status shows how snapshots are")
+        raise MisconfiguredError(
+            "no table is named: name some, or say --all; `snapshot --status` shows how snapshots are, and with --watch "
+            "until they are over"
+        )
     known = set(names)
     if told.status or told.cancel:  # of what is not mirrored any more, too
         known |= {one.table for one in (await store.survey()).ranges}

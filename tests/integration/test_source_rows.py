@@ -69,7 +69,7 @@ def test_what_fails_says_whether_it_may_work_again_and_the_next_request_is_answe
     [
         (f"{COMMAND} nonsense", "does not understand"),
         (f"{COMMAND} gone", "exit code 7"),
-        ("/nowhere/command rows", "cannot be run"),
+        ("/nowhere/command rows", "cannot be run .*SOURCE_ROWS, or --source"),
         ("", "is empty"),
         ("'", "no command line"),
     ],

@@ -173,7 +173,9 @@ def opened_source(command: str, environ: Mapping[str, str], stop: Stop) -> Itera
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(environ), start_new_session=True
         )
     except OSError as error:
-        raise MisconfiguredError(f"the source's command cannot be run ({error}): {command}") from error
+        raise MisconfiguredError(
+            f"the source's command cannot be run ({error}): {command}. Mend SOURCE_ROWS, or --source"
+        ) from error
     try:
         with stop.calling(child.terminate):
             yield SourceProcess(child, command, stop)

@@ -87,7 +87,10 @@ def open_database(address: str, *, make: bool = True, patience: timedelta = time
     """
     url = database_url(address)
     if not make and url.database and url.drivername == "sqlite" and not Path(url.database).exists():
-        raise MisconfiguredError(f"there is no database {url.database}: start the service, or mend DATABASE")
+        raise MisconfiguredError(
+            f"there is no database {Path(url.database).absolute()}: start the service, or set DATABASE to the one that "
+            "it was started with"
+        )
     database = Database(_engine(url, patience // timedelta(milliseconds=1)))
     try:
         if make:

@@ -174,6 +174,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: l
 def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
     assert shell.run(*command) == 3
     assert shell.err
+    assert ("state `any`" in shell.err) == ("deadbeef" in command)
 
 
 @pytest.mark.parametrize(("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("set DATABASE"), 2)])

@@ -86,6 +86,11 @@ def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
     assert world.snapshots.rows == {}
 
 
+def test_who_names_no_table_is_told_how_all_of_them_are_watched() -> None:
+    with pytest.raises(MisconfiguredError, match=r"`snapshot --status` .* with --watch"):
+        asyncio.run(command(filled(), "--watch"))
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
     async def scenario() -> None:
