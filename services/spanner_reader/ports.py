@@ -92,6 +92,8 @@ class WatchedTable:
     primary_key: tuple[str, ...]
     column_types: tuple[ColumnType, ...]
     value_capture_type: str
+    descending: frozenset[str] = frozenset()
+    """Key columns that are in descending order."""
 
 
 @dataclass(frozen=True, slots=True)

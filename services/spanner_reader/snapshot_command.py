@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from services.spanner_reader.core.changes import googlesql_type
-from services.spanner_reader.core.key_ranges import typed_key
+from services.spanner_reader.core.key_ranges import check_some_between, typed_key
 from services.spanner_reader.core.snapshot import (
     UNFINISHED,
     KeyText,
@@ -136,6 +136,8 @@ def _keys(
     types = {column.name: googlesql_type(column.type) for column in table.column_types}
     key = [(name, types[name]) for name in table.primary_key]
     low, high = (None if text is None else typed_key(text, table.name, key) for text in (after, until))
+    if low is not None and high is not None:
+        check_some_between(low, high, key, table.descending)
     return low, high
 
 

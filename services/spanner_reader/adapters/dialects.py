@@ -55,7 +55,7 @@ WHERE CHANGE_STREAM_NAME = @p1""",
 WHERE CHANGE_STREAM_NAME = @p1""",
     all_tables="""SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
 WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')""",
-    all_keys="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.INDEX_COLUMNS
+    all_keys="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_ORDERING FROM INFORMATION_SCHEMA.INDEX_COLUMNS
 WHERE INDEX_TYPE = 'PRIMARY_KEY' ORDER BY ORDINAL_POSITION""",
     all_columns="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SPANNER_TYPE, ORDINAL_POSITION,
   IS_GENERATED != 'NEVER', COLUMN_DEFAULT IS NOT NULL OR IS_IDENTITY = 'YES', IS_NULLABLE = 'YES'
@@ -74,7 +74,7 @@ WHERE change_stream_name = $1""",
 WHERE change_stream_name = $1""",
     all_tables="""SELECT table_schema, table_name, TRUE FROM information_schema.tables
 WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')""",
-    all_keys="""SELECT table_schema, table_name, column_name FROM information_schema.index_columns
+    all_keys="""SELECT table_schema, table_name, column_name, column_ordering FROM information_schema.index_columns
 WHERE index_type = 'PRIMARY_KEY' ORDER BY ordinal_position""",
     all_columns="""SELECT table_schema, table_name, column_name, spanner_type, ordinal_position,
   is_generated != 'NEVER', column_default IS NOT NULL OR is_identity = 'YES', is_nullable = 'YES'

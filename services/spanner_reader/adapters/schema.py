@@ -116,8 +116,11 @@ class SpannerCatalog:
         for schema, table, column in some_columns:
             some[schema, table].add(column)
         keys: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for schema, table, column in all_keys:
+        descending: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for schema, table, column, order in all_keys:
             keys[schema, table].append(column)
+            if order == "DESC":
+                descending[schema, table].add(column)
         columns: dict[tuple[str, str], list[tuple[ColumnType, bool, bool]]] = defaultdict(list)
         for schema, table, column, spanner_type, ordinal, generated, has_default, nullable in all_columns:
             is_key = column in keys[schema, table]
@@ -148,7 +151,8 @@ class SpannerCatalog:
             if is_watched:
                 names = shapes[name].watched_names
                 types = tuple(kind for kind, _has_default, _nullable in columns[place] if kind.name in names)
-                watched.append(WatchedTable(name, tuple(keys[place]), types, definition.value_capture_type))
+                capture, down = definition.value_capture_type, frozenset(descending[place])
+                watched.append(WatchedTable(name, tuple(keys[place]), types, capture, down))
         seen = Look(at, definition.watches_everything, shapes)
         return CatalogLook(seen, tuple(watched), dialect.quote, definition.retention)
 

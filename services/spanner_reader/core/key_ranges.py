@@ -1,6 +1,7 @@
 """Keys as a person types them: a JSON array of the values of a key, in key order, or of the first few of them."""
 
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -8,9 +9,19 @@ import msgspec
 from services.spanner_reader.core.snapshot import KeyText
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.row_id import canonical_key
+from shared.contracts.timestamps import parse_timestamp
 
 _decode: Final = msgspec.json.Decoder(list[Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
+_ORDERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "BOOL": bool,
+    "BYTES": b64decode,
+    "DATE": str,
+    "INT64": int,
+    "STRING": str.encode,
+    "TIMESTAMP": parse_timestamp,
+}
+"""What values of a type are in order by; of others nothing is said, nor of NULL."""
 
 
 _EXAMPLES: Final = {
@@ -59,3 +70,32 @@ def _check(table: str, column: tuple[str, str], value: object) -> None:
         canonical_key(table, [column], {name: value})
     except PoisonRecordError as error:
         raise ValueError(f"the value of {name} is no {kind}") from error
+
+
+def check_some_between(
+    after: KeyText, until: KeyText, key: Sequence[tuple[str, str]], descending: Collection[str]
+) -> None:
+    """Raise MisconfiguredError where no key can be behind one and up to the other: they are the wrong way round, say.
+
+    Where their order is not known for certain, nothing is raised.
+    """
+    low, high = _decode(after), _decode(until)
+    for (name, kind), one, other in zip(key, low, high, strict=False):
+        if one == other:
+            continue
+        order = _ORDERS.get(kind)
+        if order is None or one is None or other is None:
+            return
+        try:
+            first, second = order(one), order(other)
+        except ValueError:  # Spanner knows better
+            return
+        if (first < second) if name not in descending else (second < first):
+            return
+        break
+    else:
+        if len(high) < len(low):  # all that begins so: some of it is behind the longer one
+            return
+    raise MisconfiguredError(
+        f"no key is behind --after {after} and up to --until {until}: change them round. --after leaves its own key out"
+    )

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from services.spanner_reader.core.key_ranges import typed_key
+from services.spanner_reader.core.key_ranges import check_some_between, typed_key
+from services.spanner_reader.core.snapshot import KeyText
 from shared.contracts.errors import MisconfiguredError
 
 KEY = [("Id", "INT64"), ("Class", "STRING"), ("Cool", "BOOL")]
@@ -53,3 +54,40 @@ def test_the_example_of_a_key_is_one(kind: str) -> None:
         typed_key("{}", "things", [("id", kind)])
     (example,) = re.findall(r"such as '(.*?)' ", str(error.value))
     assert typed_key(example, "things", [("id", kind)]) == example
+
+
+@pytest.mark.parametrize(
+    ("kinds", "earlier", "later"),
+    [
+        ("INT64", '["9"]', '["10"]'),
+        ("INT64 STRING", '["9"]', '["10","a"]'),
+        ("STRING", '["é"]', '["🛩"]'),
+        ("INT64 STRING", '["7","a"]', '["7","b"]'),
+        ("BOOL", "[false]", "[true]"),
+        ("BYTES", '["fw=="]', '["gA=="]'),
+        ("DATE", '["2013-01-31"]', '["2013-02-01"]'),
+        ("TIMESTAMP", '["2013-01-01T00:00:00Z"]', '["2013-01-01T00:00:00.5Z"]'),
+    ],
+)
+def test_keys_that_are_the_wrong_way_round_are_refused_with_the_fix(kinds: str, earlier: str, later: str) -> None:
+    key = [(f"k{place}", kind) for place, kind in enumerate(kinds.split())]
+    low, high = KeyText(earlier), KeyText(later)
+    check_some_between(low, high, key, ())
+    with pytest.raises(MisconfiguredError, match="change them round"):
+        check_some_between(high, low, key, ())
+    down = {name for name, _kind in key}
+    check_some_between(high, low, key, down)
+    with pytest.raises(MisconfiguredError, match="change them round"):
+        check_some_between(low, high, key, down)
+
+
+def test_all_that_begins_so_has_some_keys_behind_one_of_them_and_none_behind_itself() -> None:
+    check_some_between(KeyText('["7","a"]'), KeyText('["7"]'), KEY, ())
+    for until in ('["7"]', '["7","a"]'):
+        with pytest.raises(MisconfiguredError, match="leaves its own key out"):
+            check_some_between(KeyText('["7"]'), KeyText(until), KEY, ())
+
+
+@pytest.mark.parametrize(("after", "until"), [("[null]", '["7"]'), ('["7"]', "[null]"), ('["2"]', '["1"]')])
+def test_where_the_order_is_not_known_nothing_is_refused(after: str, until: str) -> None:
+    check_some_between(KeyText(after), KeyText(until), [("n", "NUMERIC" if after == '["2"]' else "INT64")], ())

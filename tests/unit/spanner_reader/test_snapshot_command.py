@@ -76,7 +76,12 @@ def test_some_keys_of_a_table_are_read_and_nothing_is_said_to_be_complete(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--all", "--after", "[1]", "--until"), ("Planes", "--after", "x", "--until"), ("--after", "[1]", "--until")],
+    [
+        ("--all", "--after", "[1]", "--until"),
+        ("Planes", "--after", "x", "--until"),
+        ("--after", "[1]", "--until"),
+        ("Planes", "--after", "[3]", "--until"),
+    ],
 )
 def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
     world = filled()
