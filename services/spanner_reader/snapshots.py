@@ -281,9 +281,7 @@ class Snapshots:
         async with aclosing(reading) as batches:
             async for rows in batches:
                 for start in range(0, len(rows), _ROWS_AT_ONCE):
-                    await self._publish(held, maker, rows[start : start + _ROWS_AT_ONCE])
-                if asyncio.get_running_loop().time() > until:
-                    raise NotReadableError(_NEARLY_TOO_OLD)
+                    await self._publish(held, maker, rows[start : start + _ROWS_AT_ONCE], until)
         await self._confirmed(held)
 
     async def _table(self, held: HeldRange) -> WatchedTable | None:
@@ -353,10 +351,12 @@ class Snapshots:
         held.range = cut
         return True
 
-    async def _publish(self, held: HeldRange, maker: RowMaker, rows: Sequence[Sequence[object]]) -> None:
+    async def _publish(self, held: HeldRange, maker: RowMaker, rows: Sequence[Sequence[object]], until: float) -> None:
         await self._pace.wait_for(len(rows))
         while self._unconfirmed_bytes >= self._options.unconfirmed_bytes:
             await self._moved()
+        if asyncio.get_running_loop().time() > until:  # now, not before what may have taken hours
+            raise NotReadableError(_NEARLY_TOO_OLD)
         changes = sorted(maker.changes(rows), key=itemgetter(0))  # by ordering key: taken and packed faster
         taken = held.keys.add(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
         held.read_to = taken.last

@@ -34,6 +34,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Return the virtual time, in seconds."""
         return self._moved.waited
 
+    def leap(self, seconds: float) -> None:
+        """Let time pass in which nothing is done: what was due meanwhile is done after it."""
+        self._moved.waited += seconds
+
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in virtual time."""

@@ -1,4 +1,4 @@
-"""Snapshot and stream at once, in any order, with kills, expiring times and several readers: the rows end up equal."""
+"""What a reader of snapshots does by itself and beside others. That mirrors end up equal: test_snapshot_convergence."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.spanner_reader.core.changes import ChangeMaker, spanner_sequence
@@ -171,57 +171,6 @@ async def until_over(world: World, *readers: Snapshots) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-Writes = st.lists(st.tuples(st.integers(0, 9), st.none() | st.sampled_from("abc")), max_size=12)
-
-
-@settings(max_examples=150)
-@given(
-    before=Writes,
-    during=Writes,
-    after=Writes,
-    kills=st.lists(st.integers(1, 60), max_size=4),
-    cuts=st.lists(st.integers(0, 9), unique=True, max_size=2).map(sorted),
-    pauses=st.lists(st.sampled_from([SECOND, timedelta(minutes=50), timedelta(hours=20), OLDEST_READ]), max_size=3),
-)
-@example(before=[(1, "a")], during=[(1, None)], after=[], kills=[], cuts=[], pauses=[])
-def test_whatever_happens_before_during_and_after_the_rows_end_up_equal(
-    before: list[tuple[int, str | None]],
-    during: list[tuple[int, str | None]],
-    after: list[tuple[int, str | None]],
-    kills: list[int],
-    cuts: list[int],
-    pauses: list[timedelta],
-) -> None:
-    world = World()
-    for key, value in before:
-        world.write(key, value)
-    world.streaming = True
-    waiting, breaks = list(during), list(pauses)
-
-    def meanwhile() -> None:
-        if waiting:
-            world.write(*waiting.pop(0))
-        if breaks and len(waiting) % 2 == 0:
-            world.clock.step(breaks.pop())
-
-    async def lives() -> None:
-        await world.request()
-        for number, killed_at in enumerate(kills):
-            reader, _rows = world.reader(f"r{number}", life=Life(killed_at), meanwhile=meanwhile, cuts=cuts)
-            with contextlib.suppress(CrashError):
-                await until_over(world, reader)
-            world.clock.step(2 * LEASE)
-        readers = [world.reader(owner, meanwhile=meanwhile, cuts=cuts)[0] for owner in ("one", "another")]
-        await until_over(world, *readers)
-
-    run_in_virtual_time(lives())
-    for key, value in [*waiting, *after]:
-        world.write(key, value)
-    assert world.mirrored() == world.versions.at(world.clock.now())
-    (since,) = set(world.told)
-    assert world.mirrored(range(-3, 13), since) == world.versions.at(world.clock.now())
 
 
 def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:

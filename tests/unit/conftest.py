@@ -1,4 +1,4 @@
-"""What the tests of the reader's loop have in common."""
+"""What the tests of the readers' loops have in common."""
 
 import logging
 from collections.abc import Iterator
