@@ -1,156 +1,175 @@
 """A row that is missing, one that is changed and one too many, planted in BigQuery while everything changes.
 
-`reconcile` names exactly these. They are healed by `--repair`, and others like them by a re-sync and a sweep.
+`reconcile` names exactly these, of a table of Spanner and of one of Bigtable. They are healed by `--repair`, and others
+like them by a re-sync and a sweep. One consumer applies what the readers of both publish, and serves all the tests.
 """
 
+import itertools
 import json
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
 
 import pytest
 
-from deploy.local.emulators import ROOT
-from deploy.local.services import CONSUMER, READER, start_consumer, start_reader, wait_until_ready
-from deploy.local.source import SpannerInstance, Write
-from shared.contracts.change_sequence import four_sections
+from deploy.local.services import Service, start_consumer, start_reader, wait_until_ready
+from shared.contracts.timestamps import parse_timestamp
+from tests.e2e.planting import Cells, Mirrored, Singers, Tags, an_upsert, never_reached
 from tests.e2e.rig import Rig
-from tests.integration.stand_in import Writing
-from tests.row_messages import CHANGE, change, row_message
+from tests.integration.bigtable_front import Front
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
-_SETTLE = "30s"
-"""Longer than changes take, on a busy machine too."""
-_NOTHING_DIFFERS = (0, 3)
+_PATIENCE: Final = timedelta(minutes=2)
+_NOTHING_DIFFERS: Final = (0, 3)
 """What it exits with; 3: rows that changed all the time are neither equal nor different."""
-_STILL, _CHANGED = range(200), range(200, 300)
-"""Singers that are left alone, and singers that change all the time."""
+_STILL, _CHANGED = range(200), range(200, 1_200)
+"""Rows that are left alone, and rows that change all the time: so many that each rests for longer than it is away."""
+_AHEAD: Final = 20
+"""Changes of Spanner's that may be on their way to its reader."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A pipeline that runs, and its tables by where they are from."""
+
+    rig: Rig
+    consumer: Service
+    spanner_reader: Service
+    tables: Mapping[str, Mirrored]
+
+    def told(self, table: Mirrored) -> Mapping[str, Any]:
+        """Return what the consumer says of a table."""
+        return next((one for one in self.consumer.status().get("tables", ()) if one["table"] == table.name), {})
+
+    def to_sweep(self, table: Mirrored) -> str | None:
+        """Return what the consumer says that rows of a table have to be as new as; None: they are."""
+        since: str | None = self.told(table).get("to_sweep")
+        return since
+
+    def settle(self, table: Mirrored) -> str:
+        """Return longer than a change of a table takes to be applied, on a machine that may stand still for a while."""
+        taken = sum(seconds or 0.0 for seconds in self.told(table)["lag_seconds"].values())
+        return f"{20 + 3 * taken:.0f}s"
 
 
 @pytest.fixture(scope="module")
-def started(lasting_rig: Rig) -> Rig:
+def started(lasting_rig: Rig, bigtable_front: str) -> Iterator[Started]:
     """Return a pipeline that runs, with rows."""
-    rig = lasting_rig
-    rig.commit(*(Write("insert", "Singers", {"Id": key, "Name": f"singer {key}"}) for key in [*_STILL, *_CHANGED]))
-    rig.commit(Write("insert", "Tags", {"Tag": "one"}))
-    consumer = start_consumer(rig.processes, rig.pipeline)
-    reader = start_reader(rig.processes, rig.pipeline, start=rig.start)
-    wait_until_ready(rig.processes, reader, consumer)
-    rig.wait_until_equal(patience=timedelta(minutes=2))
-    return rig
+    rig, before = lasting_rig, [*_STILL, *_CHANGED]
+    with Front(bigtable_front) as front:
+        tables: Mapping[str, Mirrored] = {"Spanner": Singers(rig), "Bigtable": Cells(rig, front.table("f"))}
+        for table in (*tables.values(), Tags(rig)):
+            table.write(before, "there before")
+        consumer = start_consumer(rig.processes, rig.pipeline)
+        readers = {
+            name: start_reader(rig.processes, table.pipeline, f"{name.lower()}_reader", start=None, **table.settings)
+            for name, table in tables.items()
+        }
+        wait_until_ready(rig.processes, *readers.values(), consumer)
+        rig.wait_until_equal(patience=_PATIENCE)
+        rig.wait(lambda: len(rig.rows(tables["Bigtable"].name)) == len(before), "the rows of Bigtable", _PATIENCE)
+        yield Started(rig, consumer, readers["Spanner"], tables)
+
+
+@pytest.fixture(params=["Spanner", "Bigtable"])
+def table(started: Started, request: pytest.FixtureRequest) -> Mirrored:
+    """Return a table of each source."""
+    return started.tables[str(request.param)]
 
 
 @pytest.fixture
-def running(started: Rig) -> Iterator[Rig]:
-    """Return the pipeline, with rows that change until the test ends."""
-    rig = started
-    with changing(rig):
-        yield rig
+def load(started: Started) -> Iterator[None]:
+    """Change rows of all tables until the test ends; what comes of it is seen before it begins."""
+    began = time.time_ns()
+
+    def flows() -> bool:
+        committed = [started.told(table).get("committed") for table in started.tables.values()]
+        return all(one is not None and parse_timestamp(one) > began for one in committed)
+
+    with changing(started):
+        started.rig.wait(flows, "changes to be applied", _PATIENCE)
+        yield
 
 
-def test_reconcile_names_exactly_what_was_planted_and_a_repair_heals_it(running: Rig) -> None:
-    rig = running
-    plant(rig, deleted=10, changed=11, extra=1_000)
+@pytest.mark.usefixtures("load")
+def test_reconcile_names_exactly_what_was_planted_and_a_repair_heals_it(started: Started, table: Mirrored) -> None:
+    table.plant(deleted=10, changed=11, extra=10_000)
 
-    assert differences(rig) == (1, {10: "missing", 11: "different", 1_000: "extra"})
+    assert table.differences(started.settle(table)) == (1, {10: "missing", 11: "different", 10_000: "extra"})
 
-    code, found = reconcile(rig, "Singers", "--repair")
+    code, found = table.reconcile(started.settle(table), "--repair")
     assert (found["differences"], found["repaired"]) == ([], 3), found
     assert code in _NOTHING_DIFFERS
-    code, others = differences(rig)
+    code, others = table.differences(started.settle(table))
     assert (code in _NOTHING_DIFFERS, others) == (True, {})
 
 
-def test_a_resync_and_a_sweep_heal_it(running: Rig) -> None:
-    rig = running
-    plant(rig, deleted=20, changed=21, extra=2_000)
+@pytest.mark.usefixtures("load")
+def test_a_resync_and_a_sweep_heal_it(started: Started, table: Mirrored) -> None:
+    table.plant(deleted=20, changed=21, extra=20_000)
 
-    before = complete_since(rig)
-    assert command(rig, READER, "snapshot", "Singers")[0] == 0
-    rig.wait(lambda: complete_since(rig) not in (None, before), "the snapshot to be complete")
-    rig.wait(lambda: differences(rig) == (1, {2_000: "extra"}), "its rows to be applied", timedelta(minutes=2))
-    sweep = ["sweep", "Singers", "--before", str(complete_since(rig)), "--json"]
-    code, said = command(rig, CONSUMER, *sweep)
-    assert json.loads(said)["gone"] == 1, said
-    code, said = command(rig, CONSUMER, *sweep, "--execute")
-    assert (code, json.loads(said)["deleted"]) == (0, 1), said
+    before = started.to_sweep(table)
+    table.snapshot()
+    started.rig.wait(lambda: started.to_sweep(table) not in (None, before), "the consumer to apply its end", _PATIENCE)
+    since = table.snapshot("--status")["complete_since"]
+    assert started.to_sweep(table) == since
+    started.rig.wait(lambda: table.older(since) == {20_000}, "its rows to be applied", _PATIENCE)
+    code, said = table.sweep(since)
+    assert (code, said["gone"], said["in_source"], said["deleted"]) == (0, 1, 0, 0), said
+    assert [int(json.loads(key)[0]) for key in said["some_gone"]] == [20_000]
+    code, said = table.sweep(since, "--execute")
+    assert (code, said["deleted"], said["left"]) == (0, 1, 0), said
 
-    code, others = differences(rig)
+    code, others = table.differences(started.settle(table))
     assert (code in _NOTHING_DIFFERS, others) == (True, {})
 
 
-def test_what_no_repair_can_win_over_is_said_and_not_called_healed(running: Rig) -> None:
-    rig = running
-    sequence = str(four_sections(rig.database.now() // 1_000 + timedelta(days=400) // timedelta(microseconds=1)))
-    append(rig, "Tags", {**CHANGE, "Tag": "string"}, [change("UPSERT", sequence, Tag="planted", **ours(rig, sequence))])
+def test_what_no_repair_can_win_over_is_said_and_not_called_healed(started: Started) -> None:
+    tags = Tags(started.rig)
+    tags.append(an_upsert(never_reached(), tags.planted(1_000_000)))
 
-    code, found = reconcile(rig, "Tags")
-    assert (code, [(one["key"], one["kind"]) for one in found["differences"]]) == (1, [(["planted"], "extra")])
-    code, found = reconcile(rig, "Tags", "--repair")
-    assert (code, found["repaired"], len(found["differences"])) == (1, 0, 1)
+    code, found = tags.reconcile("1s", "--repair")  # nobody else writes it
+    assert (code, [(one["key"], one["kind"]) for one in found["differences"]]) == (1, [(["1000000"], "extra")])
+    assert found["repaired"] == 0
     assert found["not_repaired"]
 
 
-def test_once_nothing_changes_any_more_all_of_it_is_equal(started: Rig) -> None:
-    code, found = reconcile(started, "Singers")
+def test_once_nothing_changes_any_more_all_of_it_is_equal(started: Started, table: Mirrored) -> None:
+    code, found = table.reconcile(started.settle(table))
 
     assert (code, found["verdict"], found["differences"]) == (0, "equal", []), found
-
-
-def plant(rig: Rig, *, deleted: int, changed: int, extra: int) -> None:
-    """Write singers to BigQuery past the pipeline, as if the newest changes that there are were these."""
-    sequence = str(four_sections(rig.database.now() // 1_000))
-    rows = [change("DELETE", sequence, Id=deleted)]
-    rows += [change("UPSERT", sequence, Id=key, Name="planted", **ours(rig, sequence)) for key in (changed, extra)]
-    append(rig, "Singers", {**CHANGE, "Id": "int64", "Name": "string"}, rows)
-
-
-def ours(rig: Rig, sequence: str) -> Mapping[str, Any]:
-    """Return the columns of a planted row that the consumer would write beside the source's."""
-    return {"_millrace_sequence": sequence, "_millrace_commit_timestamp": rig.database.now() // 1_000}
-
-
-def append(rig: Rig, table: str, fields: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a mirror, as nobody but the consumer should."""
-    named = {**fields, "_millrace_sequence": "string", "_millrace_commit_timestamp": "int64"}
-    stream = f"projects/{rig.pipeline.project}/datasets/{rig.pipeline.dataset}/tables/{table}/streams/_default"
-    with Writing(rig.pipeline.bigquery_grpc, stream, row_message(named)) as writing:
-        answer = writing.append(rows)
-    assert answer.HasField("append_result"), answer
-
-
-def complete_since(rig: Rig) -> str | None:
-    """Return since when the reader says that the table is complete; None: it is not."""
-    told = json.loads(command(rig, READER, "snapshot", "--status", "--json")[1])
-    (found,) = [one["complete_since"] for one in told["snapshots"] if one["table"] == "Singers"]
-    return None if found is None else str(found)
+    assert found["source_rows"] == found["mirror_rows"] == len(_STILL) + len(_CHANGED)
 
 
 @contextmanager
-def changing(rig: Rig) -> Iterator[None]:
-    """Change rows, twenty a second, while the block runs."""
+def changing(started: Started) -> Iterator[None]:
+    """Change rows of each table while the block runs: twenty a second, or as many as Spanner's emulator can follow.
+
+    It reads its change stream between transactions, and falls behind without an end where a busy machine has too many.
+    """
     over = threading.Event()
     failed: list[Exception] = []
-    pipeline = rig.pipeline
+
+    def read() -> float:
+        return started.rig.counted(started.spanner_reader, "millrace_reader_changes_total")
 
     def work() -> None:
         try:
-            with closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
-                database = instance.database(pipeline.database)
-                number = 0
-                while not over.wait(0.2):
-                    number += 1
-                    keys = {_CHANGED[(number * 7 + each * 13) % len(_CHANGED)] for each in range(4)}
-                    # whole seconds: in a change stream the emulator drops the rest
-                    name, seen = f"change {number}", datetime.now(UTC).replace(microsecond=0)
-                    database.commit(
-                        [Write("update", "Singers", {"Id": key, "Name": name, "Seen": seen}) for key in keys]
-                    )
+            before, written = read(), 0
+            for number in itertools.count():
+                keys = {_CHANGED[(number * 70 + each * 13) % len(_CHANGED)] for each in range(10)}
+                for table in started.tables.values():
+                    table.write(keys, f"change {number}")
+                written += len(keys)
+                while not over.wait(0.5) and read() - before < written - _AHEAD:
+                    pass
+                if over.is_set():
+                    return
         except Exception as error:  # noqa: BLE001 - raised again by whoever waits for this thread
             failed.append(error)
 
@@ -163,31 +182,3 @@ def changing(rig: Rig) -> Iterator[None]:
         thread.join()
     if failed:
         raise failed[0]
-
-
-def differences(rig: Rig) -> tuple[int, Mapping[int, str]]:
-    """Return what `reconcile` exits with, and which singers it says differ, and how."""
-    code, found = reconcile(rig, "Singers")
-    return code, {int(one["key"][0]): one["kind"] for one in found["differences"]}
-
-
-def reconcile(rig: Rig, table: str, *more: str) -> tuple[int, Mapping[str, Any]]:
-    """Compare a table; return the exit code, and what is said of it."""
-    code, said = command(rig, CONSUMER, "reconcile", table, "--settle", _SETTLE, "--json", *more)
-    (found,) = json.loads(said)["tables"]
-    return code, found
-
-
-def command(rig: Rig, module: str, *arguments: str) -> tuple[int, str]:
-    """Run a command of the consumer or of the reader; return its exit code, and what it prints."""
-    told = {
-        **rig.processes.environment,
-        **rig.pipeline.consumer_environment(rig.processes.directory / "cdc_consumer-checkpoint"),
-        **rig.pipeline.reader_environment(),
-        "PYTHONPATH": str(ROOT),
-    }
-    ran = subprocess.run(
-        [sys.executable, "-m", module, *arguments], env=told, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert ran.stdout, ran.stderr
-    return ran.returncode, ran.stdout
