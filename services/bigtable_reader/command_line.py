@@ -7,20 +7,14 @@ from typing import Final
 from services.bigtable_reader.pause_command import pause_parser, resume_parser
 from services.bigtable_reader.snapshot_command import snapshot_parser
 from services.bigtable_reader.synced_command import synced_parser
-from shared.runtime.commands import Command, without_arguments
+from shared.runtime.commands import Command, reader_status_parser, without_arguments
 
 PROGRAM: Final = "python -m services.bigtable_reader"
 
 
 def status_parser() -> argparse.ArgumentParser:
     """Return what parses the arguments of ``status``."""
-    parser = argparse.ArgumentParser(
-        f"{PROGRAM} status",
-        description="Print what the partition table says of all readers; no reader has to run. Exits 1 where something "
-        "needs attention.",
-    )
-    parser.add_argument("--json", action="store_true", help="print one object")
-    return parser
+    return reader_status_parser(PROGRAM)
 
 
 def rows_parser() -> argparse.ArgumentParser:

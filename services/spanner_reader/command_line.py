@@ -6,20 +6,14 @@ from typing import Final
 
 from services.spanner_reader.pause_command import pause_parser, resume_parser
 from services.spanner_reader.snapshot_command import snapshot_parser
-from shared.runtime.commands import Command, without_arguments
+from shared.runtime.commands import Command, reader_status_parser, without_arguments
 
 PROGRAM: Final = "python -m services.spanner_reader"
 
 
 def status_parser() -> argparse.ArgumentParser:
     """Return what parses the arguments of ``status``."""
-    parser = argparse.ArgumentParser(
-        f"{PROGRAM} status",
-        description="Print what the partition table says of all readers; no reader has to run. Exits 1 where something "
-        "needs attention.",
-    )
-    parser.add_argument("--json", action="store_true", help="print one object")
-    return parser
+    return reader_status_parser(PROGRAM)
 
 
 def synced_parser() -> argparse.ArgumentParser:

@@ -49,3 +49,14 @@ def usage(program: str, commands: Mapping[str, Command]) -> str:
 def without_arguments(program: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of a command that takes none."""
     return argparse.ArgumentParser(program, description=description)
+
+
+def reader_status_parser(program: str) -> argparse.ArgumentParser:
+    """Return what parses the arguments of a reader's ``status``."""
+    parser = argparse.ArgumentParser(
+        f"{program} status",
+        description="Print what the partition table says of all readers; no reader has to run. Exits 1 where something "
+        "needs attention.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one object")
+    return parser
