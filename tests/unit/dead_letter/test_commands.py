@@ -394,8 +394,7 @@ def test_a_replay_that_is_stopped_says_so_and_the_next_goes_on(shell: Shell) -> 
 @pytest.mark.parametrize("options", [["--limit", "1"], ["--rate", "0"], ["--force"]])
 def test_options_of_a_replay(shell: Shell, options: list[str]) -> None:
     shell.world.keep(ONE, JUNK)
-    document = shell.asked("replay", "--all", "--execute", *options)
-    assert document["sent"] == (1 if "--limit" in options else 2)
+    assert shell.asked("replay", "--all", "--execute", *options)["sent"] == (1 if "--limit" in options else 2)
     needs_it = {ONE.identity: False, JUNK.identity: options == ["--force"]}
     marked = {one.identity: needs_it[one.identity] for one in shell.world.publisher.published}
     assert list(marked.values()) == shell.world.publisher.forced
