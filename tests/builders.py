@@ -27,14 +27,19 @@ def a_header(
     )
 
 
-def a_change(identity: int = 1, sequence: int = 1, op: Op = "UPSERT", **row: object) -> Change:
-    """Return a change of the row with this ``id``; the larger ``sequence`` is the newer one."""
+def a_change(
+    identity: int = 1, sequence: int = 1, op: Op = "UPSERT", *, committed: str = COMMITTED, **row: object
+) -> Change:
+    """Return a change of the row with this ``id``; the larger ``sequence`` is the newer one.
+
+    Where a real clock says what is old, ``committed`` has to be by that clock.
+    """
     values = {"name": f"name {sequence}"} | row
     return Change(
         op=op,
         mod_type="DELETE" if op == "DELETE" else "UPDATE",
         sequence=str(four_sections(sequence)),
-        commit_timestamp=COMMITTED,
+        commit_timestamp=committed,
         place='{"transaction":"t"}',
         key=json.dumps({"id": str(identity)}),
         row=None if op == "DELETE" else json.dumps(values),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from services.cdc_consumer.trouble import Patience
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
+from tests.builders import PLANE_COLUMNS, a_header, a_message
+from tests.builders import a_change as an_old_change
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stand_in import PROJECT, StandIn
 
@@ -48,6 +51,8 @@ QUOTA = 8_000
 """Bytes a second: as many as a few of the forty tables' first requests have together."""
 FEW = 3
 """Micro-batches that may pass before what is there is applied: a pull need not return all that there is."""
+a_change = partial(an_old_change, committed=format_timestamp(SystemClock().now()))
+"""Committed just now: a row of yesterday's would not be sent once more to see whose trouble it is."""
 SHORT = Patience(
     table=timedelta(seconds=1),
     put_off=timedelta(seconds=1),

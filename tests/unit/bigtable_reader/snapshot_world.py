@@ -95,7 +95,7 @@ class SnapshotWorld(World):
         return Marks(FakeResyncStore(self.partitions, step=step), snapshots, lambda _family: True, VirtualClock())
 
     def drop_family(self, family: str) -> None:
-        """Drop a family and its cells; whoever looks misses it, though it is written to later as if it were back."""
+        """Drop a family and its cells; whoever looks misses it."""
         self.table.drop_family(family)
         self.catalog.found = replace(self.catalog.found, families=self.catalog.found.families - {family})
 
@@ -132,6 +132,12 @@ class SnapshotWorld(World):
         """Tell whether a family is gone, or back, and nobody has noticed."""
         kept = self.partitions.resync
         return kept is None or frozenset(kept.families or ()) != self.catalog.found.families
+
+    @property
+    def droppable(self) -> Sequence[str]:
+        """Return the families that are there and known to be: one that comes and goes between two looks is not seen."""
+        kept, found = self.partitions.resync, self.catalog.found.families
+        return sorted(found if kept is None or kept.families is None else found & set(kept.families))
 
     async def wait_until_asked_for(self, run: int) -> None:
         """Wait until a snapshot is asked for, and hardly longer."""

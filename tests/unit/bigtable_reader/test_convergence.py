@@ -65,8 +65,8 @@ async def live(steps: Sequence[str], chance: Random, breaks: float) -> World:
 async def happen(world: World, step: str) -> None:
     chance = world.chance
     match step:
-        case "write":
-            world.table.write(chance.choice(KEYS), *entries(chance))
+        case "write" if families := sorted(world.catalog.found.families):
+            world.table.write(chance.choice(KEYS), *entries(chance, families))
         case "elsewhere":
             key, log = chance.choice(KEYS), world.table.log
             # Sometimes just when the other cluster took a change of the row: the tiebreaker decides.

@@ -215,11 +215,11 @@ class World:
         return Outputs(both.watched, both.images, outputs(images=False, entries=True, options=LOSSLESS).entries)
 
 
-def entries(chance: Random) -> Sequence[Entry]:
-    """Return the entries of one call."""
+def entries(chance: Random, families: Sequence[str] = FAMILIES) -> Sequence[Entry]:
+    """Return the entries of one call, of families that are there."""
     found: list[Entry] = []
     for _number in range(chance.randint(1, 3)):
-        family, qualifier = chance.choice(FAMILIES), chance.choice((b"q", b"r"))
+        family, qualifier = chance.choice(families), chance.choice((b"q", b"r"))
         timestamp = Microseconds(chance.randint(1, 3) * 1_000)
         match chance.randrange(5):
             case 0:
