@@ -122,7 +122,7 @@ def a_mending(processes: Processes, pubsub: str, bigquery: tuple[str, str]) -> I
 
 def change(key: int, sequence: int, **row: object) -> Change:
     """Return an upsert that was committed just now."""
-    return committed_at(a_change(key, sequence, "UPSERT", **row), time.time_ns())
+    return a_change(key, sequence, "UPSERT", committed=format_timestamp(Nanoseconds(time.time_ns())), **row)
 
 
 def committed_at(one: Change, instant: int) -> Change:
