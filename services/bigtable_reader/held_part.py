@@ -8,7 +8,9 @@ from typing import Final
 from services.bigtable_reader.core.confirmed_keys import ConfirmedKeys
 from services.bigtable_reader.core.snapshot import PartProgress, SnapshotPart
 
-_ROWS_AT_ONCE: Final = 500
+_ROWS_AT_ONCE: Final = 2_000
+"""Of fewer the calls cost more than the rows; many more would keep the records of the stream waiting,
+for what is read is made into images in one go. Bytes are limited by whoever reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,11 @@ class SnapshotOptions:
     unconfirmed_bytes: int = 16 << 20
     """What all of it together may let wait for Pub/Sub."""
     save: timedelta = timedelta(seconds=2)
+
+    @property
+    def page_rows(self) -> int:
+        """Return how many rows are asked for at once: where they are limited, no more than may pass in a second."""
+        return min(self.rows_at_once, self.rows_per_second or self.rows_at_once)
 
 
 class HeldPart:

@@ -263,7 +263,7 @@ class Snapshots:
         while (left := behind(held.part.range, held.read_to)) is not None:
             place = await self._place(held, left)
             try:
-                page = await self._scan.page(left, self._options.rows_at_once)
+                page = await self._scan.page(left, self._options.page_rows)
             except ReadRefusedError as error:
                 await self._refuse(held, left, place, error)
                 continue

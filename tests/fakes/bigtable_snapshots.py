@@ -129,10 +129,12 @@ class FakeScan:
         self.unreadable: set[bytes] = set()
         """Rows that are too large to be read."""
         self.read_from: list[bytes] = []
+        self.asked: list[int] = []
 
     async def page(self, keys: KeyRange, most: int) -> Page:
         """Return the first rows of a range that exist, so many at most, and now and then fewer."""
         self.read_from.append(keys.start)
+        self.asked.append(most)
         await self.way.step()
         rows: list[tuple[bytes, RowCells]] = []
         most = self.way.chance.randint(1, most)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.bigtable_reader.core.records import KeyRange
+from services.bigtable_reader.held_part import SnapshotOptions
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import FAMILIES
 from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
@@ -117,5 +118,18 @@ def test_the_next_reader_goes_on_behind_the_last_key_that_was_saved() -> None:
         await world.end()
         assert part.left is not None
         assert min(key for key in world.scans[1].read_from if key in part.range) == part.left.start
+
+    run_in_virtual_time(scenario())
+
+
+def test_where_rows_are_limited_no_more_are_asked_for_at_once_than_may_pass_in_a_second() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0), options=SnapshotOptions(rows_per_second=7))
+        await a_filled_world(world, [b"a%02d" % number for number in range(60)])
+        world.start(slowest=0.0)
+        await world.wait_until_snapshots_are_over()
+        await world.end()
+        assert max(world.scans[0].asked) == 7
+        assert world.mirrored(swept=True) == world.source() != {}
 
     run_in_virtual_time(scenario())
