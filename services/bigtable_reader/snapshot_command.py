@@ -55,7 +55,7 @@ async def snapshot(
 
     if told.status:
         found = await watch(shown, out) if told.watch else (await shown())[0]
-        _print(found, told.json, out)
+        _print(found, table, told.json, out)
         return int(any(one["state"] == "READING" or (told.watch and one["state"] != "DONE") for one in found))
     if told.cancel:
         given_up = await store.cancel()
@@ -74,7 +74,7 @@ async def snapshot(
         return 0
     await store.request(ranges, clock.now(), again=True, whole=whole)
     found = await watch(shown, out) if told.watch else (await shown())[0]
-    _print(found, told.json, out)
+    _print(found, table, told.json, out)
     return int(told.watch and any(one["state"] != "DONE" for one in found))
 
 
@@ -116,8 +116,10 @@ def key_of(text: str, options: BigtableOptions) -> bytes:
         raise MisconfiguredError(f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES") from error
 
 
-def _print(shown: Sequence[Mapping[str, Any]], as_json: bool, out: TextIO) -> None:
+def _print(shown: Sequence[Mapping[str, Any]], table: str, as_json: bool, out: TextIO) -> None:
     if as_json:
         out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
-    else:
+    elif shown:
         out.writelines(f"{line}\n" for one in shown for line in summary_lines(one))
+    else:
+        out.write(f"{table}: no snapshot was asked for\n")

@@ -84,7 +84,7 @@ def beside_a_world(scenario: Callable[[SnapshotWorld], Coroutine[Any, Any, None]
 def test_watched_it_draws_a_bar_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
     async def scenario(world: SnapshotWorld) -> None:
         command, out = Command(world, fails=2), Terminal() if terminal else io.StringIO()
-        assert await Command(world)("--status") == (0, "")
+        assert await Command(world)("--status") == (0, "weather: no snapshot was asked for\n")
         watching = asyncio.create_task(command("--watch", out=out))
         await asyncio.sleep(1)
         world.start()
