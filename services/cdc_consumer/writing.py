@@ -4,7 +4,8 @@ Of a mirror the newest change of each key is written, of a history every one.
 
 What fails retryably is tried again until it is known whose trouble it is. It is the table's if others were accepted
 meanwhile; if nothing at all is accepted, it is the service's, and then everything waits. Where nothing else has been
-sent since, a row that was accepted before is sent once more, to see: repeats are harmless.
+sent since, a row that was accepted before is sent once more, to see: repeats are harmless. Where there is none, single
+rows of what fails are sent after a while: one bad row fails all that are sent with it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,9 @@ _FRUITLESS: Final = 32
 _EARLIER: Final = 2
 """How many rows of earlier tasks are sent again, at most, where no table of this task is well."""
 
+_ALONE: Final = 3
+"""How many rows of what fails are sent alone, at most, before the next retry."""
+
 _LOOKS: Final = 3
 """How often a row has to fail, each time between two others that are accepted, before it is to blame."""
 
@@ -54,6 +58,8 @@ class ListWrites:
         self.trouble: TableTroubleError | None = None
         self.ensured = False
         self.under_way: tuple[Rows, Appending] | None = None
+        self.tried_alone = 0
+        """How many of the rows that fail together have been sent alone, to see whether BigQuery takes any."""
         self.failing: TransientError | None = None
         self.failing_since: Nanoseconds | None = None
 
@@ -209,6 +215,8 @@ class Writing:
 
     def _find_out_whose_trouble_it_is(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
+        alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
+        any_accepted: bool | None = None
         for one in failing:
             now, since = self.clock.now(), _beginning(one)
             if self.known.certain(one.definition):
@@ -218,10 +226,17 @@ class Writing:
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif now < later(since, self.patience.table):
                 continue
-            elif self._others_accepted(since, tables) or self._earlier_accepted(one):
+            elif any_accepted or self._others_accepted(since, tables) or self._earlier_accepted(one):
                 self._sift(one)
-            elif len(tables) == 1 and now >= later(since, self.patience.alone):
-                self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
+            elif now < later(since, self.patience.alone):
+                continue
+            else:
+                if any_accepted is None:
+                    any_accepted = any(self._one_of_those_accepted(failing) for _ in range(_ALONE))
+                if any_accepted:
+                    self._sift(one)
+                elif alone:
+                    self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
 
     def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
         """Tell whether BigQuery takes rows of tables that do not fail; if nothing says so yet, send one such row again.
@@ -237,6 +252,23 @@ class Writing:
             return any(self._accepted_again(table) for table in ours)
         earlier = self.known.witnesses(failing, self.clock.now())
         return any(self._taken_again(one.definition, one.row) for one in earlier[:_EARLIER])
+
+    def _one_of_those_accepted(self, failing: Iterable[ListWrites]) -> bool:
+        """Send a row of lists that fail, alone, another each time; tell whether it is accepted.
+
+        Few small appends between two retries: where it is the service that is away, that costs nothing to speak of.
+        """
+        several = [(one, one.under_way) for one in failing if one.under_way and len(one.under_way[0]) > 1]
+        if not several:
+            return False
+        one, (rows, appending) = min(several, key=lambda each: each[0].tried_alone)
+        place = -one.tried_alone % len(rows)
+        one.tried_alone += 1
+        if not self._taken_again(one.definition, one.changes.rows.slice(int(rows[place]), 1)):
+            return False
+        one.take_in(rows[place : place + 1], ())  # for of a history a repeat stays
+        one.under_way = np.delete(rows, place), appending
+        return True
 
     def _accepted_again(self, table: str) -> bool:
         """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""

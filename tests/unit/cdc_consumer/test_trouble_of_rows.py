@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from services.cdc_consumer.trouble import Patience
+from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
-from tests.builders import a_change, a_message
+from tests.builders import a_change, a_header, a_message
 from tests.unit.cdc_consumer.test_trouble import attempts as attempts  # noqa: PLC0414  a fixture
 from tests.unit.cdc_consumer.test_trouble import world as world  # noqa: PLC0414  a fixture
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World
@@ -122,6 +123,81 @@ def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
 
     assert [len(rows) for rows in world.writer.appended.values()] == [1]
     assert world.letters.kept == {}
+
+
+def in_a_new_process(tables_file: str = "") -> World:
+    """Return a world in which a second goes by at each look at the clock, and nothing was ever written."""
+    world = World(tables_file=tables_file)
+    world.start_anew(Patience(between_calls=AT_ONCE))
+    world.clock.ticks = timedelta(seconds=1)
+    stuck(world)
+    wait = world.wait
+
+    def wait_for_an_hour(table: str = "", why: str = "") -> None:
+        wait()
+        if world.waits > 3_600:
+            world.stop.request()
+
+    world.wait = wait_for_an_hour  # type: ignore[method-assign]
+    return world
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history", "both"])
+@pytest.mark.parametrize("place", [0, 25, 49])
+def test_one_bad_row_in_the_first_micro_batch_of_a_process_holds_up_nothing_but_its_message(
+    mode: str, place: int
+) -> None:
+    world = in_a_new_process(f'[tables.planes]\nmode = "{mode}"')
+    good = [a_change(n) for n in range(10, 59)]
+    messages = [a_message(one) for one in (*good[:place], a_change(1, 2, name="stuck"), *good[place:])]
+    began = world.clock.time
+    counts = world.apply(*messages)
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble, world.letters.kept) == (49, 1, (), {})
+    assert world.leases.put_off_for == {f"a{place}": timedelta(seconds=30)}
+    assert world.clock.time - began < 600e9
+    for rows in world.writer.appended.values():
+        assert {row["id"] for row in rows} == set(range(10, 59))
+
+
+def test_a_bad_row_alone_in_its_task_is_no_trouble_of_two_tables_because_it_has_a_history() -> None:
+    world = in_a_new_process('[tables.planes]\nmode = "both"')
+    counts = world.apply(a_message(a_change(1, 2, name="stuck")))
+
+    assert (counts.put_off, world.letters.kept) == (1, {})
+    assert world.leases.put_off_for == {"a0": timedelta(seconds=600)}
+
+
+def test_bad_rows_of_several_tables_in_the_first_micro_batch_of_a_process_hold_up_nothing_else() -> None:
+    world = in_a_new_process()
+    bad, good = a_change(1, 2, name="stuck"), [a_change(n) for n in range(10, 60)]
+    counts = world.apply(
+        a_message(bad), a_message(*good), a_message(bad, header=AIRPORTS), a_message(bad, a_change(3), header=AIRPORTS)
+    )
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 3, ())
+    assert (len(world.names()), set(world.names("airports")), world.letters.kept) == (50, {3}, {})
+
+
+def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_before() -> None:
+    world = in_a_new_process()
+    world.writer.away, asked = 1_000_000, []
+    append = world.writer.append
+
+    def count_append(definition: Any, rows: Any) -> Any:
+        asked.append(len(rows))
+        return append(definition, rows)
+
+    world.writer.append = count_append  # type: ignore[method-assign]
+    headers = [a_header(f"table{number}") for number in range(40)]
+    with pytest.raises(TransientError):
+        world.apply(*[a_message(*[a_change(n) for n in range(50)], header=one) for one in headers])
+    rounds = world.waits / 40
+
+    assert not any(effect.startswith(("put off", "ack")) for effect in world.effects.done)
+    assert asked[:40] == [50] * 40
+    assert set(asked[40:]) == {1}
+    assert 0 < len(asked[40:]) <= 3 * rounds
 
 
 @pytest.mark.parametrize("rows", [2, 9, 100])
