@@ -95,6 +95,8 @@ class BackgroundPlatform:
         self._state.unlink(missing_ok=True)
         for file in self._directory.glob(f"{self.letters.name}*"):  # of an emulator's rows that are gone
             file.unlink()
+        for file in self._directory.glob("*-checkpoint/suspects/mirrors-*"):  # of tables that are gone
+            file.unlink()
         with self._log.open("wb") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "deploy.local", "serve"],

@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from services.cdc_consumer.adapters.deaths import choose_directory
+from services.cdc_consumer.adapters.kept_file import MIRRORS, KeptFile
 from services.cdc_consumer.adapters.mirrors import mark_made_anew, read_mirrors
 from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.pulling import ack_deadline_of
@@ -157,6 +158,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         SystemClock(),
         lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
         lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
+        mirrors_kept(settings),
     )
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
@@ -193,6 +195,13 @@ def serve(settings: Settings, stop: Stop) -> int:
     fix = "mend what is said of the tables; the messages come again, and the next run takes them"
     log.warning("messages_left", put_off=put_off, tables=told.put_off(), fix=fix)
     return put_off
+
+
+def mirrors_kept(settings: Settings) -> KeptFile:
+    """Return what says when each mirror was made, which goes with the checkpoint: without one nothing is kept."""
+    directory = choose_directory(settings.checkpoint_location) if settings.checkpoint_location else None
+    scope = f"{settings.bigquery_emulator_host or ''} {settings.dataset_project} {settings.bigquery_dataset}"
+    return KeptFile(directory, MIRRORS, scope, kept_for=None)
 
 
 def run_query(

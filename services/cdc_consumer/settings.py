@@ -38,8 +38,9 @@ class Settings:
     spark_master: str = setting("where Spark runs", default="local[2]", check=_master)
     driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
     checkpoint_location: Path | None = setting(
-        "a directory for Spark's count of micro-batches, and for that of the processes that a message has ended, which "
-        "has to outlive its container; without one in a temporary place, which loses nothing",
+        "a directory for Spark's count of micro-batches, for that of the processes that a message has ended, and for "
+        "when each mirror was made, which has to outlive its container; without one in a temporary place, which loses "
+        "nothing, but one that is dropped and made again around a restart is not found",
         default=None,
     )
     trigger: Literal["always", "available-now"] = setting(

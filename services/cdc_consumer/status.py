@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 import structlog
 
 from services.cdc_consumer.core.counts import Applied, Report, TableNote, stages
-from services.cdc_consumer.ports import MADE_ANEW, Mirror
+from services.cdc_consumer.ports import MADE_ANEW, Kept, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
@@ -20,6 +21,8 @@ RUNNING: Final = "running"
 PUT_OFF: Final = "put off"
 REFUSED: Final = "refused"
 NEEDS_RESYNC: Final = "needs re-sync"
+DROPPED: Final = "dropped"
+_DROPPED_WHY: Final = "it is not in its dataset any more, and is made anew by its next change, without its rows"
 
 _LOOK_AGAIN: Final = timedelta(seconds=10)
 """How old, at most, what is told of labels may be."""
@@ -53,7 +56,8 @@ class ConsumerStatus:
 
     ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
     process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
-    cannot know.
+    cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
+    is not there any more, is in trouble until it is made anew.
     """
 
     def __init__(
@@ -61,11 +65,16 @@ class ConsumerStatus:
         clock: Clock,
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
         mark_made_anew: Callable[[Mirror], None],
+        kept: Kept | None = None,
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
         self._mark_made_anew = mark_made_anew
-        self._made_at: dict[str, int] = {}
+        self._kept = kept
+        self._made_at: dict[str, int] = _restored(kept)
+        self._told_kept = {**self._made_at}
+        self._listed: set[str] = set()
+        self._dropped: Mapping[str, int] = {}
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
@@ -115,10 +124,13 @@ class ConsumerStatus:
         with self._lock:
             labels, now = self._labels, self._micros()
             mirrors = {one.table: one for one in labels.mirrors}
-            names = sorted({*self._tables, *mirrors})
+            dropped = self._dropped
             tables = [
-                {**_shown(name, self._tables.get(name), mirrors.get(name)), "not_swept": self._not_swept.get(name, "")}
-                for name in names
+                {
+                    **_shown(name, self._tables.get(name), mirrors.get(name), dropped.get(name)),
+                    "not_swept": self._not_swept.get(name, ""),
+                }
+                for name in sorted({*self._tables, *mirrors, *dropped})
             ]
             return {
                 "service": "cdc_consumer",
@@ -148,9 +160,9 @@ class ConsumerStatus:
         return self._labels.mirrors
 
     def troubled(self) -> Collection[str]:
-        """Return the tables whose changes wait, or are refused."""
+        """Return the tables whose changes wait, or are refused, and those that are gone."""
         with self._lock:
-            return {name for name, table in self._tables.items() if table.put_off or table.refused}
+            return {name for name, table in self._tables.items() if table.put_off or table.refused} | {*self._dropped}
 
     def oldest_held(self) -> int | None:
         """Return when the oldest message was published that any process holds, in microseconds."""
@@ -185,22 +197,42 @@ class ConsumerStatus:
             labels.looked_at = now
             try:
                 labels.mirrors = [self._compared(one) for one in self._read_mirrors(self._datasets())]
+                self._look_for_dropped({one.table for one in labels.mirrors})
                 labels.read_at, labels.error = now, ""
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
                 structlog.get_logger().warning("labels_not_read", error=str(error))
+            self._keep_what_is_known()
         finally:
             labels.reading.release()
 
     def _datasets(self) -> Collection[str]:
-        """Return the datasets of tables that were reported with one, which need not be named in any setting."""
+        """Return the datasets of tables that were reported or seen with one, which need not be named in any setting."""
         with self._lock:
-            return {dataset for dataset, dot, _table in (name.partition(".") for name in self._tables) if dot}
+            names = {*self._tables, *self._listed}
+        return {dataset for dataset, dot, _table in (name.partition(".") for name in names) if dot}
+
+    def _look_for_dropped(self, listed: Collection[str]) -> None:
+        """Say of each mirror that this process has seen, and that is not there any more, that it is gone: once."""
+        gone, now = self._listed.difference(listed), self._micros()
+        for table in sorted(gone - self._dropped.keys()):
+            fix = "if that was not meant: it is made anew by its next change; take a snapshot then, and sweep it"
+            structlog.get_logger().error("table_dropped", table=table, fix=fix)
+        self._dropped = {table: self._dropped.get(table, now) for table in gone}
+        self._listed.update(listed)
+
+    def _keep_what_is_known(self) -> None:
+        if self._kept is not None and self._made_at != self._told_kept:
+            self._kept.write(msgspec.json.encode(self._made_at))
+            self._told_kept = {**self._made_at}
 
     def _compared(self, mirror: Mirror) -> Mirror:
-        """Mark a mirror that is another one than it was, and return it as it is then."""
+        """Mark a mirror that is another one than it was, and return it as it is then.
+
+        Not one that has been complete since it was made: while no process looked it was healed.
+        """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
-            if not mirror.needs_resync:
+            if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
                 structlog.get_logger().error(MADE_ANEW, table=mirror.table, fix="re-sync it: it holds new changes only")
                 self._mark_made_anew(mirror)
                 mirror = replace(mirror, needs_resync=MADE_ANEW, complete_since=0, swept=0)
@@ -221,7 +253,15 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
         table.latest = note.latest
 
 
-def _shown(name: str, table: _Table | None, mirror: Mirror | None) -> Mapping[str, object]:
+def _restored(kept: Kept | None) -> dict[str, int]:
+    data = None if kept is None else kept.read()
+    try:
+        return {} if data is None else msgspec.json.decode(data, type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _shown(name: str, table: _Table | None, mirror: Mirror | None, dropped_at: int | None) -> Mapping[str, object]:
     """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
     table = table or _Table()
     troubles = []
@@ -229,6 +269,8 @@ def _shown(name: str, table: _Table | None, mirror: Mirror | None) -> Mapping[st
         troubles.append({"state": PUT_OFF, "since": _time(table.put_off_since), "why": table.put_off})
     if table.refused:
         troubles.append({"state": REFUSED, "since": _time(table.refused_since), "why": table.refused})
+    if dropped_at is not None:
+        troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
     if mirror is not None and mirror.needs_resync:
         troubles.append({"state": NEEDS_RESYNC, "since": _time(mirror.made_at), "why": mirror.needs_resync})
     return {

@@ -14,6 +14,8 @@ from typing import Final
 
 import structlog
 
+from services.cdc_consumer.adapters.kept_file import MIRRORS
+
 _KEPT_FOR: Final = timedelta(days=31)  # no longer does Pub/Sub keep a message
 _PROBE: Final = ".probe"
 
@@ -84,7 +86,7 @@ def _writable(directory: Path) -> bool:
         probe.write_text("1")
         probe.unlink()
         for file in directory.iterdir():
-            if file.stat().st_mtime < time.time() - _KEPT_FOR.total_seconds():
+            if not file.name.startswith(MIRRORS) and file.stat().st_mtime < time.time() - _KEPT_FOR.total_seconds():
                 file.unlink(missing_ok=True)
     except FileNotFoundError:  # it is not there, or another worker has removed a file first
         return directory.is_dir()

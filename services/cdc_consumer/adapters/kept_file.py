@@ -11,22 +11,30 @@ import structlog
 
 _KEPT_FOR: Final = timedelta(hours=1)
 """Longer than any restart is waited for: what is older tells nothing of what goes on now."""
+MIRRORS: Final = "mirrors"
+"""What a file is called that says when mirrors were made."""
 
 
 class KeptFile:
     """One file in a directory that the driver has made; without one, nothing is kept.
 
-    ``scope``: whose it is. Of several processes that write at a time the last one's stays.
+    ``scope``: whose it is. Of several processes that write at a time the last one's stays. ``kept_for``: None where it
+    tells the same however old it is; what is called `MIRRORS` is then never removed.
     """
 
-    def __init__(self, directory: Path | None, name: str, scope: str) -> None:
+    def __init__(
+        self, directory: Path | None, name: str, scope: str, *, kept_for: timedelta | None = _KEPT_FOR
+    ) -> None:
+        self._kept_for = kept_for
         digest = hashlib.sha256(scope.encode()).hexdigest()
         self._file = None if directory is None else directory / f"{name}-{digest}"
 
     def read(self) -> bytes | None:
         """Return what was written last; None if that is long ago, or cannot be read."""
         try:
-            if self._file is None or self._file.stat().st_mtime < time.time() - _KEPT_FOR.total_seconds():
+            if self._file is None:
+                return None
+            if self._kept_for and self._file.stat().st_mtime < time.time() - self._kept_for.total_seconds():
                 return None
             return self._file.read_bytes()
         except FileNotFoundError:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.adapters.kept_file import KeptFile
+from services.cdc_consumer.adapters.deaths import DeathsOnDisk
+from services.cdc_consumer.adapters.kept_file import MIRRORS, KeptFile
 from services.cdc_consumer.flood import PoisonFlood
 from services.cdc_consumer.ports import Kept
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
+from tests.fakes.kept import FakeKept
 from tests.unit.cdc_consumer.world import World
 
 
@@ -173,19 +175,6 @@ def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_
     assert world.deaths.over == {}
 
 
-class FakeKept:
-    """Keeps the promises of `Kept`."""
-
-    def __init__(self) -> None:
-        self.data: bytes | None = None
-
-    def read(self) -> bytes | None:
-        return self.data
-
-    def write(self, data: bytes) -> None:
-        self.data = data
-
-
 @pytest.fixture(params=["fake", "file"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     return FakeKept() if request.param == "fake" else KeptFile(tmp_path, "flood", "s")
@@ -246,3 +235,12 @@ def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_tells_noth
         nowhere = KeptFile(directory, "flood", "s")
         nowhere.write(b"a")
         assert nowhere.read() is None
+
+
+def test_what_is_kept_for_good_is_read_and_left_alone_however_old_it_is(tmp_path: Path) -> None:
+    kept = KeptFile(tmp_path, MIRRORS, "s", kept_for=None)
+    kept.write(b"a")
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (0, 0))
+    DeathsOnDisk(tmp_path, "s")
+    assert kept.read() == b"a"

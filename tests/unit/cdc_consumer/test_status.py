@@ -3,11 +3,13 @@
 import io
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
@@ -17,6 +19,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.runtime.health import Health, serving_health
 from shared.runtime.stop import Stop
+from tests.fakes.kept import FakeKept
 from tests.unit.cdc_consumer.world import NOW, SetClock
 
 MICROS = NOW // 1000
@@ -31,7 +34,18 @@ class World:
         self.looks = 0
         self.asked_of: Collection[str] = ()
         self.marked: list[str] = []
-        self.status = ConsumerStatus(self.clock, self.read, lambda mirror: self.marked.append(mirror.table))
+        self.kept = FakeKept()
+        self.start()
+
+    def start(self) -> None:
+        """Be another process."""
+        self.status = ConsumerStatus(self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept)
+
+    def look(self, *mirrors: Mirror) -> Mapping[str, str]:
+        """Return the states once these are what is listed."""
+        self.clock.pass_time(timedelta(seconds=11))
+        self.mirrors = mirrors
+        return self.states()
 
     def read(self, datasets: Collection[str]) -> Sequence[Mirror]:
         self.looks += 1
@@ -147,6 +161,49 @@ def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) ->
     states = world.states()
     assert states["planes"] == "needs re-sync"
     assert world.marked == ["planes", "planes"]
+
+
+def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_made_anew(world: World) -> None:
+    planes, crew = Mirror("planes", MICROS), Mirror("air.crew", MICROS)
+    world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))
+    world.look(planes, crew)
+    with capture_logs() as logs:
+        assert world.look() == {"planes": "dropped", "air.crew": "dropped"}
+        assert world.look() == {"planes": "dropped", "air.crew": "dropped"}
+
+    assert [(one["event"], one["table"]) for one in logs] == [
+        ("table_dropped", "air.crew"),
+        ("table_dropped", "planes"),
+    ]
+    assert world.table("planes")["troubles"][0]["since"] == "2026-11-21T12:00:27Z"
+    assert world.status.troubled() == {"planes", "air.crew"}
+    assert world.asked_of == {"air"}  # though none of it is known any more but by name
+    assert exit_code(world.document()) == 1
+    assert world.look(crew, replace(planes, made_at=MICROS + 1)) == {"planes": "needs re-sync", "air.crew": "running"}
+    assert world.status.troubled() == set()
+
+
+def test_a_mirror_is_marked_that_was_made_anew_around_a_restart(world: World) -> None:
+    planes = Mirror("planes", MICROS)
+    world.look(planes, Mirror("airports", MICROS))
+    world.look()
+    world.start()
+    assert world.look() == {}  # what an operator has dropped for good is not held against it for ever
+    world.start()
+    anew = replace(planes, made_at=MICROS + 1)
+    healed = Mirror("airports", MICROS + 1, complete_since=MICROS + 2)
+
+    assert world.look(anew, healed) == {"planes": "needs re-sync", "airports": "running"}
+    world.start()
+    world.look(anew, healed)
+    assert world.marked == ["planes"]
+
+
+@pytest.mark.parametrize("data", [b"", b"[1]", b'{"planes": "x"}'])
+def test_what_is_not_understood_of_what_was_kept_is_passed_over(world: World, data: bytes) -> None:
+    world.kept.write(data)
+    world.start()
+    assert world.look(Mirror("planes", MICROS)) == {"planes": "running"}
 
 
 def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None:
