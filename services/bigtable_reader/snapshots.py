@@ -144,9 +144,15 @@ class Snapshots:
             await self._end_readings()
 
     async def _rest(self) -> None:
-        """Read nothing while the stream is paused, for no floor rises then; what was confirmed counts."""
+        """Read nothing while the stream is paused, for no floor rises then; what was confirmed counts.
+
+        What cannot be given back is held no more either: nobody reads it here, and its lease runs out by itself.
+        """
         await self._end_readings()
-        await self._save(release=True)
+        try:
+            await self._save(release=True)
+        except TransientError as error:
+            self._log.warning("snapshot_not_saved", error=str(error))
         self._held.clear()
 
     async def _end_readings(self) -> None:

@@ -12,6 +12,7 @@ from services.bigtable_reader.core.images import RowCells
 from services.bigtable_reader.core.records import KeyRange, Microseconds
 from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, SnapshotPart
 from services.bigtable_reader.ports import Page, ReadRefusedError, Sample
+from shared.contracts.errors import TransientError
 from tests.fakes.bigtable_table import Bigtable
 from tests.fakes.life import Way
 
@@ -23,6 +24,8 @@ class SnapshotTable:
     snapshot: Snapshot | None = None
     floors_told: list[int] = field(default_factory=list)
     """Under which number each snapshot was complete, when its end was told."""
+    gives_back: bool = True
+    """Whether leases can be given back; else each attempt fails."""
 
 
 async def _nothing() -> None:
@@ -93,8 +96,9 @@ class FakeSnapshotStore:
 
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
         """Save how far parts are and renew their leases, or give them back; return those that are not ours any more."""
-        before = self.table.snapshot
         await self._step()
+        if release and not self.table.gives_back:
+            raise TransientError("DEADLINE_EXCEEDED")
         before = self.table.snapshot
         self.table.snapshot = core.advanced(before, progress, release=release) or before
         await self._step()

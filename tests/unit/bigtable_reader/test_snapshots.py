@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.bigtable_reader.core.records import KeyRange
+from services.bigtable_reader.core.snapshot import PartState
 from services.bigtable_reader.held_part import SnapshotOptions
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import FAMILIES
@@ -95,6 +96,27 @@ def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come() -> No
         assert all(not changes for _header, changes in world.topic.batches)
         assert world.complete_since is None
         await world.by_hand.resume()
+        await world.wait_until_snapshots_are_over()
+        await world.wait_until_all_is_read()
+        await world.end()
+        assert world.mirrored(swept=True) == world.source() != {}
+
+    run_in_virtual_time(scenario())
+
+
+def test_parts_that_a_pause_could_not_give_back_are_read_once_their_leases_are_over() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, [b"a%02d" % number for number in range(60)])
+        world.start(slowest=0.5)
+        await asyncio.sleep(20)
+        assert any(part.owner for part in world.parts if part.state is PartState.CUT)
+        world.snapshots.gives_back = False
+        await world.by_hand.pause()
+        await asyncio.sleep(4)
+        await world.by_hand.resume()
+        await asyncio.sleep(4)
+        world.snapshots.gives_back = True
         await world.wait_until_snapshots_are_over()
         await world.wait_until_all_is_read()
         await world.end()
