@@ -154,6 +154,27 @@ class TestPostgresqlVersions(VersionsContract):
         with pytest.raises(TransientError, match="away or busy"):
             open_database(f"postgresql://u:secret@/letters?host={tmp_path}")
 
+    @pytest.mark.parametrize(("of_the_role", "of_ours"), [("off", "on"), ("on", "on"), ("local", "local")])
+    def test_what_is_committed_is_on_the_disk_whatever_the_role_is_set_to(
+        self, address: str, of_the_role: str, of_ours: str
+    ) -> None:
+        engine = create_engine(address, isolation_level="AUTOCOMMIT")
+        shown = text("SHOW synchronous_commit")
+        try:
+            with engine.connect() as connection:
+                setting = f"SET synchronous_commit = {of_the_role}"
+                connection.execute(text(f"ALTER ROLE CURRENT_USER IN DATABASE versions {setting}"))
+            engine.dispose()
+            with engine.connect() as connection:
+                assert connection.execute(shown).scalar_one() == of_the_role
+        finally:
+            engine.dispose()
+        with opened(address) as database:
+            with database.writing() as connection:
+                assert connection.execute(shown).scalar_one() == of_ours
+            with database.writing() as connection:  # and stays so, when the connection is used again
+                assert connection.execute(shown).scalar_one() == of_ours
+
     def test_a_connection_that_is_cut_is_made_anew(self, address: str) -> None:
         with opened(address) as database:
             store = SqlLetterStore(database)

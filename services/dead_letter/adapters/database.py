@@ -3,6 +3,8 @@
 SQLite: write-ahead log, so that readers and a writer do not wait for each other; synchronous FULL, so that what is
 committed survives a power cut; a transaction that writes takes the write lock when it begins, so that it never finds
 out half-way that another was faster.
+PostgreSQL: synchronous_commit, where the server, the database or the role has it off, is on for the same reason; any
+other of its values stays, since with all of them the server has flushed what it says is committed.
 """
 
 import sqlite3
@@ -178,6 +180,9 @@ def _begin_sqlite(connection: Connection) -> None:
 def _prepare_postgresql(patience: int, connection: Any, _record: object) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = {patience}")
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
     connection.commit()
 
 
