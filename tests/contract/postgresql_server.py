@@ -26,7 +26,7 @@ def postgresql_server() -> Iterator[str]:
         with engine.connect() as connection:
             connection.execute(text("ALTER SYSTEM SET fsync = off"))  # nothing here outlives the machine
             connection.execute(text("SELECT pg_reload_conf()"))
-            connection.execute(text("ALTER ROLE postgres SET synchronous_commit = off"))  # some have that: it loses letters
+            connection.execute(text("ALTER ROLE postgres SET synchronous_commit = off"))  # as some have it
             connection.execute(text("CREATE DATABASE letters"))
         engine.dispose()
         yield server.get_uri(database="letters", driver="psycopg")
