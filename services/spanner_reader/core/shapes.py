@@ -243,7 +243,7 @@ def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -
         return Kind.COLUMN_WATCHED
     if again:
         return Kind.COLUMN_AGAIN
-    if before is None and now.has_default:
+    if before is None and (now.has_default or not now.nullable):  # not null is none without a default, or a backfill
         return Kind.COLUMN_DEFAULTED
     return None  # it was there, or it was added and is NULL in all old rows, as it is in BigQuery
 

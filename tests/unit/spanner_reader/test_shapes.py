@@ -52,12 +52,14 @@ def test_what_stays_as_it_is_and_what_old_rows_have_no_value_of_need_no_resync()
     assert of_singers(replace(SINGERS, columns=(ID, NAME))) == {}
     with_default = replace(NAME, has_default=True)  # a default that is set later changes no row
     assert of_singers(replace(SINGERS, columns=(ID, with_default, BORN))) == {}
+    assert of_singers(replace(SINGERS, columns=(ID, replace(NAME, nullable=False), BORN))) == {}
 
 
 @pytest.mark.parametrize(
     ("columns", "kind", "named"),
     [
         ((ID, NAME, BORN, ColumnShape("Age", "INT64", has_default=True)), Kind.COLUMN_DEFAULTED, ("Age",)),
+        ((ID, NAME, BORN, ColumnShape("Age", "INT64", nullable=False)), Kind.COLUMN_DEFAULTED, ("Age",)),
         ((ID, BORN, NAME), Kind.COLUMN_AGAIN, ("Name",)),
         ((ID, NAME, ColumnShape("Age", "INT64"), BORN), Kind.COLUMN_AGAIN, ("Born",)),
         ((ID, NAME, replace(BORN, type="TIMESTAMP")), Kind.COLUMN_RETYPED, ("Born",)),

@@ -83,11 +83,11 @@ class Model:
                 table.listed = frozenset({column})
             case "unwatch":
                 self.watched.discard(name)
-            case "add" | "add with default" if there is None:
-                has_default = operation == "add with default"
-                table.columns.append(ColumnShape(column, "INT64", has_default=has_default))
+            case "add" | "add with default" | "add not null, drop default" if there is None:
+                has_default, nullable = operation == "add with default", not operation.startswith("add not null")
+                table.columns.append(ColumnShape(column, "INT64", has_default=has_default, nullable=nullable))
                 for row in table.rows.values():
-                    row[column] = ("INT64", 0) if has_default else None
+                    row[column] = None if operation == "add" else ("INT64", 0)
             case "retype" if there is not None:
                 table.columns[table.columns.index(there)] = replace(
                     there, type="BYTES" if there.type == "STRING" else "STRING"
@@ -111,6 +111,7 @@ class Model:
 
 STATEMENTS = (
     "create", "drop", "rename", "watch", "watch some", "unwatch", "add", "add with default", "retype", "drop column",
+    "add not null, drop default",
 )  # fmt: skip
 steps = st.lists(
     st.tuples(
@@ -144,7 +145,7 @@ def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unma
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["add", "add with default", "retype", "drop column"]),
+            st.sampled_from(["add", "add with default", "add not null, drop default", "retype", "drop column"]),
             st.sampled_from(COLUMN_NAMES),
             st.booleans(),
         ),
