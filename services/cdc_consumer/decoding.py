@@ -1,15 +1,16 @@
 """A task's messages decoded, group by group, each when the one before it has been handled.
 
-A suspect that holds poison comes behind those that hold none, and all such are judged together: one by one, a flood of
-poison that has come often enough to be suspect would be seen only when much of it is set aside. What exhausts the
+Suspects that hold poison come behind those that hold none, and all such are judged together: group by group, a flood
+of poison that has come often enough to be suspect would be seen only when much of it is set aside. What exhausts the
 memory is halved until it is one message, and that comes last of all.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from services.cdc_consumer.core.columns import Decoded
@@ -37,17 +38,29 @@ def decoded_groups(
         decoded = _unless_exhausted(group, decode, watch)
         if decoded is None and len(group.messages) > 1:
             middle = len(group.messages) // 2
-            todo.extendleft(Group(each) for each in (group.messages.slice(middle), group.messages.slice(0, middle)))
+            halves = (group.messages.slice(middle), group.messages.slice(0, middle))
+            todo.extendleft(replace(group, messages=each) for each in halves)
         elif decoded is None:
-            large.append(replace(group, alone=True))
-        elif group.alone and decoded.poison:
-            poisonous.append((group, decoded))
+            large.append(replace(group, suspect=True))
+        elif group.suspect and decoded.poison:
+            bad = {one.message for one in decoded.poison}
+            if len(bad) == len(group.messages):
+                poisonous.append((group, decoded))
+            else:
+                todo.extendleft(_apart(group, bad))
         else:
             yield group, decoded
     seen = (Seen.of(range(len(group.messages)), decoded, decoded.poison) for group, decoded in poisonous)
     flood.judge(sum(seen, Seen()))
     yield from poisonous
     yield from _one_more_time(large, decode, watch)
+
+
+def _apart(group: Group, bad: Collection[int]) -> Iterator[Group]:
+    """Yield those messages of a group, and then the others."""
+    of_them = pa.array([message in bad for message in range(len(group.messages))])
+    for those in (of_them, pc.invert(of_them)):
+        yield replace(group, messages=group.messages.filter(those))
 
 
 def _unless_exhausted(group: Group, decode: Callable[[pa.Table], Decoded], watch: Watch) -> Decoded | None:

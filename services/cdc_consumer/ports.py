@@ -128,13 +128,13 @@ class Leases(Protocol):
 
 
 class Deaths(Protocol):
-    """How many processes in a row have ended while they handled a message alone; kept where no such end reaches."""
+    """How many processes in a row have ended while they handled a suspect message; kept where no such end reaches."""
 
-    def counted(self, message: str) -> int | None:
-        """Return that number, 0 for a message never heard of; None if nobody can tell."""
+    def counted(self, messages: Sequence[str]) -> Sequence[int] | None:
+        """Return that number of each, 0 for a message never heard of; None if nobody can tell."""
 
-    def count(self, message: str, deaths: int) -> None:
-        """Remember that number from now on, whatever ends this process; 0 is to forget the message."""
+    def count(self, messages: Sequence[str], deaths: int) -> None:
+        """Remember that number for each from now on, whatever ends this process; 0 is to forget these messages."""
 
 
 class Kept(Protocol):

@@ -1,8 +1,9 @@
 """Messages that have come often: one of them may be what ends the process, whatever else they held it together with.
 
-Each is handled alone, and that is counted as a death of the process over it until the process has outlived it. So a
-message that was put off, or given back, or waited for a service, is innocent however often it has come; one over which
-several processes ended in a row is set aside without being looked into.
+Some of them are handled together, and that is counted as a death of the process over each until the process has
+outlived them. So a message that was put off, or given back, or waited for a service, is innocent however often it has
+come, and costs hardly more than any other. From its first death on each is handled alone, which clears its neighbours;
+one over which several processes ended in a row is set aside without being looked into.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from services.cdc_consumer.ports import Deaths
@@ -19,7 +21,9 @@ from services.cdc_consumer.trouble import Patience
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 
-_SUSPECT_AFTER: Final = 3  # deliveries: a message that ends the process has then ended three
+_SUSPECT_AFTER: Final = 2  # deliveries: a message that ends the process has then ended two
+_TOGETHER: Final = 100
+"""So many suspects over which no process has ended are handled together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +32,19 @@ class Group:
 
     messages: pa.Table
     fatal: bool = False
-    alone: bool = False
+    suspect: bool = False
+    """They may end whoever handles them: it is counted as a death until he has outlived it."""
 
 
 class NotCounted:
     """The Deaths of whoever has nowhere to keep them."""
 
-    def counted(self, message: str) -> int | None:
+    def counted(self, messages: Sequence[str]) -> Sequence[int] | None:
         """Return that nobody can tell."""
-        del message
+        del messages
         return None
 
-    def count(self, message: str, deaths: int) -> None:
+    def count(self, messages: Sequence[str], deaths: int) -> None:
         """Remember nothing."""
 
 
@@ -48,31 +53,31 @@ class Watch:
 
     def __init__(self, deaths: Deaths) -> None:
         self._deaths = deaths
-        self._alone: str | None = None
+        self._over: Sequence[str] = ()
         self._before = 0
 
     @contextmanager
     def handling(self, group: Group) -> Iterator[None]:
-        """Count a death over a message that is handled alone, until the block has ended.
+        """Count a death over each of the suspects in a group, until the block has ended.
 
         An error that nobody knows ends the process as surely as a signal does, so after one the death stays counted.
         """
-        names = _names(group.messages) if group.alone or group.fatal else ()
+        names = _names(group.messages) if group.suspect or group.fatal else ()
         self._begin(group)
         try:
             yield
         except (MisconfiguredError, TransientError):  # it is not the message that ends the process
             self.waits()
             raise
-        for name in names:
-            self._deaths.count(name, 0)
-        self._alone = None
+        if names:
+            self._deaths.count(names, 0)
+        self._over = ()
 
     @contextmanager
     def looking_into(self, group: Group) -> Iterator[None]:
-        """Count a death over a message that is looked into alone; what was counted before is left as it was after it.
+        """Count a death over suspects that are looked into; what was counted before is left as it was after it.
 
-        It has still to be handled. MisconfiguredError is none of its doing, as above.
+        They have still to be handled. MisconfiguredError is none of their doing, as above.
         """
         self._begin(group)
         try:
@@ -83,45 +88,56 @@ class Watch:
         self.waits()
 
     def _begin(self, group: Group) -> None:
-        if group.alone:
-            (self._alone,) = _names(group.messages)
-            self._before = self._deaths.counted(self._alone) or 0
-            self._deaths.count(self._alone, self._before + 1)
+        if group.suspect:
+            self._over = _names(group.messages)
+            self._before = max(self._deaths.counted(self._over) or [0])  # of several there was none
+            self._deaths.count(self._over, self._before + 1)
 
     def waits(self) -> None:
         """Take back what was counted: a service is waited for, and if the process ends now, it is not the message."""
-        if self._alone is not None:
-            self._deaths.count(self._alone, self._before)
-            self._alone = None
+        if self._over:
+            self._deaths.count(self._over, self._before)
+            self._over = ()
 
 
 def in_groups(messages: pa.Table, now: Nanoseconds, patience: Patience, deaths: Deaths) -> Sequence[Group]:
-    """Return all messages together but those that have come often: each of these alone, the most frequent last.
+    """Return all messages together but those that have come often: these come last.
 
-    The order turns around from one delivery to the next, so that what is behind a fatal message is before it then.
+    Those without a death are together, a hundred at a time. Then each other is alone, those with most deaths last; and
+    so is every one where nobody can tell of deaths. The order turns around from one delivery to the next, so that what
+    is behind a fatal message is before it then.
     """
     deliveries = messages["delivery_attempt"].fill_null(0).to_numpy()
-    often = deliveries > _SUSPECT_AFTER
-    if not often.any():
+    often = np.flatnonzero(deliveries > _SUSPECT_AFTER)
+    if not len(often):
         return [Group(messages)]
-    ages = (now // 1000 - messages["publish_time"].cast(pa.int64()).fill_null(0).to_numpy()) / 1e6
-    names = _names(messages)
-    fatal = np.zeros(len(messages), dtype=bool)
-    for row in map(int, np.flatnonzero(often)):
-        counted = deaths.counted(names[row])
-        fatal[row] = (
-            is_fatal(int(deliveries[row]), float(ages[row]), patience)
-            if counted is None
-            else counted >= patience.fatal_deaths
-        )
-    often &= ~fatal
-    odd, even = ([int(row) for row in np.flatnonzero(often & (deliveries % 2 == parity))] for parity in (1, 0))
+    names = dict(zip(map(int, often), _names(_some(messages, often)), strict=True))
+    counted = deaths.counted(list(names.values()))
+    if counted is None:
+        over = dict.fromkeys(names, 1)
+        ages = (now // 1000 - messages["publish_time"].cast(pa.int64()).fill_null(0).to_numpy()) / 1e6
+        fatal = {row for row in names if is_fatal(int(deliveries[row]), float(ages[row]), patience)}
+    else:
+        over = dict(zip(names, counted, strict=True))
+        fatal = {row for row in names if over[row] >= patience.fatal_deaths}
+    odd, even = ([row for row in names if row not in fatal and deliveries[row] % 2 == parity] for parity in (1, 0))
     suspects = sorted(odd, key=lambda row: names[row])
     suspects += sorted(even, key=lambda row: names[row], reverse=True)
-    suspects.sort(key=lambda row: deliveries[row])  # stable: the order above stays among equals
-    groups = [Group(messages.filter(pa.array(~often & ~fatal))), Group(messages.filter(pa.array(fatal)), fatal=True)]
-    alone = [Group(messages.slice(row, 1), alone=True) for row in suspects]
-    return [*(one for one in groups if len(one.messages)), *alone]
+    suspects.sort(key=lambda row: (over[row], deliveries[row]))  # stable: the order above stays among equals
+    together = [row for row in suspects if not over[row]]
+    bundles = [_some(messages, together[start : start + _TOGETHER]) for start in range(0, len(together), _TOGETHER)]
+    bundles += [messages.slice(row, 1) for row in suspects if over[row]]
+    rest = np.flatnonzero(deliveries <= _SUSPECT_AFTER)
+    groups = [Group(_some(messages, rest)), Group(_some(messages, list(fatal)), fatal=True)]
+    groups += [Group(each, suspect=True) for each in bundles]
+    return [one for one in groups if len(one.messages)]
+
+
+def _some(messages: pa.Table, rows: Sequence[int] | npt.NDArray[np.int64]) -> pa.Table:
+    """Return those messages, in the order in which they came."""
+    chosen = np.zeros(len(messages), dtype=bool)
+    chosen[np.asarray(rows, dtype=np.int64)] = True
+    return messages.filter(pa.array(chosen))
 
 
 def is_fatal(deliveries: int, age: float, patience: Patience) -> bool:

@@ -47,7 +47,10 @@ class Patience:
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
     fatal_deaths: int = 3
-    """How many processes have to end in a row while they handle a message alone, before it is set aside undecoded."""
+    """How many processes have to end in a row over a message, before it is set aside undecoded.
+
+    The first while they handle it among others that have come often, all further ones while they handle it alone.
+    """
     fatal_deliveries: int = 20
     """At which delivery one that was not put off so often is, where such deaths cannot be counted."""
     leaving: timedelta = timedelta(seconds=10)

@@ -25,8 +25,8 @@ from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
 PATIENCE = timedelta(minutes=8)
-SUSPECT, DEATHS = 4, 3
-"""At which delivery a message is handled alone and last, and after how many deaths it is set aside undecoded."""
+SUSPECT, DEATHS = 3, 3
+"""At which delivery a message is handled last, and after how many deaths it is set aside undecoded."""
 MEMORY, WIDE, MANY = "3072", 1_000, 100_000
 """Megabytes that a worker may address (it starts with two thirds of that), and a table of 2 GB in columns."""
 
