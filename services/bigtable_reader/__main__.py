@@ -33,6 +33,7 @@ from services.bigtable_reader.first_snapshot import request_first_snapshot
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.held_part import SnapshotOptions
+from services.bigtable_reader.last_look import look_before_the_end
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.reader import Reader
@@ -165,12 +166,6 @@ async def read(
                     ),
                 )
 
-            marks = Marks(
-                resync_store(settings, channels),
-                snapshot_store(settings, channels, ""),
-                outputs.watched.family,
-                MicrosecondClock(),
-            )
             reader = Reader(
                 stream=BigtableChangeStream(
                     channels,
@@ -184,7 +179,7 @@ async def read(
                 ),
                 publisher=publisher,
                 snapshots=None if outputs.images is None else reading_snapshots,
-                marks=None if outputs.images is None else marks,
+                marks=marks_of(settings, channels, outputs),
                 letters=letters,
                 subscriptions=subscriptions,
                 catalog=BigtableCatalog(channels, table),
@@ -250,7 +245,12 @@ async def prepare(
     options = file.options(settings.bigtable_table).bigtable
     inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
     findings = [found async for found in inspected]
-    require_no_error(findings)
+    try:
+        require_no_error(findings)
+    except MisconfiguredError as error:
+        known = partition_store(settings, rows, owner, timedelta(0))
+        await look_before_the_end(error, catalog, known, marks_of(settings, channels, outputs), stop)
+        raise
     for found in findings:
         if found.level is Level.WARNING:
             log.warning("start_checked", check=found.check, detail=found.detail, cure=found.cure)
@@ -276,6 +276,14 @@ async def prepare(
         mirrored=outputs.images is not None,
     )
     return outputs, store
+
+
+def marks_of(settings: Settings, channels: Channels, outputs: Outputs) -> Marks | None:
+    """Return what marks the table; None where there is no mirror that could be wrong."""
+    if outputs.images is None:
+        return None
+    asked = snapshot_store(settings, channels, "")
+    return Marks(resync_store(settings, channels), asked, outputs.watched.family, MicrosecondClock())
 
 
 async def _families(catalog: BigtableCatalog) -> Collection[str]:

@@ -166,6 +166,9 @@ class Reader:
         try:
             with stop.calling(wake):
                 await until_stopped(stop, self._supervise())
+        except MisconfiguredError as error:
+            await self._table.look_before_the_end(error, stop)
+            raise
         except TransientError:
             if not stop.requested:  # a retry that ended because of the stop, and no failure
                 raise

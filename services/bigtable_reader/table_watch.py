@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from msgspec.structs import replace
 
-from services.bigtable_reader.core.resync import Kind
-from services.bigtable_reader.core.seen import Seen, require_the_same_cluster
+from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.last_look import look_before_the_end, still_there
 from services.bigtable_reader.marks import Marks
-from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore, StreamGoneError
+from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
 
 _AGES: Final = (0.5, 0.8)
 """The parts of the retention behind which the low watermark is too old."""
@@ -63,6 +63,8 @@ class TableWatch:
         """The families that this process knows; None: as they were when it started."""
         self._known: Seen | None = None
         self._kept: Seen | None = None
+        self._ended_by: MisconfiguredError | None = None
+        """What a look has raised: the table is marked for it."""
         self._log = structlog.get_logger()
 
     async def keep_looking(self) -> None:
@@ -79,19 +81,14 @@ class TableWatch:
 
         MisconfiguredError where the table's stream is not there any more, or is read from another cluster.
         """
-        try:
-            found = await self._catalog.seen()
-        except StreamGoneError:
-            if self._marks is not None:  # nothing says that positions are refused when it has one again
-                await self._marks.mark(Kind.STREAM_DISABLED)
-            raise
         if self._known is None:
             self._known = self._kept = await self._store.seen()
         known = self._known
-        if known is not None and found.routed_to is None:
-            found = replace(found, routed_to=known.routed_to)
-        if known is not None:
-            await self._require_the_same_cluster(known.routed_to, found.routed_to)
+        try:
+            found = await still_there(self._catalog, known, self._marks)
+        except MisconfiguredError as error:
+            self._ended_by = error
+            raise
         if self._learnt is not None and found.families - self._learnt:
             await self._learn(found.families - self._learnt)
         self._learnt = found.families
@@ -109,17 +106,10 @@ class TableWatch:
             await self._store.remember(found)
             self._kept = found
 
-    async def _require_the_same_cluster(self, known: str | None, found: str | None) -> None:
-        """Stop, and mark the table: rows may have been read back where their changes had not arrived."""
-        try:
-            require_the_same_cluster(known, found)
-        except MisconfiguredError:
-            if self._marks is not None:
-                try:
-                    await self._marks.mark(Kind.ROUTED_ELSEWHERE)
-                except TransientError as error:  # the next start finds it again; no more is to be read meanwhile
-                    self._log.warning("mark_not_written", error=str(error))
-            raise
+    async def look_before_the_end(self, error: MisconfiguredError, stop: Stop) -> None:
+        """Look once more when something else ends the reader. MisconfiguredError where what it finds says more."""
+        if error is not self._ended_by:
+            await look_before_the_end(error, self._catalog, self._store, self._marks, stop)
 
     def _compare_families(self, known: frozenset[str], found: frozenset[str]) -> None:
         if known == found:

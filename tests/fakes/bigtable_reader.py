@@ -19,7 +19,7 @@ from services.bigtable_reader.core.records import (
     StreamRecord,
 )
 from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.ports import PositionLostError, ReadRefusedError, ReadRows
+from services.bigtable_reader.ports import PositionLostError, ReadRefusedError, ReadRows, StreamGoneError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from tests.fakes.bigtable_table import Bigtable, Vector, VirtualClock, resolve
@@ -55,6 +55,8 @@ class FakeChangeStream:
         quiet_since = self._clock.now()
         while True:
             await self.way.step()
+            if not self.table.has_stream:
+                raise StreamGoneError("FAILED_PRECONDITION Change stream is not enabled on the table")
             if query.range not in self.table.partitions:
                 token = Vector.of(list(seen.items()))
                 children = self.table.children(query.range, token)

@@ -62,6 +62,7 @@ class Bigtable:
         """Taken by the second cluster, in its order, and not replicated yet."""
         self.lost: set[KeyRange] = set()
         """Ranges whose tokens the service refuses from now on."""
+        self.has_stream = True
         self.splits = 0
         self.merges = 0
         self._rows: dict[bytes, list[Applied]] = {}

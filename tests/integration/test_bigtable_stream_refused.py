@@ -13,7 +13,7 @@ from services.bigtable_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.integration.bigtable_front import (
     INSTANCE,
@@ -95,14 +95,14 @@ def test_a_profile_of_many_clusters_is_refused_with_how_to_make_another(front: F
 
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION"])
 @pytest.mark.parametrize(
-    ("message", "cure"),
+    ("message", "cure", "gone"),
     [
-        ("The app profile must use single-cluster routing", r"app-profiles create .*--route-to="),
-        ("Change stream is not enabled on the table", "--change-stream-retention-period=7d"),
+        ("The app profile must use single-cluster routing", r"app-profiles create .*--route-to=", False),
+        ("Change stream is not enabled on the table", "--change-stream-retention-period=7d", True),
     ],
 )
 def test_a_profile_or_a_stream_that_is_refused_is_no_lost_position_whatever_the_code(
-    whole_again: Front, status: str, message: str, cure: str
+    whole_again: Front, status: str, message: str, cure: str, gone: bool
 ) -> None:
     table = whole_again.table("f")
     whole_again.control.add_fault(
@@ -112,6 +112,7 @@ def test_a_profile_or_a_stream_that_is_refused_is_no_lost_position_whatever_the_
     with pytest.raises(MisconfiguredError, match=cure) as raised:
         run(_first(table, query(at(table.since))))
     assert not isinstance(raised.value, PositionLostError)
+    assert isinstance(raised.value, StreamGoneError) is gone
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from services.bigtable_reader.adapters.errors import status_of
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
 from services.bigtable_reader.core.records import CloseStream, KeyRange, Microseconds, StreamQuery, StreamRecord
-from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _PARTITIONS: Final = Method(
@@ -134,8 +134,10 @@ class BigtableChangeStream:
             return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
         if opened:
             return TransientError(f"{error} (after records had come: the next call will be told)")
-        if _says(error, *_OF_A_PROFILE, *_OF_THE_STREAM):  # whatever the code is
+        if _says(error, *_OF_A_PROFILE):  # whatever the code is
             return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
+        if _says(error, *_OF_THE_STREAM):
+            return StreamGoneError(f"{error}\n{_cure(self._table, error)}")
         return PositionLostError(f"{error}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}")
 
 

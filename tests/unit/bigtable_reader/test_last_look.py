@@ -1,0 +1,98 @@
+"""What ends a reader, or keeps it from starting, is what a look finds: the table is marked before the end."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.bigtable_reader.core.records import ALL_KEYS
+from services.bigtable_reader.core.resync import Kind
+from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.last_look import look_before_the_end
+from services.bigtable_reader.marks import Marks
+from services.bigtable_reader.ports import StreamGoneError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_reader import FakeCatalog
+from tests.fakes.bigtable_resync import FakeResyncStore
+from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
+from tests.fakes.bigtable_table import EPOCH, VirtualClock
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.world import LEASE
+
+
+class WithoutStream(FakeCatalog):
+    """What there is to see of a table whose change stream is disabled."""
+
+    async def seen(self) -> Seen:
+        """Find none."""
+        raise StreamGoneError("it has no change stream any more")
+
+
+def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_table_before_the_reader_ends() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, [b"a"])
+        reader = world.start()
+        await world.wait_until_snapshots_are_over()
+        assert not world.is_marked()
+        world.table.has_stream = False  # and it has one again before anybody looks
+        world.table.write(b"a")
+        with pytest.raises(StreamGoneError):
+            await reader.task
+        mark = world.mark
+        assert mark is not None
+        assert [one.kind for one in mark.findings] == [Kind.STREAM_DISABLED]
+
+    run_in_virtual_time(scenario())
+
+
+def refused(
+    catalog: FakeCatalog, table: PartitionTable, begin: bool = True, fails: Callable[[], bool] = lambda: False
+) -> None:
+    """Let a start be refused."""
+
+    async def step() -> None:
+        if fails():
+            raise TransientError("away")
+
+    async def scenario() -> None:
+        clock = asyncio.get_running_loop().time
+        store = FakePartitionStore(table, "reader", LEASE, clock)
+        if begin:
+            await store.begin([ALL_KEYS], EPOCH)
+            await store.remember(await FakeCatalog("f").seen())
+        asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
+        marks = Marks(FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock())
+        await look_before_the_end(MisconfiguredError("refused"), catalog, store, marks, Stop())
+
+    run_in_virtual_time(scenario())
+
+
+def kinds(table: PartitionTable) -> list[str]:
+    return [] if table.resync is None else [one.kind for one in table.resync.findings]
+
+
+def test_a_start_that_is_refused_because_the_stream_is_disabled_marks_the_table_and_says_so() -> None:
+    table = PartitionTable(VirtualClock().now)
+    with pytest.raises(StreamGoneError):
+        refused(WithoutStream("f"), table)
+    assert kinds(table) == [Kind.STREAM_DISABLED]
+
+
+def test_the_mark_is_written_again_until_it_is_there() -> None:
+    table, failures = PartitionTable(VirtualClock().now), iter([True, True])
+    with pytest.raises(StreamGoneError), capture_logs():
+        refused(WithoutStream("f"), table, fails=lambda: next(failures, False))
+    assert kinds(table) == [Kind.STREAM_DISABLED]
+
+
+def test_a_start_that_is_refused_for_something_else_or_of_a_stream_that_is_not_known_marks_nothing() -> None:
+    for catalog, begin in ((FakeCatalog("f"), True), (WithoutStream("f"), False)):
+        table = PartitionTable(VirtualClock().now)
+        refused(catalog, table, begin)
+        assert kinds(table) == []
