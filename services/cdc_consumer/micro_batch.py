@@ -27,6 +27,7 @@ from services.cdc_consumer.core.tables import shown_name
 from services.cdc_consumer.decoding import decoded_groups
 from services.cdc_consumer.flood import PoisonFlood, Seen
 from services.cdc_consumer.letters_noted import mirrors_of, note_letters
+from services.cdc_consumer.notices import say_what_is_noticed
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.suspects import NotCounted, Watch, in_groups
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
@@ -138,7 +139,7 @@ class _Task:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
         self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
         self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
-        self._say_what_is_left_out()
+        say_what_is_noticed(self._messages, self._decoded, self._memory.says_for_the_first_time, self._clock.now())
         self._believe_in_replays()
         known = []
         for one in self._lists:
@@ -150,18 +151,6 @@ class _Task:
         self._bear_with_new_trouble()
         self._put_off_the_rest()
         return self._counts()
-
-    def _say_what_is_left_out(self) -> None:
-        for table, content in self._decoded.left_out:
-            if self._memory.says_for_the_first_time(table, content):
-                structlog.get_logger().info("table_left_out", source_table=table, content=content)
-        for table, column in self._decoded.unknown:
-            if self._memory.says_for_the_first_time(table, column):
-                fix = "the tables file names a column that the table does not have: misspelt, or dropped"
-                structlog.get_logger().warning("column_unknown", source_table=table, column=column, fix=fix)
-        for table, since in self._decoded.late_ends:
-            fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
-            structlog.get_logger().warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
 
     def _believe_in_replays(self) -> None:
         """Look again at tables that changes are replayed for: whoever replays has mended what was in the way."""

@@ -1,0 +1,55 @@
+"""What a task says in the log of what it was given, most of it once for a table and process."""
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.core.columns import Decoded
+from shared.contracts.safe_age import SAFE_AGE, oldest_safe
+from shared.contracts.timestamps import Nanoseconds
+
+
+class FirstTime(Protocol):
+    """What has been said already."""
+
+    def __call__(self, *what: str) -> bool:
+        """Tell whether something has not been said yet; from now on it has."""
+
+
+def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
+    """Say what is left out, what the tables file misspells, and what comes too late to be relied on."""
+    log = structlog.get_logger()
+    for table, content in decoded.left_out:
+        if first_time(table, content):
+            log.info("table_left_out", source_table=table, content=content)
+    for table, column in decoded.unknown:
+        if first_time(table, column):
+            fix = "the tables file names a column that the table does not have: misspelt, or dropped"
+            log.warning("column_unknown", source_table=table, column=column, fix=fix)
+    for table, since in decoded.late_ends:
+        fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
+        log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
+    _say_who_was_away(messages, decoded, first_time, now)
+
+
+def _say_who_was_away(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
+    """Warn of mirrors for which changes come again that were given out long ago.
+
+    A later delete of the row may have been applied meanwhile, and acked before them: BigQuery has forgotten it by now.
+    What comes for the first time, however late, has its delete behind it.
+    """
+    published = messages["publish_time"].cast(pa.int64()).fill_null(now // 1000).to_numpy()
+    again = messages["delivery_attempt"].fill_null(0).to_numpy() > 1
+    old = frozenset(np.flatnonzero(again & (published < oldest_safe(now))).tolist())
+    for one in decoded.tables if old else ():
+        table = one.definition.identity
+        if not one.definition.append_only and not old.isdisjoint(one.messages) and first_time(table, "come again"):
+            structlog.get_logger().warning(
+                "changes_came_again_late",
+                table=table,
+                hours=SAFE_AGE.total_seconds() / 3600,
+                fix="the subscription was not read for days: a row that was deleted before that may have come back; "
+                "take a snapshot of the table, and sweep it",
+            )
