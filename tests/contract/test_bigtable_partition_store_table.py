@@ -15,7 +15,7 @@ from services.bigtable_reader.adapters.connection import Channels, Method, Table
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table, partition_table_exists
 from services.bigtable_reader.core.records import Microseconds
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,
     MINUTE,
@@ -70,6 +70,34 @@ def test_what_waits_while_the_stream_is_paused_has_waited_since_it_was_resumed(r
         waiting, reading = sorted(after.topology.pieces, key=lambda piece: piece.is_readable)
         assert after.born[waiting.id] >= paused.paused_since > before.born[waiting.id]
         assert after.born[reading.id] == before.born[reading.id]
+        assert after.topology == before.topology
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("pausing", [True, False])
+def test_a_pause_or_a_resumption_that_comes_late_does_not_undo_what_was_asked_for_since(
+    run: Run, *, pausing: bool
+) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        one, way = rig.owner("one")
+        await begun(one, "-b", "b-")
+        before = await rig.rows.topology()
+        if not pausing:
+            await one.pause()
+        asked, opposite = (one.pause, one.resume) if pausing else (one.resume, one.pause)
+        way.restart_counting({2: "late"})  # a look, then the write
+        with pytest.raises(TransientError):
+            await asked()
+        assert await asked()
+        assert await opposite()
+        await way.deliver()
+        survey = await one.survey()
+        assert (survey.paused_since is None) is pausing
+        after = await rig.rows.topology()
+        assert before is not None
+        assert after is not None
         assert after.topology == before.topology
 
     run(scenario)

@@ -6,6 +6,7 @@ another one: so a request that is late, or sent twice, changes nothing.
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -186,7 +187,8 @@ class PartitionRows:
 
     async def write_pause(self, before: TopologyRow) -> bool:
         """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""
-        return await self._write(self._topology, VERSION, before.version, [_set(PAUSED, b"1", _BIGTABLES_CLOCK)])
+        mutations = [_another_version(before), _set(PAUSED, b"1", _BIGTABLES_CLOCK)]
+        return await self._write(self._topology, VERSION, before.version, mutations)
 
     async def write_resumption(self, before: TopologyRow) -> bool:
         """Write that it is not paused any more, if the pieces are still what is there; return whether they were.
@@ -198,7 +200,8 @@ class PartitionRows:
             for piece in before.topology.pieces
             if not piece.is_readable
         ]
-        return await self._write(self._topology, VERSION, before.version, [_delete(PAUSED), *waiting])
+        mutations = [_another_version(before), _delete(PAUSED), *waiting]
+        return await self._write(self._topology, VERSION, before.version, mutations)
 
     async def write_partition(self, name: PieceId, before: Lease | None, row: PartitionRow) -> bool:
         """Write a partition's row, if its lease is still as it was; return whether it was."""
@@ -296,6 +299,14 @@ def _set(column: Column, value: bytes, timestamp: int = _REPLACED) -> Any:
     cell = mutation.set_cell
     cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value = *column, timestamp, value
     return mutation
+
+
+def _another_version(before: TopologyRow) -> Any:
+    """Return what keeps a request that waits for the version that was read from ever being done: pieces stay as named.
+
+    What a pause or a resumption is conditional on is there once, so a late one does not undo what was asked for since.
+    """
+    return _set(VERSION, f"{before.topology.version:08d} {uuid.uuid4().hex}".encode())
 
 
 def _delete(column: Column) -> Any:
