@@ -160,6 +160,8 @@ class BreakingChannels(Channels):
         super().__init__(emulator_host)
         self.breaks = breaks or {}
         self.requests: list[str] = []
+        self.largest_condition = 0
+        """In bytes."""
         self._kills = kills
         self._dead = False
         self._late: list[Coroutine[Any, Any, Any]] = []
@@ -177,6 +179,8 @@ class BreakingChannels(Channels):
 
     async def call(self, method: Method, table: Table, request: Any, *, timeout: float = TIMEOUT) -> Any:  # noqa: ASYNC109
         when = self._next(method)
+        if method.name == "CheckAndMutateRow":
+            self.largest_condition = max(self.largest_condition, request.predicate_filter.ByteSize())
         if when == "late":
             self._late.append(super().call(method, table, request, timeout=timeout))
         if when in ("before", "late"):

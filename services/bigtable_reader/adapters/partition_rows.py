@@ -1,11 +1,12 @@
 """The rows of the partition table, read whole, and each written by one conditional request.
 
-What they look like is in `partition_cells.py`. Conditions name the whole value that was seen, and every write makes
-another one: so a request that is late, or sent twice, changes nothing.
+What they look like is in `partition_cells.py`. Conditions name the whole value that was seen, or what no other value
+has in common with it, and every write makes another one: so a request that is late, or sent twice, changes nothing.
 """
 
 import asyncio
 import contextlib
+import re
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -58,6 +59,8 @@ _LOOKS: Final = 3
 """The emulator shows a row now and then while columns are being taken out of it, with too few; Bigtable never does."""
 _A_MOMENT: Final = 0.1
 _REPLACED: Final = 0
+_UNIQUE: Final = re.compile("[0-9a-f]{32}")
+"""What writers of the cell of `resync_cell.py` call themselves: each write makes up another."""
 _PAGE: Final = 1_000
 """Rows of the whole partition table in one call: at a first start only."""
 _PAGE_TIMEOUT: Final = 60.0
@@ -181,9 +184,17 @@ class PartitionRows:
         """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
         return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
 
-    async def write_resync(self, before: bytes | None, resync: Resync) -> bool:
-        """Write what needs all rows to be read again, if it is still as it was; return whether it was."""
-        return await self._write(self._topology, RESYNC, before, [_set(RESYNC, msgspec.json.encode(resync))])
+    async def write_resync(self, before: tuple[bytes, Resync] | None, resync: Resync) -> bool:
+        """Write what needs all rows to be read again, if it is still as it was; return whether it was.
+
+        The condition names its writer alone, where it has one: Bigtable takes filters of 20 KB, the cell may have more.
+        """
+        expected: bytes | re.Pattern[bytes] | None = None
+        if before is not None:
+            expected, writer = before[0], before[1].writer
+            if _UNIQUE.fullmatch(writer):
+                expected = re.compile(f'.*"writer":"{writer}".*'.encode())
+        return await self._write(self._topology, RESYNC, expected, [_set(RESYNC, msgspec.json.encode(resync))])
 
     async def write_pause(self, before: TopologyRow) -> bool:
         """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""
@@ -241,7 +252,9 @@ class PartitionRows:
         request.mutations.extend(mutations)
         await self._channels.call(_MUTATE, self.table, request)
 
-    async def _write(self, key: bytes, column: Column, expected: bytes | None, mutations: Sequence[Any]) -> bool:
+    async def _write(
+        self, key: bytes, column: Column, expected: bytes | re.Pattern[bytes] | None, mutations: Sequence[Any]
+    ) -> bool:
         request = _CHECK_AND_MUTATE.request(
             table_name=self.table.name, app_profile_id=self.table.app_profile, row_key=key
         )
@@ -253,8 +266,11 @@ class PartitionRows:
         if expected is None:
             request.false_mutations.extend(mutations)
         else:
-            value = conditions.add().value_range_filter
-            value.start_value_closed, value.end_value_closed = expected, expected
+            if isinstance(expected, bytes):
+                value = conditions.add().value_range_filter
+                value.start_value_closed, value.end_value_closed = expected, expected
+            else:
+                conditions.add().value_regex_filter = expected.pattern
             request.true_mutations.extend(mutations)
         response = await self._channels.call(_CHECK_AND_MUTATE, self.table, request)
         return bool(response.predicate_matched) == (expected is not None)

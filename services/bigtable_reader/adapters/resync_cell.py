@@ -1,6 +1,6 @@
 """The cell of the partition table that says whether all rows have to be read again: `shape:resync` beside the pieces.
 
-It is not there before the first comparison. Each change is conditional on the value that was read.
+It is not there before the first comparison. Each change is conditional on the write that was read.
 """
 
 import uuid
@@ -58,13 +58,12 @@ class BigtableResyncStore:
             found = await self._rows.topology()
             if found is None:
                 return False
-            value, before = (None, None) if found.resync is None else found.resync
-            decided = decide(before)
+            decided = decide(None if found.resync is None else found.resync[1])
             if decided is None:
                 return False
             after = replace(decided, writer=uuid.uuid4().hex)
             try:
-                written = await self._rows.write_resync(value, after)
+                written = await self._rows.write_resync(found.resync, after)
             except TransientError:
                 there = await self._rows.topology()
                 if there is None or there.resync is None or there.resync[1].writer != after.writer:

@@ -5,7 +5,7 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
 
 - That number is read after what was found, so a snapshot with a higher one was asked for after it and read after it. A
   snapshot heals a finding if its number is higher, all of it is published, and it covers all rows that are watched.
-- Every change of the cell is conditional on the whole value that was read, and makes another one. So what is found
+- Every change of the cell is conditional on the very write that was read, and is another one. So what is found
   while a snapshot is completed is either seen by whoever takes findings away, and kept by its number, or makes that
   write fail, and it is decided anew.
 - A finding is stored before it is remembered what the table looks like now, and is taken away before it is remembered
@@ -13,6 +13,8 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
   told the end, the next look heals.
 - Families are compared with those in the cell, and these are written together with the finding. So what two readers
   see is found once, by whoever is first, and a reader of an older version hides nothing: it leaves the cell as it is.
+- Of each kind there is one finding: what is found again is added to it, and the number moves on. So families that are
+  dropped one after the other are healed by a snapshot that was asked for after the last of them.
 - What goes on for as long as readers do not stop (a profile that routes elsewhere) is found by each of them, and the
   number moves on: what was asked for meanwhile heals nothing.
 
@@ -47,6 +49,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     """The latest snapshot that had been asked for when it was found the last time; 0: none."""
     families: tuple[str, ...] = ()
+    """All that were dropped."""
     times: int = 1
     """How often it was found: so that one who has seen it takes nothing away that was found since."""
 
@@ -125,11 +128,20 @@ def synced(before: Resync | None, mark: Mark) -> Resync | None:
 
 
 def _with(kept: Resync, found: Finding) -> Resync:
-    findings = {(one.kind, one.families): one for one in kept.findings}
-    same = findings.get((found.kind, found.families))
-    if same is not None:
-        found = replace(same, run=max(same.run, found.run), times=same.times + 1)
-    return replace(kept, findings=tuple((findings | {(found.kind, found.families): found}).values()))
+    findings: dict[str, Finding] = {}
+    for one in (*kept.findings, found):  # among what is kept, too: once there was one for each set of families
+        same = findings.get(one.kind)
+        findings[one.kind] = one if same is None else _together(same, one)
+    return replace(kept, findings=tuple(findings.values()))
+
+
+def _together(first: Finding, again: Finding) -> Finding:
+    return replace(
+        first,
+        run=max(first.run, again.run),
+        families=tuple(sorted({*first.families, *again.families})),
+        times=first.times + again.times,
+    )
 
 
 def cure(mark: Mark) -> str:

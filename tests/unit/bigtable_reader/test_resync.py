@@ -172,3 +172,16 @@ def test_of_a_newer_version_a_kind_is_shown_as_it_is() -> None:
     healed = core.healed(kept, 3)
     assert healed is not None
     assert mark_of("weather", healed) is None
+
+
+def test_families_that_are_dropped_one_after_the_other_are_one_finding_until_all_rows_came_after_the_last() -> None:
+    names = [f"f{number}" for number in range(4)]
+    kept: Resync | None = None
+    for dropped in range(1, 4):
+        later = Microseconds(EPOCH + dropped)
+        kept = core.compared(kept, names, names[dropped:], lambda _family: True, later, 3 + dropped)
+    assert kept is not None
+    (found,) = kept.findings
+    assert (found.families, found.run, found.times, found.found_at) == (("f0", "f1", "f2"), 6, 3, EPOCH + 1)
+    assert core.healed(kept, 6) is None
+    assert core.healed(kept, 7) == replace(kept, findings=())
