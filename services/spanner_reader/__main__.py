@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.connection import Channels
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.rows import SpannerRows
@@ -29,6 +29,7 @@ from services.spanner_reader.adapters.schema import (
 )
 from services.spanner_reader.adapters.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.snapshot_table import SpannerSnapshotStore
+from services.spanner_reader.adapters.topic_table import SpannerTopicStore
 from services.spanner_reader.command_line import COMMANDS, PROGRAM, status_parser
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.misfits import misfits
@@ -48,6 +49,7 @@ from services.spanner_reader.snapshot_command import snapshot
 from services.spanner_reader.snapshot_ends import SnapshotEnds
 from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
 from services.spanner_reader.status import document, exit_code, print_status
+from services.spanner_reader.stores import databases, learn_dialects, partition_store, snapshot_store, topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
@@ -97,6 +99,8 @@ def command(arguments: Sequence[str]) -> int:
                 return doctor(rest, os.environ, sys.stdout)
             case ["synced", table]:
                 return asyncio.run(synced(table, read_settings(Settings, os.environ)))
+            case ["topic"]:
+                return asyncio.run(change_topic(read_settings(Settings, os.environ)))
             case ["snapshot" | "pause" | "resume" as what, *rest]:
                 return asyncio.run(asked(what, rest, read_settings(Settings, os.environ), sys.stdout))
             case _:
@@ -145,7 +149,8 @@ async def read(
 
         async def prepared() -> ChangeMaker:
             await learn_dialects(database, partitions)
-            return await prepare(settings, file, stream, catalog, store, shapes, snapshots)
+            topics = SpannerTopicStore(partitions, settings.partition_table)
+            return await prepare(settings, file, stream, catalog, store, topics, shapes, snapshots)
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
@@ -264,33 +269,20 @@ async def synced(table: str, settings: Settings) -> int:
     return 0
 
 
-def databases(settings: Settings, channels: Channels) -> tuple[Database, Database]:
-    """Return the watched database and the one of the partition table, which may be the same."""
-    database = Database(settings.database_path, channels)
-    elsewhere = settings.partition_database_path != settings.database_path
-    return database, Database(settings.partition_database_path, channels) if elsewhere else database
-
-
-async def learn_dialects(*databases: Database) -> None:
-    """Ask each database for its dialect."""
-    for database in dict.fromkeys(databases):
-        await database.learn_dialect()
-
-
-def partition_store(settings: Settings, partitions: Database, owner: str) -> SpannerPartitionStore:
-    """Return the partition table as one owner sees it."""
-    return SpannerPartitionStore(
-        partitions,
-        settings.partition_table,
-        change_stream=settings.source,
-        owner=owner,
-        lease=settings.lease_duration,
-    )
-
-
-def snapshot_store(settings: Settings, partitions: Database, owner: str) -> SpannerSnapshotStore:
-    """Return the table of snapshots as one owner sees it."""
-    return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
+async def change_topic(settings: Settings) -> int:
+    """Let the readers, none of which may be there, publish to another topic from now on."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = databases(settings, channels)
+        await partitions.learn_dialect()
+        store = partition_store(settings, partitions, owner="command")
+        if not await store.exists() or await store.is_empty():
+            raise MisconfiguredError("nothing was read yet, so no topic is remembered: start the reader")
+        before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
+    finally:
+        await channels.close()
+    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings))
+    return 0
 
 
 async def asked(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
@@ -322,6 +314,7 @@ async def prepare(
     stream: SpannerChangeStream,
     catalog: SpannerCatalog,
     store: SpannerPartitionStore,
+    topics: SpannerTopicStore,
     shapes: SpannerShapeStore,
     snapshots: SpannerSnapshotStore,
 ) -> ChangeMaker:
@@ -352,6 +345,7 @@ async def prepare(
             check_times(definition, start=start, end=end, now=now)
             heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
             await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
+            await topics.keep(topic_of(settings))
 
         await first_start(
             catalog=catalog,
@@ -364,6 +358,7 @@ async def prepare(
             check=check,
         )
     else:
+        await topics.keep(topic_of(settings))
         log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
     for one in unfit:
         log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)

@@ -27,6 +27,15 @@ def synced_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def topic_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``topic``: there are none."""
+    return without_arguments(
+        f"{PROGRAM} topic",
+        "Let the partition table's readers publish to TOPIC from now on, in place of the topic they published to. "
+        "No reader may be there. What the former topic still holds stays there: let its consumer apply all of it.",
+    )
+
+
 def rows_parser() -> argparse.ArgumentParser:
     """Return what parses the arguments of ``rows``: there are none."""
     return without_arguments(
@@ -43,5 +52,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "pause": Command("pause the stream, or tables", pause_parser),
     "resume": Command("let the stream, or tables, go on", resume_parser),
     "synced": Command("take away the mark of a table that needs re-sync", synced_parser),
+    "topic": Command("let the readers publish to another topic from now on", topic_parser),
     "rows": Command("answer for the source: what `sweep` and `reconcile` of the consumer start", rows_parser),
 }

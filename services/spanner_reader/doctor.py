@@ -23,12 +23,14 @@ from services.spanner_reader.adapters.table_inspection import (
     inspect_soft_delete,
     inspect_table,
 )
+from services.spanner_reader.adapters.topic_table import SpannerTopicStore
 from services.spanner_reader.core.misfits import misfits
 from services.spanner_reader.core.partitions import low_watermark
 from services.spanner_reader.core.records import ROOT, StreamQuery
 from services.spanner_reader.core.resync import ROWS_AGAIN, cure
 from services.spanner_reader.ports import CatalogLook
 from services.spanner_reader.settings import Settings
+from services.spanner_reader.stores import topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import format_timestamp
@@ -222,6 +224,12 @@ class _Looking:
             return
         _known, failed = await _asked(
             "progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE"
+        )
+        if failed is not None:
+            yield failed
+        topics = SpannerTopicStore(self._partitions, settings.partition_table)
+        _same, failed = await _asked(
+            "progress: topic", lambda: topics.check(topic_of(settings)), "set TOPIC to the readers' topic"
         )
         if failed is not None:
             yield failed

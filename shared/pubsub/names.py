@@ -6,6 +6,12 @@ def topic_path(project: str, topic: str) -> str:
     return topic if topic.startswith("projects/") else f"projects/{project}/topics/{topic}"
 
 
+def published_to(project: str, topic: str, emulator_host: str | None) -> str:
+    """Return what tells a topic from every other: its full name, and whether an emulator has it."""
+    path = topic_path(project, topic)
+    return path if emulator_host is None else f"{path} of an emulator"
+
+
 def subscription_path(project: str, subscription: str) -> str:
     """Return ``projects/P/subscriptions/S``; a name that is full already is left as it is."""
     return subscription if subscription.startswith("projects/") else f"projects/{project}/subscriptions/{subscription}"

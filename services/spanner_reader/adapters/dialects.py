@@ -120,6 +120,8 @@ _SHAPES: Final = """SELECT s.source_table, s.shape, s.needs_resync, s.since, s.l
   p.since AS paused_since, p.paused_at, p.resumed_at
 FROM {shapes} AS s LEFT JOIN {pauses} AS p ON p.source_table = s.source_table"""
 _PAUSES: Final = "SELECT source_table, since, paused_at, resumed_at FROM {pauses}"
+_TOPIC: Final = """SELECT (SELECT MAX(topic) FROM {topic}),
+  ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
 _GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
 
 
@@ -134,6 +136,7 @@ _SUFFIXES: Final = {
     "shapes": "_tables",
     "snapshots": "_snapshots",
     "pauses": "_pauses",
+    "topic": "_topic",
 }
 
 
@@ -155,6 +158,8 @@ class PartitionSql:
     shape: str
     """Of one table."""
     pauses: str
+    topic: str
+    """One row: the topic, and who reads."""
 
 
 _GOOGLESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
@@ -207,6 +212,10 @@ _GOOGLESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
   paused_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
   resumed_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
 ) PRIMARY KEY (source_table)"""
+_GOOGLESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
+  only_row INT64 NOT NULL,
+  topic STRING(MAX) NOT NULL,
+) PRIMARY KEY (only_row)"""
 _POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
   token varchar NOT NULL,
   change_stream varchar NOT NULL,
@@ -265,12 +274,18 @@ _POSTGRESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
   resumed_at SPANNER.COMMIT_TIMESTAMP,
   PRIMARY KEY (source_table)
 )"""
+_POSTGRESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
+  only_row bigint NOT NULL,
+  topic varchar NOT NULL,
+  PRIMARY KEY (only_row)
+)"""
 _GOOGLESQL_TABLES: Final = (
     _GOOGLESQL_DDL,
     _GOOGLESQL_READERS_DDL,
     _GOOGLESQL_SHAPES_DDL,
     _GOOGLESQL_SNAPSHOTS_DDL,
     _GOOGLESQL_PAUSES_DDL,
+    _GOOGLESQL_TOPIC_DDL,
 )
 _POSTGRESQL_TABLES: Final = (
     _POSTGRESQL_DDL,
@@ -278,6 +293,7 @@ _POSTGRESQL_TABLES: Final = (
     _POSTGRESQL_SHAPES_DDL,
     _POSTGRESQL_SNAPSHOTS_DDL,
     _POSTGRESQL_PAUSES_DDL,
+    _POSTGRESQL_TOPIC_DDL,
 )
 
 
@@ -314,6 +330,7 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
         shapes=_SHAPES.format(**names),
         shape=f"{_SHAPES.format(**names)} WHERE s.source_table = {names['p1']}",
         pauses=_PAUSES.format(**names),
+        topic=_TOPIC.format(**names),
     )
 
 

@@ -48,7 +48,8 @@ class SpannerPartitionStore:
 
     @property
     def _tables(self) -> Sequence[str]:
-        return [self._table, *(f"{self._table}_{beside}" for beside in ("readers", "tables", "snapshots", "pauses"))]
+        beside = ("readers", "tables", "snapshots", "pauses", "topic")
+        return [self._table, *(f"{self._table}_{one}" for one in beside)]
 
     @property
     def _sql(self) -> PartitionSql:

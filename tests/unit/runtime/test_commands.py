@@ -16,7 +16,7 @@ Main = Callable[[Sequence[str]], int]
 
 READERS: Final = ("doctor", "status", "snapshot", "pause", "resume", "synced", "rows")
 COMMANDS: Final[Mapping[Main, Sequence[str]]] = {
-    spanner_reader: READERS,
+    spanner_reader: (*READERS[:-1], "topic", READERS[-1]),
     bigtable_reader: READERS,
     cdc_consumer: ("setup", "doctor", "status", "sweep", "reconcile"),
 }

@@ -1,0 +1,138 @@
+"""The topic that belongs to a partition table: another one is refused, until it is changed on purpose."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+
+import grpc
+import pytest
+
+from deploy.local.processes import Processes
+from deploy.local.source import SpannerDatabase
+from services.spanner_reader.adapters.connection import Channels, Database
+from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.topic_table import SpannerTopicStore
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import published_to, short_name
+from shared.runtime.service import MISCONFIGURED
+from tests.integration.log_lines import events
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.readers import STARTS
+from tests.integration.test_spanner_reader_process import DDL, Pipeline
+
+pytestmark = pytest.mark.integration
+
+Scenario = Callable[[SpannerPartitionStore, SpannerTopicStore, SpannerTopicStore], Awaitable[None]]
+
+
+@pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
+def kept(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Callable[[Scenario], None]:
+    """Return what runs a scenario with a partition table and two readers' views of its topic."""
+    made = database(postgresql=request.param == "PostgreSQL")
+
+    async def opened(scenario: Scenario) -> None:
+        channels = Channels(made.instance.address)
+        try:
+            shared = Database(made.path, channels)
+            await shared.learn_dialect()
+            lease = timedelta(seconds=3)
+            partitions = SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=lease)
+            await partitions.create_table()
+            await scenario(partitions, SpannerTopicStore(shared, "p"), SpannerTopicStore(shared, "p"))
+        finally:
+            await channels.close()
+
+    return lambda scenario: asyncio.run(opened(scenario))
+
+
+def test_the_first_topic_stays_and_another_is_refused(kept: Callable[[Scenario], None]) -> None:
+    async def scenario(_partitions: SpannerPartitionStore, ours: SpannerTopicStore, theirs: SpannerTopicStore) -> None:
+        await ours.check("projects/p/topics/ours")  # none is remembered
+        await ours.keep("projects/p/topics/ours")
+        await theirs.keep("projects/p/topics/ours")
+        for refuses in (theirs.keep, theirs.check):
+            with pytest.raises(MisconfiguredError, match=r"publish to projects/p/topics/ours, .* to projects/p"):
+                await refuses("projects/p/topics/theirs")
+        await ours.check("projects/p/topics/ours")
+
+    kept(scenario)
+
+
+def test_of_two_that_come_first_at_once_one_is_refused(kept: Callable[[Scenario], None]) -> None:
+    async def scenario(_partitions: SpannerPartitionStore, ours: SpannerTopicStore, theirs: SpannerTopicStore) -> None:
+        await asyncio.gather(ours.keep("ours"), theirs.keep("theirs"), return_exceptions=True)
+        refused = 0
+        for topic in ("ours", "theirs"):  # again, as one that met the other's transaction does
+            try:
+                await ours.keep(topic)
+            except MisconfiguredError:
+                refused += 1
+        assert refused == 1
+
+    kept(scenario)
+
+
+def test_it_is_changed_only_while_nobody_reads(kept: Callable[[Scenario], None]) -> None:
+    async def scenario(partitions: SpannerPartitionStore, ours: SpannerTopicStore, theirs: SpannerTopicStore) -> None:
+        await ours.keep("ours")
+        await partitions.attend()
+        with pytest.raises(MisconfiguredError, match="stop every one"):
+            await theirs.replace("theirs")
+        await ours.check("ours")
+        await partitions.attend(leave=True)
+        assert await theirs.replace("theirs") == "ours"
+        await theirs.keep("theirs")
+        with pytest.raises(MisconfiguredError):
+            await ours.keep("ours")
+
+    kept(scenario)
+
+
+@pytest.fixture
+def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    """Return a channel to the Pub/Sub emulator."""
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+) -> None:
+    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
+    pipeline = Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    elsewhere = {
+        "TOPIC": short_name(other.topic),
+        "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic),
+    }
+    code, said = pipeline.says("topic", **elsewhere)
+    assert code == MISCONFIGURED
+    assert "start the reader" in said
+
+    reader = pipeline.start()
+    refused = pipeline.launch(**elsewhere)
+    assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
+    (told,) = events(refused, "service_misconfigured")
+    project = pipeline.database.instance.project
+    for topic in (topology.topic, other.topic):
+        assert published_to(project, topic, pubsub_emulator) in told["error"]
+    refused.end()
+    code, said = pipeline.says("topic", **elsewhere)
+    assert code == MISCONFIGURED
+    assert "stop every one" in said
+    pipeline.write(rows=20)
+    pipeline.wait_for_all()  # all of it where it belongs
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+
+    code, said = pipeline.says("topic", **elsewhere)
+    assert code == 0, said
+    moved = pipeline.start(**elsewhere)
+    pipeline.topology = other
+    pipeline.write()
+    pipeline.wait_for_all()
+    assert events(moved, "resumed")
