@@ -44,6 +44,7 @@ from services.spanner_reader.metrics import ReaderMetrics
 from services.spanner_reader.pause_command import pause, resume
 from services.spanner_reader.reader import Reader
 from services.spanner_reader.rows_command import rows
+from services.spanner_reader.schema_watch import remember_refused
 from services.spanner_reader.settings import Settings, owner_name
 from services.spanner_reader.snapshot_command import snapshot
 from services.spanner_reader.snapshot_ends import SnapshotEnds
@@ -321,8 +322,10 @@ async def prepare(
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
     definition = await catalog.definition()
-    check_stream(settings.change_stream, definition)
     look = await catalog.look()
+    if look.leaves_out is not None and await store.exists() and not await store.is_empty():
+        await remember_refused(shapes, file.included, look)
+    check_stream(settings.change_stream, definition)
     watched = look.watched
     check_partition_table(
         settings.change_stream,

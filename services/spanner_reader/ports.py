@@ -106,6 +106,10 @@ class CatalogLook:
     """What the database's SQL has around a name."""
     retention: timedelta | None = None
     """For how long the stream keeps what is not read; None where that was not asked."""
+    leaves_out: str | None = None
+    """Which changes the stream keeps out of itself, and the statement that mends it: none of it may be read so."""
+    may_leave_out: str | None = None
+    """The statement that forbids transactions to ask for that; None where they cannot."""
 
 
 class Catalog(Protocol):

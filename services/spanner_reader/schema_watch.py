@@ -14,10 +14,10 @@ import structlog
 from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker, googlesql_type
 from services.spanner_reader.core.records import DataChangeRecord
 from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import DROPPED_UNSEEN, ColumnShape, Sighting, excluding
+from services.spanner_reader.core.shapes import DROPPED_UNSEEN, ColumnShape, Finding, Sighting, excluding
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
@@ -52,6 +52,7 @@ class SchemaWatch:
         """For how long the stream keeps what is not read, as it was seen last."""
         self._sightings: list[Sighting] = []
         self._unsure: frozenset[Nanoseconds] = frozenset()
+        self._may_leave_out = False
         self._left_out: frozenset[str] = frozenset()
         self._left_out_at = Nanoseconds(0)  # the time of the look by which everybody knows these
         self._something_new = asyncio.Event()
@@ -106,7 +107,10 @@ class SchemaWatch:
         return at <= self._left_out_at or (table in self._left_out and at <= self._left_out_at + DROPPED_UNSEEN)
 
     async def look(self) -> None:
-        """Announce what is new, and compare the tables with what they were; TransientError if that cannot be had."""
+        """Announce what is new, and compare the tables with what they were; TransientError if that cannot be had.
+
+        MisconfiguredError if the stream leaves changes out; what that was found to mean for tables is stored by then.
+        """
         async with self._looking:
             await self._look()
 
@@ -138,10 +142,23 @@ class SchemaWatch:
             self._compared_since = compared.compared_since
             self._show(compared, unsure, look.quote)
             self._unsure = frozenset()
+            self._show_exclusions(look)
         except TransientError:
             self._sightings = sightings + self._sightings
             self._something_new.set()
             raise
+
+    def _show_exclusions(self, look: CatalogLook) -> None:
+        """Warn once of transactions that can keep out of the stream; MisconfiguredError if others are kept out."""
+        if look.may_leave_out is not None and not self._may_leave_out:
+            self._log.warning(
+                "transactions_can_be_excluded",
+                why="transactions that ask to be left out of change streams never reach BigQuery",
+                fix=f"{look.may_leave_out} forbids them",
+            )
+        self._may_leave_out = look.may_leave_out is not None
+        if look.leaves_out is not None:
+            raise MisconfiguredError(look.leaves_out)
 
     async def _announce(self, look: CatalogLook) -> None:
         """Publish the header of every table and column list that is new, so that empty tables, too, come to exist."""
@@ -166,19 +183,23 @@ class SchemaWatch:
             )
         cures = {mark.table: cure(mark, quote) for mark in compared.marks}
         for found in (*stored, *compared.findings):
-            self._log.error(
-                "table_needs_resync",
-                table=found.table,
-                why=found.kind.value,
-                columns=list(found.columns),
-                after=format_timestamp(found.after),
-                before=format_timestamp(found.before),
-                fix=cures[found.table],
-            )
+            _tell(found, cures[found.table])
 
     def _on_announced(self, done: "asyncio.Future[None]") -> None:
         if not done.cancelled():
             self._fail(done.exception())
+
+
+def _tell(found: Finding, fix: str) -> None:
+    structlog.get_logger().error(
+        "table_needs_resync",
+        table=found.table,
+        why=found.kind.value,
+        columns=list(found.columns),
+        after=format_timestamp(found.after),
+        before=format_timestamp(found.before),
+        fix=fix,
+    )
 
 
 def _sighting(record: DataChangeRecord) -> Sighting:
@@ -199,3 +220,11 @@ async def remember_start(
     look = now if start >= now.shapes.at else await catalog.look_back(start)
     if look is not None:
         await shapes.compare(excluding(look.shapes, included), ())
+
+
+async def remember_refused(shapes: ShapeStore, included: Callable[[str], bool], look: CatalogLook) -> None:
+    """Remember a look that a start is refused for, and mark what was found: the next start may see nothing of it."""
+    compared = await shapes.compare(excluding(look.shapes, included), ())
+    cures = {mark.table: cure(mark, look.quote) for mark in compared.marks}
+    for found in compared.findings:
+        _tell(found, cures[found.table])

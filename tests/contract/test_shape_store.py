@@ -73,6 +73,23 @@ class ShapeStoreContract:
 
         self.run(readers, scenario)
 
+    def test_what_the_stream_kept_out_is_remembered_until_a_look_without(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS), [])
+            ttl = frozenset({"exclude_ttl_deletes"})
+            await ours.compare(replace(a_look(1, Singers=SINGERS), exclusions=ttl, watches_everything=True), [])
+            look, _marks = await theirs.read()
+            assert look is not None
+            assert (look.exclusions, look.watches_everything) == (ttl, True)
+            found = await theirs.compare(a_look(2, Singers=SINGERS), [])
+            ((mark,),) = (found.marks,)
+            assert [one.kind for one in mark.findings] == [Kind.TABLE_EXCLUDED]
+            assert (mark.since, mark.sync_after) == (at(0), at(2))
+            after = await theirs.compare(a_look(3, Singers=SINGERS), [])
+            assert (after.findings, after.marks) == ((), found.marks)
+
+        self.run(readers, scenario)
+
     def test_columns_gone_are_remembered_and_records_are_taken_into_account(self, readers: Readers) -> None:
         async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
             await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])

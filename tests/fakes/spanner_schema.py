@@ -36,6 +36,8 @@ class FakeCatalog:
         self.silent = False
         self.remembers = True
         self.retention: timedelta | None = None
+        self.exclusions: frozenset[str] = frozenset()
+        self.may_leave_out: str | None = None
 
     async def look(self) -> CatalogLook:
         """Return the tables as they are now."""
@@ -46,8 +48,14 @@ class FakeCatalog:
             await asyncio.Event().wait()
         self.time += 1_000
         shapes = {table.name: _shape(table) for table in self.tables}
-        seen = Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched)
-        return CatalogLook(seen, tuple(self.tables), retention=self.retention)
+        seen = Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched, exclusions=self.exclusions)
+        return CatalogLook(
+            seen,
+            tuple(self.tables),
+            retention=self.retention,
+            leaves_out=f"the stream has {', '.join(sorted(self.exclusions))}" if self.exclusions else None,
+            may_leave_out=self.may_leave_out,
+        )
 
     async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
         """Return the tables as they were; None where Spanner does not remember that any more."""

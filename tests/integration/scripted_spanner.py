@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import grpc
-from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Session, TypeCode
+from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, ResultSet, Session, TypeCode
 
 from services.spanner_reader.core.records import (
     ROOT,
@@ -37,6 +37,7 @@ _TYPES: Final = {
     "partition_token": TypeCode.STRING,
     "heartbeat_milliseconds": TypeCode.INT64,
 }
+_OPTIONS: Final = "INFORMATION_SCHEMA.CHANGE_STREAM_OPTIONS"
 _Handler: TypeAlias = Any
 _SPANNER: Final = "/google.spanner.v1.Spanner/"
 
@@ -204,6 +205,8 @@ class ScriptedSpanner:
         """How many queries had one."""
         self.remembers_since = Nanoseconds(0)
         """From when on old versions can be read: what is older is refused, which the emulator does for no schema."""
+        self.options: dict[str, str] = {}
+        """More options of the change stream: the emulator knows few."""
         self._name = change_stream
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
@@ -236,6 +239,8 @@ class ScriptedSpanner:
             try:
                 call: Any = self._emulator.unary_unary(method, None, None)
                 answer: bytes = call(request, timeout=context.time_remaining(), metadata=metadata)
+                if method == _SPANNER + "ExecuteSql":
+                    answer = self._with_options(request, answer)
             except grpc.RpcError as error:
                 trailing: Any = error.trailing_metadata() or ()
                 context.set_trailing_metadata(tuple(trailing))
@@ -250,6 +255,14 @@ class ScriptedSpanner:
         if read_only.HasField("read_timestamp") and read_only.read_timestamp.ToNanoseconds() < self.remembers_since:
             exceeded = "Read-only transaction timestamp has exceeded the maximum timestamp staleness"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, exceeded)
+
+    def _with_options(self, data: bytes, answer: bytes) -> bytes:
+        if not self.options or _OPTIONS not in ExecuteSqlRequest.deserialize(data).sql:
+            return answer
+        found = ResultSet.pb(ResultSet.deserialize(answer))
+        for option in self.options.items():
+            found.rows.add().extend(option)
+        return bytes(found.SerializeToString())
 
     def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))

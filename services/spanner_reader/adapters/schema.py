@@ -153,8 +153,15 @@ class SpannerCatalog:
                 types = tuple(kind for kind, _has_default, _nullable in columns[place] if kind.name in names)
                 capture, down = definition.value_capture_type, frozenset(descending[place])
                 watched.append(WatchedTable(name, tuple(keys[place]), types, capture, down))
-        seen = Look(at, definition.watches_everything, shapes)
-        return CatalogLook(seen, tuple(watched), dialect.quote, definition.retention)
+        exclusions = definition.exclusions & {*EXCLUDING}
+        return CatalogLook(
+            Look(at, definition.watches_everything, shapes, exclusions=exclusions),
+            tuple(watched),
+            dialect.quote,
+            definition.retention,
+            leaves_out(self._change_stream, definition),
+            may_leave_out(self._change_stream, definition),
+        )
 
     def _definition(self, stream: Sequence[Row], options_found: Sequence[Row]) -> StreamDefinition:
         dialect = self._database.dialect
@@ -202,21 +209,31 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
             f"  {alter} {stream_options(definition.dialect, _WHOLE_ROWS)}\n"
             "or with 'NEW_ROW_AND_OLD_VALUES', and start after the time of that statement"
         )
+    left_out = leaves_out(change_stream, definition)
+    if left_out is not None:
+        raise MisconfiguredError(left_out)
+
+
+def leaves_out(change_stream: str, definition: StreamDefinition) -> str | None:
+    """Return which changes the stream keeps out of itself, with the statement that mends it; None if it has all."""
     excluding = sorted(definition.exclusions & {*EXCLUDING})
-    if excluding:
-        raise MisconfiguredError(
-            f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out would never reach "
-            f"BigQuery. Mend it with\n  {alter} "
-            f"{stream_options(definition.dialect, ', '.join(f'{name} = false' for name in excluding))}\n"
-            "and start after the time of that statement"
-        )
-    if TXN_EXCLUSION in definition.exclusions:
-        structlog.get_logger().warning(
-            "transactions_can_be_excluded",
-            change_stream=change_stream,
-            fix="transactions that ask to be left out of change streams never reach BigQuery; "
-            f"{alter} {stream_options(definition.dialect, f'{TXN_EXCLUSION} = false')} forbids them",
-        )
+    if not excluding:
+        return None
+    off = stream_options(definition.dialect, ", ".join(f"{name} = false" for name in excluding))
+    return (
+        f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out never reach BigQuery. "
+        f"Mend it with\n  ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} {off}\n"
+        "and start after the time of that statement; tables that were read before are marked, for what was left out "
+        "until then: `status` lists them"
+    )
+
+
+def may_leave_out(change_stream: str, definition: StreamDefinition) -> str | None:
+    """Return the statement that forbids transactions to keep out of the stream; None if they cannot."""
+    if TXN_EXCLUSION not in definition.exclusions:
+        return None
+    off = stream_options(definition.dialect, f"{TXN_EXCLUSION} = false")
+    return f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} {off}"
 
 
 def check_tables(change_stream: str, dialect: Dialect, tables: Sequence[WatchedTable]) -> None:

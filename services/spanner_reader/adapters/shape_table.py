@@ -4,11 +4,12 @@
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
 NULL where nothing is wrong; a pause is part of the mark, too (`pause_table.py`); ``looked_at``, the time of the look
 that last changed the row. The row without a name stands for the last look as a whole: when it was, and whether the
-stream watched everything; its ``since`` is the time of the first look that was compared with one before, NULL until
-there is one.
+stream watched everything, by itself or, where options kept changes out of the stream, in a document beside those; its
+``since`` is the time of the first look that was compared with one before, NULL until there is one.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -29,7 +30,15 @@ _COLUMNS: Final = ("source_table", "shape", "needs_resync", "since", "looked_at"
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _shape: Final = msgspec.json.Decoder(TableShape)
 _findings: Final = msgspec.json.Decoder(tuple[Finding, ...])
-_everything: Final = msgspec.json.Decoder(bool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Excluding:
+    watches_everything: bool
+    exclusions: frozenset[str]
+
+
+_whole: Final = msgspec.json.Decoder(bool | _Excluding)
 
 
 class SpannerShapeStore:
@@ -61,9 +70,7 @@ class SpannerShapeStore:
                 if old is None or old.tables.get(name) != shape or kept.get(name) != marks.get(name)
             ]
             since = None if now.compared_since is None else format_timestamp(now.compared_since)
-            changed.append(
-                row([_LOOK, _encode(look.watches_everything).decode(), None, since, format_timestamp(look.at)])
-            )
+            changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(look.at)]))
             gone = [] if old is None else [name for name in old.tables if name not in now.tables]
             written = Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_COLUMNS, values=changed))
             shown = with_pauses(kept, pauses)
@@ -140,7 +147,10 @@ def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark], dict
     for name, shape, findings, since, looked_at, *times in rows:
         if name == _LOOK:
             compared_since = None if since is None else parse_timestamp(since)
-            look = Look(parse_timestamp(looked_at), _everything.decode(shape), tables, compared_since)
+            whole = _whole.decode(shape)
+            if isinstance(whole, bool):
+                whole = _Excluding(whole, frozenset())
+            look = Look(parse_timestamp(looked_at), whole.watches_everything, tables, compared_since, whole.exclusions)
             continue
         tables[name] = _shape.decode(shape)
         if findings is not None:
@@ -149,6 +159,11 @@ def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark], dict
         if pause is not None:
             pauses[name] = pause
     return look, marks, pauses
+
+
+def _as_a_whole(look: Look) -> str:
+    everything = look.watches_everything
+    return _encode(_Excluding(everything, look.exclusions) if look.exclusions else everything).decode()
 
 
 def _row(name: str, shape: TableShape, mark: Mark | None, at: Nanoseconds) -> ListValue:

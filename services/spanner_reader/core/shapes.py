@@ -39,6 +39,7 @@ class Kind(StrEnum):
     TABLE_WATCHED = "table_added_to_the_stream"
     TABLE_RENAMED = "table_may_have_been_renamed"
     TABLE_PAUSED = "table_paused"
+    TABLE_EXCLUDED = "table_changes_excluded_by_the_stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Look:
     compared_since: Nanoseconds | None = None
     """The time of the first look of this kind that was compared with one before. Records that were committed earlier
     show what no look has seen: the stream may be read from long before."""
+    exclusions: frozenset[str] = frozenset()
+    """The stream's options that kept changes out of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,8 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
             let_in = before is not None and before.left_out
             until = Nanoseconds(new.at + DROPPED_UNSEEN) if let_in else _NO_TIME
             findings += [Finding(name, kind, old.at, new.at, columns, until) for kind, columns in kinds.items()]
+            if now.watched and old.exclusions | new.exclusions:
+                findings.append(Finding(name, Kind.TABLE_EXCLUDED, old.at, new.at))
             remembered[name] = _mirrored(now, before)
         elif before is not None and before.mirrored:  # another under its name would be a mirror of two tables
             remembered[name] = replace(before, gone=True, watched=False)

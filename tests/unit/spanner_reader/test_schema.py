@@ -1,14 +1,15 @@
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from google.api_core import exceptions
-from structlog.testing import capture_logs
 
 from services.spanner_reader.adapters.dialects import Dialect
 from services.spanner_reader.adapters.errors import spanner_errors
 from services.spanner_reader.adapters.schema import (
+    SpannerCatalog,
     StreamDefinition,
     check_partition_table,
     check_stream,
@@ -17,7 +18,7 @@ from services.spanner_reader.adapters.schema import (
     type_json,
 )
 from services.spanner_reader.core.changes import googlesql_type
-from services.spanner_reader.ports import WatchedTable
+from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.unit.spanner_reader.scripts import COLUMNS
@@ -51,10 +52,31 @@ def test_streams_that_leave_changes_out_are_refused_with_the_statement_that_mend
     assert f"ALTER CHANGE STREAM Orders SET OPTIONS ({option} = false)" in str(error.value)
 
 
-def test_a_stream_from_which_transactions_can_be_excluded_is_read_with_a_warning() -> None:
-    with capture_logs() as logs:
-        check_stream("s", replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})))
-    assert [line["event"] for line in logs] == ["transactions_can_be_excluded"]
+def test_a_stream_from_which_transactions_can_be_excluded_is_read_and_a_look_says_how_to_forbid_them() -> None:
+    check_stream("s", replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})))
+    look = _looked(["allow_txn_exclusion", "TRUE"], ["exclude_update", "false"])
+    assert (look.shapes.exclusions, look.leaves_out) == (frozenset(), None)
+    assert look.may_leave_out == "ALTER CHANGE STREAM s SET OPTIONS (allow_txn_exclusion = false)"
+
+
+@pytest.mark.parametrize("option", ["exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes"])
+def test_a_look_sees_what_the_stream_leaves_out(option: str) -> None:
+    look = _looked([option, "true"])
+    assert look.shapes.exclusions == {option}
+    assert f"ALTER CHANGE STREAM s SET OPTIONS ({option} = false)" in (look.leaves_out or "")
+    assert (_looked().shapes.exclusions, _looked().leaves_out) == (frozenset(), None)
+
+
+def _looked(*options: list[object]) -> CatalogLook:
+    """Return a look at a stream of everything with these options: the emulator knows none of them."""
+
+    class Answers:
+        name, dialect = "projects/p/instances/i/databases/d", Dialect.GOOGLESQL
+
+        async def snapshot(self, *_statements: object, at: object) -> tuple[Nanoseconds, list[list[list[object]]]]:
+            return NOW, [[[True]], [["value_capture_type", "NEW_ROW"], *options], [], [], [], [], []]
+
+    return asyncio.run(SpannerCatalog(Answers(), "s").look())  # type: ignore[arg-type]
 
 
 def test_streams_whose_partitions_change_their_range_are_refused() -> None:

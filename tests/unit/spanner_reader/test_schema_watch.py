@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from services.spanner_reader.core.records import ROOT, ColumnType, DataChangeRecord
 from services.spanner_reader.core.shapes import Kind, Look, Sighting
 from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
-from shared.contracts.errors import TransientError
+from services.spanner_reader.schema_watch import remember_refused
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import CrashError, Life
 from tests.fakes.spanner_reader import Script
@@ -78,6 +79,71 @@ def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_once() 
         assert (line["table"], line["why"], line["log_level"]) == ("Albums", "table_added_to_the_stream", "error")
         assert "UPDATE `Albums` SET" in line["fix"]
         assert "synced Albums" in line["fix"]
+
+    run(scenario)
+
+
+def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and_the_cure_is_marked_too() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+
+        async def stopped_by_a_look() -> None:
+            async with running(world.reader(look=SOON)):
+                await until(lambda: world.shapes.look is not None)
+                world.catalog.exclusions = frozenset({"exclude_ttl_deletes"})
+                await until(lambda: bool(world.shapes.marks))
+
+        with pytest.raises(MisconfiguredError, match="exclude_ttl_deletes"):
+            await stopped_by_a_look()
+        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+        stopped = world.catalog.time
+
+        with pytest.raises(MisconfiguredError):  # and as long as it is so
+            async with running(world.reader(owner="another")):
+                await until(lambda: False)
+        world.catalog.exclusions = frozenset()
+        async with running(world.reader(owner="a third", look=SOON)):
+            cured = world.catalog.time + 1_000
+            await until(lambda: world.catalog.time > cured + 5_000)
+        (mark,) = world.shapes.marks.values()
+        assert mark.since < stopped < mark.sync_after == cured  # what was left out until the first look without
+        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+
+    run(scenario)
+
+
+def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_the_tables_that_were_read_before() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        async with running(world.reader()):
+            await until(lambda: world.shapes.look is not None)
+        world.catalog.exclusions = frozenset({"exclude_delete"})
+        with capture_logs() as logs:
+            store = FakeShapeStore(world.shapes)
+            await remember_refused(store, lambda _table: True, await world.catalog.look())
+        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+        assert [line["event"] for line in logs] == ["table_needs_resync"]
+        assert " sweep Singers --before" in logs[0]["fix"]
+
+    run(scenario)
+
+
+def test_transactions_that_may_keep_out_of_the_stream_are_warned_of_when_they_may() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        with capture_logs() as logs:
+            async with running(world.reader(look=SOON)):
+                await until(lambda: world.catalog.asked > 3)
+                assert not any(line["event"] == "transactions_can_be_excluded" for line in logs)
+                world.catalog.may_leave_out = "ALTER ..."
+                asked = world.catalog.asked
+                await until(lambda: world.catalog.asked > asked + 3)
+        (line,) = [line for line in logs if line["event"] == "transactions_can_be_excluded"]
+        assert line["fix"] == "ALTER ... forbids them"
+        assert kinds(world) == {}
 
     run(scenario)
 

@@ -55,6 +55,16 @@ def test_what_stays_as_it_is_and_what_old_rows_have_no_value_of_need_no_resync()
     assert of_singers(replace(SINGERS, columns=(ID, replace(NAME, nullable=False), BORN))) == {}
 
 
+def test_what_the_stream_kept_out_between_two_looks_is_said_of_every_table_that_it_watches() -> None:
+    ttl, none = frozenset({"exclude_ttl_deletes"}), frozenset[str]()
+    for before, now in ((none, ttl), (ttl, ttl), (ttl, none), (none, none)):
+        tables = {"Singers": SINGERS, "Albums": SINGERS, "Others": replace(SINGERS, watched=False)}
+        old, new = Look(THEN, False, tables, exclusions=before), Look(NOW, False, tables, exclusions=now)
+        both = {(name, "table_changes_excluded_by_the_stream"): () for name in ("Albums", "Singers")}
+        assert found(old, new) == (both if before or now else {})
+        assert compare(old, new).remembered.exclusions == now
+
+
 @pytest.mark.parametrize(
     ("columns", "kind", "named"),
     [

@@ -1,0 +1,50 @@
+"""Options that keep changes out of the stream, found by a refused start and marked. The emulator knows none of them."""
+
+from datetime import timedelta
+
+import pytest
+
+from shared.runtime.service import MISCONFIGURED
+from tests.integration.readers import STARTS
+from tests.integration.test_spanner_reader_scripted_process import Scripted
+from tests.integration.test_spanner_reader_scripted_process import scripted as scripted  # noqa: PLC0414  a fixture
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_a_refused_start_found_is_marked_and_stays_so_when_the_stream_has_all_again(scripted: Scripted) -> None:
+    def refused() -> str:
+        reader = scripted.pipeline.launch(SPANNER_EMULATOR_HOST=scripted.server.address)
+        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+        said = reader.output()
+        reader.end()
+        return said
+
+    def marks() -> int:
+        (row,) = scripted.pipeline.partitions.query(
+            "SELECT COUNT(*) AS marked FROM millrace_partitions_tables WHERE needs_resync LIKE '%by_the_stream%'"
+        )
+        return int(str(row["marked"]))
+
+    scripted.server.options = {"exclude_delete": "true"}
+    assert "exclude_delete = false" in refused()
+    assert not scripted.pipeline.partitions.query(
+        "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'millrace%'"
+    )  # there was nothing before: nothing is remembered
+
+    scripted.server.options = {}
+    reader = scripted.start(SNAPSHOT="never")
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+    assert marks() == 0
+
+    scripted.server.options = {"exclude_delete": "true"}
+    said = refused()
+    assert "exclude_delete = false" in said
+    assert "table_needs_resync" in said
+    assert marks() == 1
+
+    scripted.server.options = {}
+    scripted.start()
+    assert marks() == 1
