@@ -39,7 +39,7 @@ class Known(Protocol):
         """Return the mirrors as they were last listed."""
 
     def troubled(self) -> Collection[str]:
-        """Return the tables whose changes wait or are refused."""
+        """Return the tables whose changes wait or are refused, and those that are gone."""
 
     def oldest_held(self) -> int | None:
         """Return when the oldest message was published that any process holds, in microseconds."""

@@ -16,11 +16,10 @@ from functools import partial
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, decode_messages
-from services.cdc_consumer.core.counts import Applied, Counts, TableNote
+from services.cdc_consumer.core.counts import Counts
 from services.cdc_consumer.core.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.tables import shown_name
@@ -30,6 +29,7 @@ from services.cdc_consumer.letters_noted import mirrors_of, note_letters
 from services.cdc_consumer.notices import say_what_is_noticed
 from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
 from services.cdc_consumer.suspects import NotCounted, Watch, in_groups
+from services.cdc_consumer.table_notes import table_notes
 from services.cdc_consumer.trouble import Patience, TablesInTrouble
 from services.cdc_consumer.writing import ListWrites, Writing, by_table
 from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
@@ -132,7 +132,7 @@ class _Task:
         self._clock = writing.clock
         self._letters: Counter[str] = Counter()
         self._refused: Mapping[str, str] = {}
-        self._put_off = 0
+        self._put_off: Mapping[int, timedelta] = {}  # messages, and for how long
         self._lists = [ListWrites(changes) for changes in decoded.tables]
 
     def run(self) -> Counts:
@@ -294,16 +294,16 @@ class _Task:
         suspected = {
             message for one in self._lists if one.trouble and one.trouble.suspected for message in one.messages
         }
-        delays = {
-            self._ack_ids[message]: self._patience.longest_put_off
+        self._put_off = {
+            message: self._patience.longest_put_off
             if message in suspected
             else self._patience.put_off_at(self._deliveries(message))
             for message in sorted(self._open)
         }
+        delays = {self._ack_ids[message]: delay for message, delay in self._put_off.items()}
         for delay, ack_ids in _by_delay(delays).items():
             self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.put_off(ack_ids, delay))  # type: ignore[misc]
             self._unsettled.difference_update(ack_ids)
-            self._put_off += len(ack_ids)
         self._open.clear()
 
     def _deliveries(self, message: int) -> int:
@@ -322,12 +322,7 @@ class _Task:
         written = sum(int(one.accepted.sum()) for one in done)
         failed = sum(len(one.refused) + len(one.stuck) for one in done)
         rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
-        tables = dict.fromkeys(self._refused, TableNote())
-        for name, note in chain(
-            ((name, TableNote(refused=why)) for name, why in self._refused.items()),
-            ((one.table, self._note(one)) for one in self._lists),
-        ):
-            tables[name] = tables.get(name, TableNote()).plus(note)
+        tables = table_notes(self._lists, self._refused, self._messages, self._put_off, self._clock.now())
         latest = [note.latest.committed for note in tables.values() if note.latest is not None]
         return Counts(
             messages=len(self._ack_ids),
@@ -336,25 +331,11 @@ class _Task:
             superseded=rows - written - failed,
             left_out=sum(self._decoded.left_out.values()),
             letters=dict(self._letters),
-            acked=len(self._ack_ids) - self._put_off,
-            put_off=self._put_off,
+            acked=len(self._ack_ids) - len(self._put_off),
+            put_off=len(self._put_off),
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
         )
-
-    def _note(self, one: ListWrites) -> TableNote:
-        """Return what is to be said of a list's table."""
-        if one.trouble is not None:
-            return TableNote(put_off=one.trouble.shown)
-        if one.conflict is not None:
-            return TableNote(refused=str(one.conflict))
-        committed = one.changes.rows[one.definition.commit_timestamp]
-        latest = pc.max(committed)
-        if not latest.is_valid:
-            return TableNote()
-        message = one.changes.rows[MESSAGE][pc.index(committed, latest).as_py()].as_py()
-        published = self._messages["publish_time"].cast(pa.int64())[message].as_py()
-        return TableNote(latest=Applied(latest.as_py(), published, self._clock.now() // 1000))
 
 
 def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:

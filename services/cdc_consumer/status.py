@@ -27,6 +27,8 @@ _DROPPED_WHY: Final = "it is not in its dataset any more, and is made anew by it
 _LOOK_AGAIN: Final = timedelta(seconds=10)
 """How old, at most, what is told of labels may be."""
 _LOOK_ANYWAY: Final = timedelta(seconds=30)
+_ON_ITS_WAY: Final = timedelta(minutes=1)
+"""Until what comes again is certain to be pulled, and held by a process that says so."""
 _SEEN: Final = timedelta(minutes=10)
 """How long a process counts that has said nothing more."""
 
@@ -37,7 +39,16 @@ class _Table:
     put_off_since: int = 0
     refused: str = ""
     refused_since: int = 0
+    stuck: str = ""
+    stuck_since: int = 0
+    stuck_until: int = 0
+    again_at: int = 0
+    """When the last of what was put off comes again, whatever the table has been since."""
     latest: Applied | None = None
+
+    def waits_for(self, now: int) -> str:
+        """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
+        return self.put_off or (self.stuck if now < self.stuck_until else "")
 
 
 @dataclass(slots=True)
@@ -127,7 +138,7 @@ class ConsumerStatus:
             dropped = self._dropped
             tables = [
                 {
-                    **_shown(name, self._tables.get(name), mirrors.get(name), dropped.get(name)),
+                    **_shown(name, self._tables.get(name) or _Table(), mirrors.get(name), dropped.get(name), now),
                     "not_swept": self._not_swept.get(name, ""),
                 }
                 for name in sorted({*self._tables, *mirrors, *dropped})
@@ -160,9 +171,14 @@ class ConsumerStatus:
         return self._labels.mirrors
 
     def troubled(self) -> Collection[str]:
-        """Return the tables whose changes wait, or are refused, and those that are gone."""
+        """Return the tables whose changes wait, or are refused, and those that are gone.
+
+        What was put off waits until it has come again, also where the table is well meanwhile.
+        """
         with self._lock:
-            return {name for name, table in self._tables.items() if table.put_off or table.refused} | {*self._dropped}
+            now = self._micros()
+            waiting = {name for name, table in self._tables.items() if now < table.again_at or table.waits_for(now)}
+            return waiting | {name for name, table in self._tables.items() if table.refused} | {*self._dropped}
 
     def oldest_held(self) -> int | None:
         """Return when the oldest message was published that any process holds, in microseconds."""
@@ -177,7 +193,8 @@ class ConsumerStatus:
     def put_off(self) -> Mapping[str, str]:
         """Return the tables whose messages are put off, and why."""
         with self._lock:
-            return {name: table.put_off for name, table in sorted(self._tables.items()) if table.put_off}
+            now = self._micros()
+            return {name: why for name, table in sorted(self._tables.items()) if (why := table.waits_for(now))}
 
     def _lag(self, now: int) -> Mapping[str, float | None]:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]
@@ -249,6 +266,12 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
     if note.refused and not table.refused:
         table.refused_since = now
     table.put_off, table.refused = note.put_off, note.refused
+    if note.again_at is not None:
+        again_at = note.again_at + _ON_ITS_WAY // timedelta(microseconds=1)
+        table.again_at = max(table.again_at, again_at)
+        if note.stuck:
+            table.stuck_since = table.stuck_since if now < table.stuck_until else now
+            table.stuck, table.stuck_until = note.stuck, max(table.stuck_until, again_at)
     if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
         table.latest = note.latest
 
@@ -261,12 +284,12 @@ def _restored(kept: Kept | None) -> dict[str, int]:
         return {}
 
 
-def _shown(name: str, table: _Table | None, mirror: Mirror | None, dropped_at: int | None) -> Mapping[str, object]:
+def _shown(name: str, table: _Table, mirror: Mirror | None, dropped_at: int | None, now: int) -> Mapping[str, object]:
     """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
-    table = table or _Table()
     troubles = []
-    if table.put_off:
-        troubles.append({"state": PUT_OFF, "since": _time(table.put_off_since), "why": table.put_off})
+    if why := table.waits_for(now):
+        since = table.put_off_since if table.put_off else table.stuck_since
+        troubles.append({"state": PUT_OFF, "since": _time(since), "why": why})
     if table.refused:
         troubles.append({"state": REFUSED, "since": _time(table.refused_since), "why": table.refused})
     if dropped_at is not None:

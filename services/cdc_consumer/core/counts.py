@@ -34,19 +34,27 @@ class TableNote:
     """Why its changes wait; empty: they do not."""
     refused: str = ""
     """Why the changes of a whole column list become dead letters; empty: they do not."""
+    stuck: str = ""
+    """Why some rows wait that fail each time they come, while others of the table are taken; empty: none does."""
+    again_at: int | None = None
+    """When the last of the changes that wait come again, in microseconds."""
     latest: Applied | None = None
     """The latest commit that was written or superseded."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "put_off", self.put_off[:_WORDS])
         object.__setattr__(self, "refused", self.refused[:_WORDS])
+        object.__setattr__(self, "stuck", self.stuck[:_WORDS])
 
     def plus(self, other: Self) -> Self:
         """Return what both say: trouble that one of them has is the table's."""
         latest = [one for one in (self.latest, other.latest) if one is not None]
+        again = [one for one in (self.again_at, other.again_at) if one is not None]
         return type(self)(
             put_off=self.put_off or other.put_off,
             refused=self.refused or other.refused,
+            stuck=self.stuck or other.stuck,
+            again_at=max(again, default=None),
             latest=max(latest, key=lambda one: one.committed, default=None),
         )
 

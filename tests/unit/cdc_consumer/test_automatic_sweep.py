@@ -18,9 +18,10 @@ from services.cdc_consumer.sweeping import source_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import label_of
 from shared.contracts.source_rows import Done
-from tests.builders import a_header
+from tests.builders import a_change, a_header, a_message
 from tests.fakes.mirror_rows import FakeSource
 from tests.unit.cdc_consumer.world import NOW, SetClock
+from tests.unit.cdc_consumer.world import World as MicroBatches
 
 AFTER = timedelta(minutes=10)
 HOUR = timedelta(hours=1)
@@ -212,6 +213,37 @@ def test_it_goes_on_by_itself_until_the_end() -> None:
             time.sleep(0.01)
 
     assert "sweep" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_put_off_though_others_of_it_are_applied() -> None:
+    consumer = MicroBatches()
+    mirrors = [Mirror("planes", 1, complete_since=SINCE)]
+    status = ConsumerStatus(consumer.clock, lambda _datasets: mirrors, lambda _mirror: None)
+    automatic = AutomaticSweep(
+        status, lambda _mirror: Swept(SINCE, left=0), consumer.clock, after=AFTER, keep_messages_for=timedelta(days=7)
+    )
+    consumer.writer.stuck = lambda _table, row: row["name"] == "stuck"
+
+    def due_meanwhile(time: timedelta) -> set[str]:
+        """Apply others of the table, and of another, every minute; return what was due."""
+        found: set[str] = set()
+        for _minute in range(time // timedelta(minutes=1)):
+            consumer.clock.pass_time(timedelta(minutes=1))
+            others = a_message(a_change(3)), a_message(a_change(3), header=a_header("airports"))
+            status.take(Report(counts=consumer.apply(*others)))
+            status.document(ready=True, alive=True)
+            found |= {mirror.table for mirror in automatic.due()}
+        return found
+
+    due_meanwhile(timedelta(minutes=1))
+    for delivery in range(1, 11):
+        bad = a_message(a_change(1, 9, name="stuck"), delivery_attempt=delivery)
+        status.take(Report(counts=consumer.apply(a_message(a_change(3)), bad)))
+        if consumer.letters.kept:
+            break
+        assert due_meanwhile(consumer.patience.put_off_at(delivery)) == set()
+    assert delivery == 10
+    assert due_meanwhile(timedelta(minutes=2)) == {"planes"}
 
 
 def test_the_consumer_knows_what_speaks_against_it() -> None:

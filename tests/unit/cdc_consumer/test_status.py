@@ -140,6 +140,38 @@ def test_since_is_when_it_began_until_it_is_well_again(world: World) -> None:
     assert world.table("planes")["troubles"][0]["since"] == "2026-11-21T12:01:05Z"
 
 
+def test_rows_that_are_stuck_put_their_table_off_until_they_have_come_again(world: World) -> None:
+    stuck = TableNote(stuck="rows fail: INTERNAL", again_at=MICROS + 600_000_000, latest=LATEST)
+    world.take(Counts(tables={"planes": stuck}))
+    world.clock.pass_time(timedelta(minutes=5))
+    world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))  # nothing of theirs came in that micro-batch
+
+    assert world.table("planes")["troubles"] == [
+        {"state": "put off", "since": format_timestamp(NOW), "why": "rows fail: INTERNAL"}
+    ]
+    assert world.status.put_off() == {"planes": "rows fail: INTERNAL"}
+    assert world.status.troubled() == {"planes"}
+    world.clock.pass_time(timedelta(minutes=5))
+    world.take(Counts(tables={"planes": replace(stuck, again_at=MICROS + 1_200_000_000)}))
+    assert world.table("planes")["troubles"][0]["since"] == format_timestamp(NOW)
+
+    world.clock.pass_time(timedelta(minutes=11))
+    assert (world.states(), world.status.put_off()) == ({"planes": "running"}, {})
+    assert world.status.troubled() == set()
+
+
+def test_what_was_put_off_speaks_against_a_sweep_until_it_has_come_again_though_its_table_is_well(world: World) -> None:
+    world.take(Counts(tables={"planes": replace(WAITS, again_at=MICROS + 600_000_000)}))
+    world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))
+    assert world.states() == {"planes": "running"}
+    assert world.status.troubled() == {"planes"}
+
+    world.clock.pass_time(timedelta(minutes=10))
+    assert world.status.troubled() == {"planes"}
+    world.clock.pass_time(timedelta(minutes=1))
+    assert world.status.troubled() == set()
+
+
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
     world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND", refused="schema_conflict: x")}))

@@ -79,6 +79,31 @@ def test_one_list_in_trouble_is_the_tables_trouble(world: World) -> None:
     assert note.latest is not None
 
 
+def test_what_waits_says_when_it_comes_again(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    late = a_message(a_change(1), delivery_attempt=3)
+    counts = world.apply(late, a_message(a_change(2)), a_message(a_change(1), header=AIRPORTS))
+
+    assert counts.tables["planes"].again_at == (NOW + 120_000_000_000) // 1000
+    assert counts.tables["airports"].again_at is None
+    assert counts.plus(world.apply(a_message(a_change(1)))).tables["planes"].again_at == (NOW + 120_000_000_000) // 1000
+
+
+def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_letter(world: World) -> None:
+    world.writer.stuck = lambda _table, row: row["name"] == "stuck"
+    bad, good = a_change(1, 2, name="stuck"), a_message(a_change(3))
+    counts = world.apply(good, a_message(bad), a_message(a_change(1), header=AIRPORTS))
+    note = counts.tables["planes"]
+
+    assert note.stuck == "rows that fail each time they come (1): table planes: INTERNAL"
+    assert (note.put_off, note.again_at) == ("", (NOW + 30_000_000_000) // 1000)
+    assert note.latest is not None
+    assert (counts.tables["airports"].stuck, counts.tables_in_trouble) == ("", ())
+
+    counts = world.apply(good, a_message(bad, delivery_attempt=10), a_message(a_change(1), header=AIRPORTS))
+    assert (counts.letters, counts.tables["planes"].stuck) == ({"retries_exhausted": 1}, "")
+
+
 @pytest.mark.parametrize(
     ("header", "name", "reason"),
     [
