@@ -20,10 +20,11 @@ from services.dead_letter.adapters.inbox import PubsubInbox
 from services.dead_letter.adapters.lock import collector_lock
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.collector import Collector
-from services.dead_letter.command_line import commands
+from services.dead_letter.command_line import commands, pipeline_named
 from services.dead_letter.commands.app import PROGRAM
 from services.dead_letter.doctor import doctor
 from services.dead_letter.metrics import CollectorMetrics
+from services.dead_letter.ports import LetterStore
 from services.dead_letter.serving import serving_api
 from services.dead_letter.settings import Settings
 from shared.pubsub.channels import open_channel, stoppable_channel
@@ -84,6 +85,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     ):
         store = SqlLetterStore(database)
         with serving_api(settings, store, registry, stop), collected(settings, stop) as letters:
+            join(settings, store, health, stop)
             Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
 
 
@@ -100,6 +102,15 @@ def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[Database]
         yield database
     finally:
         database.close()
+
+
+def join(settings: Settings, store: LetterStore, health: Health, stop: Stop) -> None:
+    """Remember of which pipeline the store's letters are, before any is taken; refuse it where they are of another."""
+    mine = pipeline_named(settings, settings.dead_letter_subscription, settings.topic)
+    for attempt in retrying(stop):
+        with attempt:
+            health.progressed()
+            store.join(mine)
 
 
 def check_start(settings: Settings, stop: Stop) -> None:

@@ -2,7 +2,7 @@
 
 import getpass
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -15,12 +15,13 @@ from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.commands.app import run_commands
 from services.dead_letter.commands.tools import Tools
+from services.dead_letter.core.pipeline import Pipeline, named
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
-from shared.pubsub.names import topic_path
+from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_topic
 from shared.runtime.logs import configure_logs
 from shared.runtime.settings import read_settings
@@ -39,6 +40,7 @@ def commands(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
+        pipeline=partial(pipeline_named, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
         max_replays=settings.max_replays,
@@ -74,7 +76,22 @@ def replay_topic(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublis
     topic = topic_path(settings.project, settings.topic)
     with open_channel(settings.pubsub_emulator_host) as channel:
         check_topic(channel, topic, _KEPT_FOR, stop)  # one without a subscription confirms, and drops, what it takes
-        yield PubsubReplayPublisher(channel, topic, stop)
+        emulated = settings.pubsub_emulator_host is not None
+        yield PubsubReplayPublisher(channel, topic, stop, emulated=emulated)
+
+
+def pipeline_named(settings: CommandSettings, subscription: str | None, topic: str | None) -> Pipeline:
+    """Return the pipeline of these names, full ones or short ones of the project that the settings name."""
+    emulated = settings.pubsub_emulator_host is not None
+
+    def full(name: str | None, path: Callable[[str, str], str]) -> str | None:
+        if name is None:
+            return None
+        if settings.project is None and not name.startswith("projects/"):
+            raise MisconfiguredError(f"set GOOGLE_CLOUD_PROJECT: the project of {name}")
+        return named(path(settings.project or "", name), emulated=emulated)
+
+    return Pipeline(subscription=full(subscription, subscription_path), topic=full(topic, topic_path))
 
 
 def known_tables(settings: CommandSettings) -> TablesFile:

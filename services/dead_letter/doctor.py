@@ -6,10 +6,14 @@ It takes the service's own settings, leases no message and changes nothing.
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Final, TextIO
 
 from services.dead_letter.adapters.database import open_database
 from services.dead_letter.adapters.mirrors import check_dataset, open_client
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.command_line import pipeline_named
+from services.dead_letter.core.pipeline import joined
 from services.dead_letter.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
@@ -58,13 +62,18 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _store(settings: Settings) -> Finding:
     try:
-        open_database(settings.database, make=False).close()
+        with closing(open_database(settings.database, make=False)) as database:
+            known = SqlLetterStore(database).pipeline()
     except MisconfiguredError as error:
         cure = "start the service, which makes what is missing, or mend DATABASE"
         return Finding(Level.ERROR, "store", str(error), cure)
     except TransientError as error:
         return Finding(Level.ERROR, "store", str(error), "see that it runs and can be reached: DATABASE")
-    return Finding(Level.OK, "store", "it can be read, and is of this version")
+    try:
+        joined(known, pipeline_named(settings, settings.dead_letter_subscription, settings.topic))
+    except MisconfiguredError as error:
+        return Finding(Level.ERROR, "store", str(error), _AS_IT_SAYS)
+    return Finding(Level.OK, "store", "it can be read, is of this version, and holds no other pipeline's letters")
 
 
 def _pubsub(settings: Settings) -> Iterator[Finding]:

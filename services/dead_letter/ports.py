@@ -18,6 +18,7 @@ from services.dead_letter.core.letters import (
     StoredLetter,
     TrailEntry,
 )
+from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.rows import RowOf
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
@@ -47,6 +48,19 @@ class LetterStore(Protocol):
     Every method is one transaction: it has happened whole, or not at all. TransientError while the database is away or
     busy; MisconfiguredError where it is of another version, or of somebody else.
     """
+
+    def pipeline(self) -> Pipeline:
+        """Return of which pipeline the letters are, as far as that is known."""
+
+    def join(self, mine: Pipeline) -> Pipeline:
+        """Remember of which pipeline the letters are, where that is not known yet; return what is known then.
+
+        The first that comes is the one. MisconfiguredError that names both where mine is another, and nothing is
+        remembered of it.
+        """
+
+    def change_pipeline(self, new: Pipeline) -> Pipeline:
+        """Remember another subscription or topic from now on, what ``new`` has of them; return what is known then."""
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember letters; return when they are durable.
@@ -172,6 +186,10 @@ class Inbox(Protocol):
 
 class ReplayPublisher(Protocol):
     """The topic of change batches, for what is published again."""
+
+    @property
+    def topic(self) -> str:
+        """Return its full name, as `core.pipeline.named` gives it."""
 
     def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         """Publish letters in this order, each the bytes, attributes and ordering key it came with, plus ``replay_of``.

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from services.dead_letter.comebacks import LOOK_EVERY, Comebacks
 from services.dead_letter.core.letters import GroupId, LetterId, ReplayId, State, StoredLetter
+from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.plan import Planned, Terms, Verdict, judge
 from services.dead_letter.core.rows import RowOf, content_of
 from services.dead_letter.core.selection import Selection
@@ -110,13 +111,15 @@ class Replay:
         """Judge the letters of an order and, if it is to be executed, send those that may go.
 
         TransientError where the store, Pub/Sub or BigQuery is away for too long, MisconfiguredError where one refuses:
-        what was sent until then is said to be, and the rest is let go.
+        what was sent until then is said to be, and the rest is let go. MisconfiguredError, and nothing is sent, where
+        the letters are of a pipeline with another topic.
         """
         tell = tell or _tell_nobody
         outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]))
         if not order.execute:
             self._go_through(order, outcome, tell)
             return outcome
+        self._patiently(lambda: self._store.join(Pipeline(topic=self._publisher.topic)))
         with self._store.living(outcome.replay):
             try:
                 self._patiently(self._store.release_dead)

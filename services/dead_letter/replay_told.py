@@ -32,6 +32,11 @@ class Told:
 class Nobody:
     """The publisher of a dry run, for which no topic needs to be known."""
 
+    @property
+    def topic(self) -> str:
+        """Refuse: there is none."""
+        raise AssertionError("a dry run asks for no topic")
+
     def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         """Refuse: nothing is published."""
         raise AssertionError(f"a dry run publishes nothing: {len(letters)} letters, {len(forced)} forced")

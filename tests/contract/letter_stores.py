@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import text
 
 from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.schema import letters
+from services.dead_letter.adapters.schema import letters, pipeline
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.core.letters import Arrival, LetterId
 from shared.contracts.change_sequence import four_sections
@@ -86,7 +86,7 @@ def postgresql_store(address: str) -> Iterator[SqlLetterStore]:
     database = open_database(address)
     try:
         with database.writing() as connection:
-            connection.execute(text(f"TRUNCATE {letters.name} RESTART IDENTITY CASCADE"))
+            connection.execute(text(f"TRUNCATE {letters.name}, {pipeline.name} RESTART IDENTITY CASCADE"))
         yield SqlLetterStore(database)
     finally:
         database.close()

@@ -14,8 +14,9 @@ from sqlalchemy import create_engine, text
 
 from services.dead_letter.adapters.database import Database, open_database
 from services.dead_letter.adapters.migrations.versioning import VERSION_TABLE
-from services.dead_letter.adapters.schema import metadata
+from services.dead_letter.adapters.schema import metadata, pipeline
 from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
@@ -57,6 +58,21 @@ class VersionsContract:
             options = {"version_table": VERSION_TABLE, "include_object": lambda _, name, *__: name not in sqlite_only}
             context = MigrationContext.configure(connection, opts=options)
             assert compare_metadata(context, metadata) == []
+
+    def test_a_store_of_the_first_version_keeps_its_letters_and_learns_whose_they_are(self, address: str) -> None:
+        with opened(address) as database:
+            SqlLetterStore(database).keep([an_arrival()], NOW)
+            with database.writing() as connection:  # that table is all that the second version has beside the first
+                connection.execute(text(f"DROP TABLE {pipeline.name}"))
+                connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
+        with pytest.raises(MisconfiguredError, match="of an older version: start the service"):
+            open_database(address, make=False)
+        mine = Pipeline(subscription="projects/p/subscriptions/ours")
+        with opened(address) as database:
+            store = SqlLetterStore(database)
+            assert store.get(identity(a_letter())) is not None
+            assert store.pipeline() == Pipeline()
+            assert store.join(mine) == mine
 
     def test_several_that_start_at_once_do_not_collide(self, address: str) -> None:
         def start(row: int) -> None:

@@ -25,17 +25,14 @@ from services.dead_letter.core.letters import (
     StoredLetter,
     TrailEntry,
 )
+from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection, sequence_order
 from services.dead_letter.ports import Kept, Page
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
-_ACTIONS: Final = {
-    State.OPEN: Action.RESTORED,
-    State.SUPERSEDED: Action.SUPERSEDED,
-    State.DISCARDED: Action.DISCARDED,
-}
+_ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSEDED, State.DISCARDED: Action.DISCARDED}
 
 
 @dataclass
@@ -74,8 +71,25 @@ class FakeLetterStore:
         self._letters: dict[LetterId, _Held] = {}
         self._numbers = count(1)
         self._lock = RLock()
+        self._pipeline = Pipeline()
         self.dead: set[ReplayId] = set()
         """Replays whose process has ended, as a test says."""
+
+    def pipeline(self) -> Pipeline:
+        """Return of which pipeline the letters are."""
+        return self._pipeline
+
+    def join(self, mine: Pipeline) -> Pipeline:
+        """Remember of which pipeline the letters are, where that is not known."""
+        with self._lock:
+            self._pipeline = joined(self._pipeline, mine)
+        return self._pipeline
+
+    def change_pipeline(self, new: Pipeline) -> Pipeline:
+        """Remember another subscription or topic from now on."""
+        with self._lock:
+            self._pipeline = self._pipeline.with_new(new)
+            return self._pipeline
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember letters."""
@@ -330,9 +344,8 @@ class FakeLetterStore:
                 and held.last_action_at < before
             ]
             old.sort(key=lambda held: (held.last_action_at, held.number))
-            for held in old[:limit]:
-                del self._letters[held.stored.id]
-        return len(old[:limit])
+            gone = [self._letters.pop(held.stored.id) for held in old[:limit]]
+        return len(gone)
 
     def _of(self, letters: Sequence[LetterId]) -> list[_Held]:
         return [self._letters[one] for one in dict.fromkeys(letters) if one in self._letters]

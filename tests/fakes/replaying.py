@@ -17,6 +17,7 @@ from tests.fakes.effects import Effects
 class FakeReplayPublisher:
     """Keeps what is published. ``away`` calls fail, with everything published nevertheless; ``then`` follows each."""
 
+    topic: str = "projects/p/topics/millrace"
     effects: Effects = field(default_factory=Effects)
     published: list[DeadLetter] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)

@@ -3,12 +3,15 @@
 import io
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.doctor import doctor
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
@@ -72,6 +75,15 @@ def test_what_is_wrong_is_named_with_its_cure(place: Place, setting: str, value:
     found = place.wrong(**{setting: value})
     assert told in found[check]
     assert "secret" not in str(found)
+
+
+def test_a_store_of_another_pipeline_is_named_with_both_and_the_cure(place: Place) -> None:
+    with closing(open_database(place.environ["DATABASE"])) as database:
+        SqlLetterStore(database).join(Pipeline(topic="projects/p/topics/theirs"))
+    found = place.wrong()["store"]
+    assert "replayed to projects/p/topics/theirs, and TOPIC is" in found
+    assert place.environ["TOPIC"] in found
+    assert "a DATABASE of its own" in found
 
 
 def test_the_consumers_subscription_is_found_to_be_none_of_letters(place: Place) -> None:

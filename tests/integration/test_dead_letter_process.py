@@ -335,6 +335,24 @@ def test_the_consumers_own_subscription_is_no_subscription_of_letters(letters: L
     assert "it is of the topic of change batches" in process.log.read_text()
 
 
+def test_a_collector_of_another_pipeline_is_refused_and_takes_no_letter(letters: Letters) -> None:
+    letters.start().end()
+    theirs = a_topology(letters.channel, ACK_DEADLINE)
+    DeadLetterPublisher(letters.channel, theirs.dead_letter_topic, Stop()).keep([a_letter(1)])
+
+    other = letters.launch(
+        DEAD_LETTER_SUBSCRIPTION=short_name(theirs.dead_letter_subscription), TOPIC=short_name(theirs.topic)
+    )
+
+    assert other.wait(STARTS) == MISCONFIGURED
+    said = other.log.read_text()
+    for name in (letters.topology.dead_letter_subscription, theirs.dead_letter_subscription, theirs.topic):
+        assert name in said
+    assert "give each pipeline a DATABASE of its own" in said
+    assert letters.stored() == []
+    assert len(pull(letters.channel, theirs.dead_letter_subscription)) == 1
+
+
 def test_an_unknown_word_is_answered_with_the_usage(letters: Letters) -> None:
     process = letters.launch("walk")
 

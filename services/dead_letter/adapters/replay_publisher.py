@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc
 
 from services.dead_letter.core.letters import LetterId
+from services.dead_letter.core.pipeline import named
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors
@@ -30,11 +31,25 @@ _AT_ONCE: Final = 16
 class PubsubReplayPublisher:
     """The ReplayPublisher of one topic."""
 
-    def __init__(self, channel: grpc.Channel, topic: str, stop: Stop, patience: timedelta = PATIENCE) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        topic: str,
+        stop: Stop,
+        patience: timedelta = PATIENCE,
+        *,
+        emulated: bool = False,
+    ) -> None:
         self._stub = publish_stub(channel)
         self._topic = topic
+        self._emulated = emulated
         self._stop = stop
         self._patience = patience
+
+    @property
+    def topic(self) -> str:
+        """Return how the topic is known."""
+        return named(self._topic, emulated=self._emulated)
 
     def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
         """Return when all are confirmed; as `ReplayPublisher.publish`."""

@@ -110,6 +110,14 @@ trail: Final = Table(
     Index("letter_trail_of", "n", "k"),
 )
 
+# Of which pipeline the letters are: a row for its subscription, and one for its topic.
+pipeline: Final = Table(
+    "letters_pipeline",
+    metadata,
+    Column("part", ExactText, primary_key=True),
+    Column("name", ExactText, nullable=False),
+)
+
 _c = letters.c
 Index("letters_newest", _c.last_failed_at, _c.n)
 Index("letters_by_state", _c.state, _c.last_failed_at, _c.n)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
-from services.dead_letter.adapters import store_arrivals, store_changes, store_queries
+from services.dead_letter.adapters import store_arrivals, store_changes, store_pipeline, store_queries
 from services.dead_letter.adapters.database import Database
 from services.dead_letter.adapters.replay_locks import ReplayLocks
 from services.dead_letter.core.letters import (
@@ -18,6 +18,7 @@ from services.dead_letter.core.letters import (
     StoredLetter,
     TrailEntry,
 )
+from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import Kept, Page
 from shared.contracts.dead_letter import DeadLetter
@@ -30,6 +31,24 @@ class SqlLetterStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._locks = ReplayLocks(database.file)
+
+    def pipeline(self) -> Pipeline:
+        """Return of which pipeline the letters are."""
+        with self._database.reading() as connection:
+            return store_pipeline.known(connection)
+
+    def join(self, mine: Pipeline) -> Pipeline:
+        """Remember of which pipeline the letters are, where that is not known."""
+        known = self.pipeline()
+        if joined(known, mine) == known:
+            return known
+        with self._database.writing() as connection:
+            return store_pipeline.join(connection, mine)
+
+    def change_pipeline(self, new: Pipeline) -> Pipeline:
+        """Remember another subscription or topic from now on."""
+        with self._database.writing() as connection:
+            return store_pipeline.change(connection, new)
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember letters; return when they are durable."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import typer
 
+from services.dead_letter.commands.belonging import add_belonging
 from services.dead_letter.commands.changing import add_changing
 from services.dead_letter.commands.output import complain
 from services.dead_letter.commands.reading import add_reading
@@ -63,6 +64,7 @@ def command_app(tools: Tools) -> typer.Typer:
     add_reading(app, tools)
     add_changing(app, tools)
     add_replaying(app, tools)
+    add_belonging(app, tools)
     for command in app.registered_commands:
         assert command.callback is not None
         command.callback = _with_exit_code(command.callback)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.replay import MAX_REPLAYS
 from shared.contracts.tables_file import TablesFile
@@ -20,6 +21,8 @@ class Tools:
     """The topic that replays go to; it waits for Pub/Sub no longer than until the stop."""
     mirrors: Callable[[], AbstractContextManager[Mirrors | None]]
     """None: it is not said where the mirrors are, so nothing is known to be superseded."""
+    pipeline: Callable[[str | None, str | None], Pipeline]
+    """The pipeline of a subscription and a topic, by their full names or short ones."""
     who: str
     """Who acts, for the trail."""
     editor: Callable[[str], str]

@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.__main__ import main
 from services.dead_letter.adapters.editor import edit_text
 from services.dead_letter.commands.app import run_commands
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.letters import Action, LetterId, State
+from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_batch import decode_batch
@@ -26,8 +25,6 @@ from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
 from tests.unit.dead_letter.letters import HOUR, a_letter, at, junk
 from tests.unit.dead_letter.test_replay import World
-
-COMMANDS = ("list", "show", "groups", "stats", "export", "discard", "restore", "edit", "replay")
 
 
 class Shell:
@@ -52,6 +49,7 @@ class Shell:
             store=store,
             publisher=lambda _stop: nullcontext(self.world.publisher),
             mirrors=lambda: nullcontext(self.mirrors),
+            pipeline=lambda subscription, topic: Pipeline(subscription=subscription, topic=topic),
             who="ada",
             editor=lambda text: edit_text(self.editor, text),
             clock=self.world.clock,
@@ -84,30 +82,6 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
 ONE = a_letter(a_change(1, sequence=10, name="Ada"))
 TWO = a_letter(a_change(2, sequence=20), header=a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR)  # fmt: skip # noqa: E501
 JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_tells_what_it_does(shell: Shell, command: str) -> None:
-    assert shell.run(command, "--help") == 0
-    assert "--json" in shell.out or command == "export"
-    assert shell.run("--help") == 0
-    assert command in shell.out
-    assert "Exit codes" in shell.out
-    assert shell.out.lstrip().startswith("Usage: python -m services.dead_letter ")
-
-
-@pytest.mark.parametrize(
-    ("word", "does"), [("run", "the service itself"), ("doctor", "look whether all that it needs is there")]
-)
-def test_the_words_that_are_no_commands_of_the_store_have_their_help_too(
-    shell: Shell, word: str, does: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert shell.run("--help") == 0
-    assert re.search(rf"^ +{word} +{does}", shell.out, re.MULTILINE)
-    with pytest.raises(SystemExit) as end:
-        main([word, "--help"])
-    assert end.value.code == 0
-    assert f"services.dead_letter {word}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

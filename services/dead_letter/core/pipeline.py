@@ -1,0 +1,59 @@
+"""Whose letters a store holds: of one pipeline, known by the subscription they come from and the topic they go back to.
+
+A replay sends every letter of its selection to one topic. The letters of another pipeline would go to a consumer that
+never had them, and count as replayed without their own having seen them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shared.contracts.errors import MisconfiguredError
+
+_EMULATED: Final = " of an emulator"
+_CHANGE: Final = "python -m services.dead_letter pipeline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Full names, as `named` gives them; None where one is not known, or not said."""
+
+    subscription: str | None = None
+    topic: str | None = None
+
+    def with_new(self, new: "Pipeline") -> "Pipeline":
+        """Return it with what is said anew in the place of what was."""
+        return Pipeline(subscription=new.subscription or self.subscription, topic=new.topic or self.topic)
+
+
+def joined(known: Pipeline, mine: Pipeline) -> Pipeline:
+    """Return what is known and, where that is nothing, what is mine; MisconfiguredError where mine is another."""
+    told = []
+    if _differ(known.subscription, mine.subscription):
+        told.append(
+            f"they are collected from {known.subscription}, and DEAD_LETTER_SUBSCRIPTION is {mine.subscription} "
+            f"(if that takes its place: `{_CHANGE} --subscription {_plain(mine.subscription)}`)"
+        )
+    if _differ(known.topic, mine.topic):
+        told.append(
+            f"they are replayed to {known.topic}, and TOPIC is {mine.topic} "
+            f"(if that takes its place: `{_CHANGE} --topic {_plain(mine.topic)}`)"
+        )
+    if told:
+        raise MisconfiguredError(
+            f"the letters in DATABASE are of another pipeline: {'; '.join(told)}. Replayed together, the letters of "
+            "one would go to the other's tables: give each pipeline a DATABASE of its own"
+        )
+    return mine.with_new(known)
+
+
+def _differ(known: str | None, mine: str | None) -> bool:
+    return known is not None and mine is not None and known != mine
+
+
+def _plain(name: str | None) -> str:
+    return (name or "").removesuffix(_EMULATED)
+
+
+def named(path: str, *, emulated: bool) -> str:
+    """Return how a topic or a subscription is known: that of an emulator is another than the one of the same name."""
+    return f"{path}{_EMULATED}" if emulated else path

@@ -1,0 +1,39 @@
+"""The commands' help: each says what it does, and so do the words that are no commands of the store."""
+
+import re
+
+import pytest
+
+from services.dead_letter.__main__ import main
+from tests.unit.dead_letter.test_commands import Shell
+
+COMMANDS = ("list", "show", "groups", "stats", "export", "discard", "restore", "edit", "replay", "pipeline")
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_what_it_does(shell: Shell, command: str) -> None:
+    assert shell.run(command, "--help") == 0
+    assert "--json" in shell.out or command == "export"
+    assert shell.run("--help") == 0
+    assert command in shell.out
+    assert "Exit codes" in shell.out
+    assert shell.out.lstrip().startswith("Usage: python -m services.dead_letter ")
+
+
+@pytest.mark.parametrize(
+    ("word", "does"), [("run", "the service itself"), ("doctor", "look whether all that it needs is there")]
+)
+def test_the_words_that_are_no_commands_of_the_store_have_their_help_too(
+    shell: Shell, word: str, does: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell.run("--help") == 0
+    assert re.search(rf"^ +{word} +{does}", shell.out, re.MULTILINE)
+    with pytest.raises(SystemExit) as end:
+        main([word, "--help"])
+    assert end.value.code == 0
+    assert f"services.dead_letter {word}" in capsys.readouterr().out

@@ -1,0 +1,102 @@
+"""A store is of one pipeline: what another one's replay is told, and how it becomes another's on purpose."""
+
+import pytest
+
+from services.dead_letter.command_line import pipeline_named
+from services.dead_letter.commands.app import WRONG
+from services.dead_letter.core.letters import State
+from services.dead_letter.core.pipeline import Pipeline, joined
+from services.dead_letter.settings import CommandSettings
+from shared.contracts.errors import MisconfiguredError
+from tests.builders import a_change
+from tests.unit.dead_letter.asgi import Api
+from tests.unit.dead_letter.letters import a_letter
+from tests.unit.dead_letter.test_commands import Shell
+from tests.unit.dead_letter.test_replay import World
+
+OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")
+STAGING = "projects/p/topics/staging"
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def test_the_first_replay_says_which_topic_it_is(shell: Shell) -> None:
+    shell.world.keep(a_letter())
+    assert shell.run("replay", "--all", "--execute") == 0
+    assert shell.world.store.pipeline() == Pipeline(topic=shell.world.publisher.topic)
+
+
+def test_a_replay_that_only_shows_says_nothing_of_the_topic(shell: Shell) -> None:
+    shell.world.keep(a_letter())
+    assert shell.run("replay", "--all") == 0
+    assert shell.world.store.pipeline() == Pipeline()
+
+
+def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_cure(shell: Shell) -> None:
+    shell.world.keep(a_letter())
+    shell.world.store.join(OURS)
+    shell.world.publisher.topic = STAGING
+
+    assert shell.run("replay", "--all", "--execute") == WRONG
+    assert "replayed to projects/p/topics/ours, and TOPIC is projects/p/topics/staging" in shell.err
+    assert "a DATABASE of its own" in shell.err
+    assert f"python -m services.dead_letter pipeline --topic {STAGING}`" in shell.err
+    assert shell.world.publisher.published == []
+    assert shell.world.states() == {State.OPEN: 1}
+
+    assert shell.run("pipeline", "--topic", STAGING) == 0
+    assert shell.run("replay", "--all", "--execute") == 0
+    assert len(shell.world.publisher.published) == 1
+
+
+def test_a_replay_over_http_to_another_topic_sends_nothing_too() -> None:
+    api = Api()
+    api.world.keep(a_letter(a_change(1)))
+    api.world.store.join(OURS)
+
+    answered = api.post("replays", {"letters": {"everything": True}, "execute": True})
+
+    assert answered.status == 503
+    assert "projects/p/topics/ours" in answered.message
+    assert api.world.publisher.published == []
+
+
+def test_what_is_known_is_shown_and_changed_one_by_one(shell: Shell) -> None:
+    assert shell.asked("pipeline") == {"subscription": None, "topic": None}
+    shell.world.store.join(OURS)
+    assert shell.asked("pipeline") == {"subscription": OURS.subscription, "topic": OURS.topic}
+
+    assert shell.asked("pipeline", "--subscription", "another") == {"subscription": "another", "topic": OURS.topic}
+    assert shell.run("pipeline") == 0
+    assert shell.out == "collected from another\nreplayed to projects/p/topics/ours\n"
+
+
+def test_names_are_of_the_projects_settings_and_an_emulators_are_others() -> None:
+    real = CommandSettings(project="p")
+    assert pipeline_named(real, "ours", "projects/q/topics/t") == Pipeline(
+        subscription="projects/p/subscriptions/ours", topic="projects/q/topics/t"
+    )
+    emulated = pipeline_named(CommandSettings(project="p", pubsub_emulator_host="127.0.0.1:1"), "ours", "ours")
+    with pytest.raises(MisconfiguredError, match="topics/ours, and TOPIC is projects/p/topics/ours of an emulator"):
+        joined(OURS, emulated)
+    with pytest.raises(MisconfiguredError, match="set GOOGLE_CLOUD_PROJECT"):
+        pipeline_named(CommandSettings(), "ours", None)
+
+
+def test_everything_that_differs_is_told_at_once() -> None:
+    other = Pipeline(subscription="projects/p/subscriptions/theirs", topic=STAGING)
+    with pytest.raises(MisconfiguredError) as told:
+        joined(OURS, other)
+    for name in (OURS.subscription, OURS.topic, other.subscription, other.topic):
+        assert name is not None
+        assert name in str(told.value)
+
+
+def test_a_second_replay_to_the_same_topic_goes_on() -> None:
+    world = World()
+    for key in range(2):
+        world.keep(a_letter(a_change(key)))
+        assert world.replay().sent == 1
