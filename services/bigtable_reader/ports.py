@@ -265,7 +265,10 @@ class ResyncStore(Protocol):
         """
 
     async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
-        """Mark the table. What is marked already is so from then on, until a snapshot after the later run."""
+        """Mark the table. What is marked already is so from then on, until a snapshot after the later run.
+
+        Where the store takes no conditional write (its app profile allows none), the next comparison does it.
+        """
 
     async def heal(self, run: int) -> bool:
         """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""

@@ -358,7 +358,7 @@ class Reader:
                 if self._snapshots is not None:
                     await retried(Stop(), self._snapshots.let_go)
                 await retried(Stop(), self._store.leave)
-        except (TransientError, TimeoutError) as error:
+        except (TransientError, MisconfiguredError, TimeoutError) as error:  # what ends the reader says more
             self._log.warning("positions_not_saved", error=str(error))
         finally:
             await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))

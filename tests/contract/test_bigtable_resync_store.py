@@ -4,18 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from google.api_core.exceptions import FailedPrecondition
 from msgspec.structs import replace
 
+from services.bigtable_reader.adapters.connection import TIMEOUT, Method, Table
+from services.bigtable_reader.adapters.errors import bigtable_errors
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.resync_cell import BigtableResyncStore
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.resync import Finding, Kind, Resync
 from services.bigtable_reader.ports import PartitionStore, ResyncStore
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,
     PARTITION_TABLE,
@@ -45,6 +49,8 @@ class Both:
     ours: ResyncStore
     theirs: ResyncStore
     pieces: PartitionStore
+    allow: Callable[[bool], None]
+    """Lets the app profile allow conditional writes, or not."""
 
     async def found(self) -> Found:
         """Return what is kept, as everybody sees it."""
@@ -137,6 +143,35 @@ class ResyncStoreContract:
 
         self.run(promise)
 
+    def test_what_no_condition_is_allowed_for_is_found_by_the_next_comparison(self) -> None:
+        async def promise(both: Both) -> None:
+            await both.ours.compare(None, ["f"], all_of_them, NOON, 0)
+            both.allow(False)
+            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            with pytest.raises(MisconfiguredError, match="FAILED_PRECONDITION"):
+                await both.ours.compare(None, ["g"], all_of_them, NOON, 0)
+            both.allow(True)
+            assert not await both.ours.heal(1), "it is no finding yet"
+            await both.theirs.compare(None, ["f"], all_of_them, NOON, 1)
+            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
+            assert await both.ours.heal(2)
+            await both.theirs.compare(None, ["f"], all_of_them, NOON, 2)
+            assert await both.found() == [], "a note is taken once"
+
+        self.run(promise)
+
+    def test_of_a_stream_that_is_not_known_nothing_is_noted(self) -> None:
+        async def promise(both: Both) -> None:
+            both.allow(False)
+            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            both.allow(True)
+            await begun(both.pieces, "-")
+            await both.ours.compare(None, ["f"], all_of_them, NOON, 0)
+            assert await both.found() == []
+
+        self.run(promise, begin=False)
+
     def test_pieces_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
         async def promise(both: Both) -> None:
             await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
@@ -157,7 +192,29 @@ class TestInMemory(ResyncStoreContract):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Both]:
         table = PartitionTable(lambda: NOON)
-        yield Both(FakeResyncStore(table), FakeResyncStore(table), FakePartitionStore(table, "o", LEASE, lambda: 0.0))
+        pieces = FakePartitionStore(table, "o", LEASE, lambda: 0.0)
+
+        def allow(allowed: bool) -> None:
+            table.unconditional = not allowed
+
+        yield Both(FakeResyncStore(table), FakeResyncStore(table), pieces, allow)
+
+
+class Refusing(BreakingChannels):
+    """A connection whose app profile may route to any cluster."""
+
+    allowed = True
+
+    async def call(self, method: Method, table: Table, request: Any, *, timeout: float = TIMEOUT) -> Any:  # noqa: ASYNC109
+        """Refuse conditional writes."""
+        if not self.allowed and method.name == "CheckAndMutateRow":
+            with bigtable_errors(method.name):
+                raise FailedPrecondition("Single-row transactions are not allowed")  # type: ignore[no-untyped-call]
+        return await super().call(method, table, request, timeout=timeout)
+
+    def allow(self, allowed: bool) -> None:
+        """Allow them, or not."""
+        self.allowed = allowed
 
 
 class TestInEmulator(ResyncStoreContract):
@@ -169,12 +226,13 @@ class TestInEmulator(ResyncStoreContract):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Both]:
-        self.channels = channels = BreakingChannels(self.address)
+        self.channels = channels = Refusing(self.address)
         stream = a_stream()
         rows = self.rows = PartitionRows(channels, PARTITION_TABLE, stream)
         try:
             await create_partition_table(channels, rows)
-            yield Both(BigtableResyncStore(rows), BigtableResyncStore(rows), a_store(channels, stream, "o", [0.0]))
+            pieces = a_store(channels, stream, "o", [0.0])
+            yield Both(BigtableResyncStore(rows), BigtableResyncStore(rows), pieces, channels.allow)
         finally:
             await channels.close()
 

@@ -58,10 +58,19 @@ class PartitionTable:
     seen: Seen | None = None
     paused_since: Microseconds | None = None
     resync: Resync | None = None
+    notes: set[str] = field(default_factory=set)
+    """Kinds of what was found and could not be kept as a finding."""
+    unconditional: bool = False
+    """Whether the app profile allows no conditional write."""
     elsewhere: bool = False
     """Whether the source table was read under another name."""
     readers: dict[str, int] = field(default_factory=dict)
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def require_conditions(self) -> None:
+        """Raise MisconfiguredError where the app profile allows no conditional write."""
+        if self.unconditional:
+            raise MisconfiguredError("FAILED_PRECONDITION Single-row transactions are not allowed by this app profile")
 
     def become(self, topology: Topology) -> None:
         """Take other pieces."""
@@ -161,6 +170,7 @@ class FakePartitionStore:
     async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor."""
         await self._step()
+        self.table.require_conditions()
         claimed = []
         for piece in pieces:
             row = self.table.rows.get(piece.id)
@@ -198,6 +208,7 @@ class FakePartitionStore:
     async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
         await self._step()
+        self.table.require_conditions()
         lost = set()
         for one in progress:
             row = self._ours(one.partition)

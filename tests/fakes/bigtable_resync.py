@@ -33,10 +33,16 @@ class FakeResyncStore:
         run: int,
     ) -> None:
         """Mark the table where watched families are not there any more, and remember those that are."""
-        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run))
+        notes = sorted(self.table.notes)
+        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run, notes))
+        self.table.notes -= set(notes)
 
     async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
-        """Mark the table."""
+        """Mark the table, or note that it is to be marked."""
+        if self.table.unconditional and self.table.topology is not None:
+            await self._step()
+            self.table.notes.add(kind)
+            return
         await self._change(lambda before: core.marked(before, kind, now, run))
 
     async def heal(self, run: int) -> bool:
@@ -49,6 +55,8 @@ class FakeResyncStore:
 
     async def _change(self, decide: Callable[[Resync | None], Resync | None]) -> bool:
         await self._step()
+        if self.table.topology is not None:
+            self.table.require_conditions()
         after = None if self.table.topology is None else decide(self.table.resync)
         if after is not None:
             self.table.resync = after

@@ -18,7 +18,7 @@ the timestamp 0, and so is replaced: of versions, the newest would be told by cl
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -40,6 +40,8 @@ ABOUT: Final[Column] = ("shape", b"about")
 SEEN: Final[Column] = ("shape", b"seen")
 PAUSED: Final[Column] = ("shape", b"paused")
 RESYNC: Final[Column] = ("shape", b"resync")
+NOTE: Final = b"note:"
+"""In the same family, before a kind of finding: written where no condition may be, until it is among the findings."""
 LEASE: Final[Column] = ("partition", b"lease")
 SAVED: Final[Column] = ("partition", b"saved")
 PRESENT: Final[Column] = ("reader", b"present")
@@ -97,6 +99,7 @@ class TopologyRow:
     """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock.
 
     ``paused_since``: by that clock, too; None where the stream is not paused. ``resync``: the value of its cell, too.
+    ``notes``: kinds of findings that could only be noted, and when that was.
     """
 
     version: bytes
@@ -105,6 +108,7 @@ class TopologyRow:
     born: Mapping[PieceId, Microseconds]
     paused_since: Microseconds | None = None
     resync: tuple[bytes, Resync] | None = None
+    notes: Mapping[str, Microseconds] = field(default_factory=dict)
 
     @property
     def mark(self) -> Mark | None:
@@ -153,7 +157,12 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
     born = {piece.id: Microseconds(found["piece", name].timestamp) for name, piece in pieces.items()}
     paused = found.get(PAUSED)
     paused_since = None if paused is None else Microseconds(paused.timestamp)
-    return TopologyRow(version, life.table, topology, born, paused_since, resync)
+    notes = {
+        name.removeprefix(NOTE).decode(): Microseconds(cell.timestamp)
+        for (family, name), cell in found.items()
+        if family == "shape" and name.startswith(NOTE)
+    }
+    return TopologyRow(version, life.table, topology, born, paused_since, resync, notes)
 
 
 def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:

@@ -26,6 +26,7 @@ from services.bigtable_reader.adapters.partition_cells import (
     ABOUT,
     FORMAT,
     LEASE,
+    NOTE,
     PAUSED,
     PRESENT,
     RESYNC,
@@ -184,17 +185,26 @@ class PartitionRows:
         """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
         return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
 
-    async def write_resync(self, before: tuple[bytes, Resync] | None, resync: Resync) -> bool:
+    async def write_resync(
+        self, before: tuple[bytes, Resync] | None, resync: Resync, noted: Mapping[str, Microseconds] | None = None
+    ) -> bool:
         """Write what needs all rows to be read again, if it is still as it was; return whether it was.
 
         The condition names its writer alone, where it has one: Bigtable takes filters of 20 KB, the cell may have more.
+        ``noted``: the notes that are in it now, which go; those that are newer stay.
         """
         expected: bytes | re.Pattern[bytes] | None = None
         if before is not None:
             expected, writer = before[0], before[1].writer
             if _UNIQUE.fullmatch(writer):
                 expected = re.compile(f'.*"writer":"{writer}".*'.encode())
-        return await self._write(self._topology, RESYNC, expected, [_set(RESYNC, msgspec.json.encode(resync))])
+        gone = [_delete(("shape", NOTE + kind.encode()), up_to=at) for kind, at in (noted or {}).items()]
+        written = [_set(RESYNC, msgspec.json.encode(resync)), *gone]
+        return await self._write(self._topology, RESYNC, expected, written)
+
+    async def leave_note(self, kind: str) -> None:
+        """Write beside the pieces that something was found, on no condition: any app profile takes that."""
+        await self._mutate(self._topology, [_set(("shape", NOTE + kind.encode()), b"1", _BIGTABLES_CLOCK)])
 
     async def write_pause(self, before: TopologyRow) -> bool:
         """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""
@@ -325,9 +335,11 @@ def _another_version(before: TopologyRow) -> Any:
     return _set(VERSION, f"{before.topology.version:08d} {uuid.uuid4().hex}".encode())
 
 
-def _delete(column: Column) -> Any:
+def _delete(column: Column, *, up_to: Microseconds | None = None) -> Any:
     mutation = _MUTATE.request().mutations.add()
     mutation.delete_from_column.family_name, mutation.delete_from_column.column_qualifier = column
+    if up_to is not None:  # the end is exclusive, and cells have milliseconds
+        mutation.delete_from_column.time_range.end_timestamp_micros = up_to + 1_000
     return mutation
 
 

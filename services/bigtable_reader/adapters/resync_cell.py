@@ -1,19 +1,24 @@
 """The cell of the partition table that says whether all rows have to be read again: `shape:resync` beside the pieces.
 
-It is not there before the first comparison. Each change is conditional on the write that was read.
+It is not there before the first comparison. Each change is conditional on the write that was read. Where the app
+profile allows no condition (it routes to any cluster now, say), what was found is noted in a cell of its own, which the
+next comparison makes a finding of: with the latest snapshot that was asked for by then, which is no earlier one.
 """
 
 import uuid
 from collections.abc import Callable, Collection
 from typing import Final
 
+import grpc
+import structlog
 from msgspec.structs import replace
 
+from services.bigtable_reader.adapters.errors import status_of
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.core import resync as core
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.resync import Kind, Mark, Resync
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 
 _ATTEMPTS: Final = 20
 """How often a change is made anew because another's came first."""
@@ -39,31 +44,41 @@ class BigtableResyncStore:
         run: int,
     ) -> None:
         """Mark the table where families were dropped since anybody compared them."""
-        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run))
+        await self._change(
+            lambda before, notes: core.compared(before, known, found, is_watched, now, run, notes), with_notes=True
+        )
 
     async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
-        """Mark the table."""
-        await self._change(lambda before: core.marked(before, kind, now, run))
+        """Mark the table, or note that it is to be marked."""
+        try:
+            await self._change(lambda before, _notes: core.marked(before, kind, now, run))
+        except MisconfiguredError as error:
+            if error.__cause__ is None or status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            await self._rows.leave_note(kind)
+            structlog.get_logger().warning("mark_noted", kind=kind, why=str(error))
 
     async def heal(self, run: int) -> bool:
         """Take away what a snapshot has mended; return whether anything was."""
-        return await self._change(lambda before: core.healed(before, run))
+        return await self._change(lambda before, _notes: core.healed(before, run))
 
     async def synced(self, mark: Mark) -> bool:
         """Take away what a mark has shown; return whether anything of it was left."""
-        return await self._change(lambda before: core.synced(before, mark))
+        return await self._change(lambda before, _notes: core.synced(before, mark))
 
-    async def _change(self, decide: Callable[[Resync | None], Resync | None]) -> bool:
+    async def _change(
+        self, decide: Callable[[Resync | None, Collection[str]], Resync | None], *, with_notes: bool = False
+    ) -> bool:
         for _attempt in range(_ATTEMPTS):
             found = await self._rows.topology()
             if found is None:
                 return False
-            decided = decide(None if found.resync is None else found.resync[1])
+            decided = decide(None if found.resync is None else found.resync[1], found.notes)
             if decided is None:
                 return False
             after = replace(decided, writer=uuid.uuid4().hex)
             try:
-                written = await self._rows.write_resync(found.resync, after)
+                written = await self._rows.write_resync(found.resync, after, found.notes if with_notes else None)
             except TransientError:
                 there = await self._rows.topology()
                 if there is None or there.resync is None or there.resync[1].writer != after.writer:

@@ -95,9 +95,15 @@ def compared(
     is_watched: Callable[[str], bool],
     now: Microseconds,
     run: int,
+    notes: Collection[str] = (),
 ) -> Resync | None:
-    """Compare families with those that are kept, or, where none are, with those that are known otherwise."""
+    """Compare families with those that are kept, or, where none are, with those that are known otherwise.
+
+    ``notes``: kinds of what was found since, and could not be kept: they are now.
+    """
     kept = before or Resync()
+    for kind in sorted(notes):
+        kept = _with(kept, Finding(kind=kind, found_at=now, run=run))
     base = kept.families if kept.families is not None else known if known is not None else found
     dropped = tuple(sorted(name for name in set(base) - set(found) if is_watched(name)))
     after = replace(kept, families=tuple(sorted(found)))

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.records import ALL_KEYS
 from services.bigtable_reader.core.resync import Kind
-from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.core.seen import ANY, Seen
 from services.bigtable_reader.last_look import look_before_the_end
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.ports import StreamGoneError
@@ -51,6 +52,29 @@ def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_tabl
     run_in_virtual_time(scenario())
 
 
+def test_a_profile_that_comes_to_allow_no_condition_marks_the_table_once_it_routes_back() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, [b"a"])
+        reader = world.start()
+        await world.wait_until_snapshots_are_over()
+        await asyncio.sleep(60)
+        there, elsewhere = world.catalog.found, replace(world.catalog.found, routed_to=ANY)
+        world.catalog.found, world.partitions.unconditional = elsewhere, True
+        with pytest.raises(MisconfiguredError, match="--route-to=c1"):  # the cure, and not that a lease is refused
+            await reader.task
+        assert not world.is_marked()
+        world.readers.clear()
+        world.catalog.found, world.partitions.unconditional = there, False
+        world.start()
+        await asyncio.sleep(60)
+        assert world.mark is not None
+        assert [one.kind for one in world.mark.findings] == [Kind.ROUTED_ELSEWHERE]
+        await world.end()
+
+    run_in_virtual_time(scenario())
+
+
 def refused(
     catalog: FakeCatalog, table: PartitionTable, begin: bool = True, fails: Callable[[], bool] = lambda: False
 ) -> None:
@@ -82,6 +106,14 @@ def test_a_start_that_is_refused_because_the_stream_is_disabled_marks_the_table_
     with pytest.raises(StreamGoneError):
         refused(WithoutStream("f"), table)
     assert kinds(table) == [Kind.STREAM_DISABLED]
+
+
+def test_a_start_that_is_refused_because_of_the_profile_leaves_a_note_and_names_the_cure() -> None:
+    table, catalog = PartitionTable(VirtualClock().now), FakeCatalog("f")
+    catalog.found, table.unconditional = replace(catalog.found, routed_to=ANY), True
+    with pytest.raises(MisconfiguredError, match="--route-to=c1"):
+        refused(catalog, table)
+    assert table.notes == {Kind.ROUTED_ELSEWHERE}
 
 
 def test_the_mark_is_written_again_until_it_is_there() -> None:

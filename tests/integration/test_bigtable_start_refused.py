@@ -1,0 +1,94 @@
+"""A start that is refused says why, and marks the table where rows of the mirror may be wrong; before the front."""
+
+import asyncio
+
+import pytest
+
+from services.bigtable_reader.__main__ import marks_of, prepare
+from services.bigtable_reader.adapters.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.core.outputs import Outputs
+from services.bigtable_reader.core.resync import Kind
+from services.bigtable_reader.ports import StreamGoneError
+from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.stores import resync_store, watched_table
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
+from shared.runtime.tables_file import load_tables_file
+from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front, FrontTable
+
+pytestmark = pytest.mark.integration
+
+
+class Starting:
+    """A table with a stream, a profile of its own, and a reader that begins."""
+
+    def __init__(self, front: Front) -> None:
+        self.front, self.table = front, front.table("f")
+        name = self.table.name.rpartition("/")[2]
+        self.profile = f"of-{name}"
+        made = {"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": True}}
+        front.instances.create_app_profile({"parent": INSTANCE, "app_profile_id": self.profile, "app_profile": made})
+        told = {
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
+            "BIGTABLE_TABLE": name,
+            "APP_PROFILE": self.profile,
+            "PARTITION_TABLE": f"partitions-{name}"[:50],
+            "TOPIC": "t",
+            "DEAD_LETTER_TOPIC": "d",
+            "BIGTABLE_EMULATOR_HOST": front.address,
+        }
+        self.settings = read_settings(Settings, told)
+        self.channels = Channels(front.address)
+
+    async def start(self) -> Outputs:
+        """Do what comes before reading, with the first look."""
+        _text, file = load_tables_file(None)
+        outputs, store = await prepare(self.settings, file, self.channels, "reader", Stop())
+        seen = await BigtableCatalog(self.channels, watched_table(self.settings)).seen()
+        marks = marks_of(self.settings, self.channels, outputs)
+        assert marks is not None
+        await marks.compare(None, seen.families)
+        await store.remember(seen)
+        return outputs
+
+    async def kinds(self) -> list[str]:
+        """Return what the table is marked for."""
+        mark = await resync_store(self.settings, self.channels).read()
+        return [] if mark is None else [one.kind for one in mark.findings]
+
+    def route(self, **how: object) -> None:
+        """Let the profile route otherwise."""
+        profile = {"name": f"{INSTANCE}/appProfiles/{self.profile}", **how}
+        request = {"app_profile": profile, "update_mask": {"paths": list(how)}, "ignore_warnings": True}
+        self.front.instances.update_app_profile(request).result()  # type: ignore[no-untyped-call]
+
+
+def disable(table: FrontTable) -> None:
+    """Let it have no change stream."""
+    request = {"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}}
+    table.front.tables.update_table(request)
+
+
+def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_table(bigtable_front: str) -> None:
+    async def scenario(front: Front) -> None:
+        starting = Starting(front)
+        await starting.start()
+        assert await starting.kinds() == []
+        starting.route(multi_cluster_routing_use_any={})
+        with pytest.raises(MisconfiguredError, match=f"--route-to={CLUSTER}"):
+            await starting.start()
+        assert await starting.kinds() == [], "no condition is allowed: it is noted"
+        starting.route(single_cluster_routing={"cluster_id": CLUSTER, "allow_transactional_writes": True})
+        await starting.start()
+        assert await starting.kinds() == [Kind.ROUTED_ELSEWHERE]
+        disable(starting.table)
+        with pytest.raises(StreamGoneError, match="--change-stream-retention-period"):
+            await starting.start()
+        assert await starting.kinds() == [Kind.ROUTED_ELSEWHERE, Kind.STREAM_DISABLED]
+        await starting.channels.close()
+
+    with Front(bigtable_front) as front:
+        asyncio.run(scenario(front))
