@@ -43,6 +43,7 @@ from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
 from services.cdc_consumer.command_line import COMMANDS, PROGRAM
 from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.doctor import doctor
+from services.cdc_consumer.held import Held
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.reconcile_command import reconcile
 from services.cdc_consumer.settings import Settings, SetupSettings
@@ -152,13 +153,15 @@ def serve(settings: Settings, stop: Stop) -> int:
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry, SystemClock())
+    held = Held(SystemClock(), settings.liveness)
+    metrics = ConsumerMetrics(registry, SystemClock(), held)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(
         SystemClock(),
         lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
         lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
         mirrors_kept(settings),
+        held,
     )
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help

@@ -7,6 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.cdc_consumer.core.counts import Report, stages
+from services.cdc_consumer.held import Held
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
@@ -21,7 +22,7 @@ _IDLE: Final = timedelta(minutes=10)
 class ConsumerMetrics:
     """Adds up what the processes report."""
 
-    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+    def __init__(self, registry: CollectorRegistry, clock: Clock, held: Held | None = None) -> None:
         def counter(name: str, documentation: str) -> Callable[[int], None]:
             return Counter(f"millrace_{name}", documentation, registry=registry).inc
 
@@ -65,7 +66,7 @@ class ConsumerMetrics:
         self._troubles: set[str] = set()
         self._shown: set[str] = set()
         self._refused: set[str] = set()
-        self._oldest: dict[str, int] = {}
+        self._held = held or Held(clock)
         oldest = Gauge(
             "millrace_consumer_oldest_held_age_seconds",
             "Age of the oldest unacked message that a task holds; 0 where none is held",
@@ -88,10 +89,9 @@ class ConsumerMetrics:
     def take(self, report: Report) -> None:
         """Add what a process reports."""
         counts = report.counts
-        if report.process:
-            self._hold(report)
-            if report.connections is not None:
-                self._connections[report.process] = report.connections, self._clock.now()
+        self._held.take(report)
+        if report.process and report.connections is not None:
+            self._connections[report.process] = report.connections, self._clock.now()
         RETRIED.add(report.retries)
         self._appends(report.appends.requests)
         self._appended_bytes(report.appends.bytes)
@@ -139,12 +139,6 @@ class ConsumerMetrics:
         taken, *settled = self.leases.values()
         return {**self.leases, "left": taken - sum(settled)}
 
-    def _hold(self, report: Report) -> None:
-        if report.oldest_held is None:
-            self._oldest.pop(report.process, None)
-        else:
-            self._oldest[report.process] = report.oldest_held
-
     def _connections_open(self) -> int:
         """Return how many there are; a process that has said nothing for so long is gone, or has none any more."""
         since = self._clock.now() - _IDLE // timedelta(microseconds=1) * 1000
@@ -155,5 +149,5 @@ class ConsumerMetrics:
         return sum(count for _process, (count, at) in told if at >= since)
 
     def _oldest_age(self) -> float:
-        oldest = min(self._oldest.values(), default=None)
+        oldest = self._held.oldest()
         return 0.0 if oldest is None else max(0.0, self._clock.now() / 1e9 - oldest / 1e6)

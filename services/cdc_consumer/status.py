@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from services.cdc_consumer.core.counts import Applied, Report, TableNote, stages
+from services.cdc_consumer.held import Held
 from services.cdc_consumer.ports import MADE_ANEW, Kept, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -77,6 +78,7 @@ class ConsumerStatus:
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
         mark_made_anew: Callable[[Mirror], None],
         kept: Kept | None = None,
+        held: Held | None = None,
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
@@ -89,7 +91,7 @@ class ConsumerStatus:
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
-        self._held: dict[str, int] = {}
+        self._held = held or Held(clock)
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
         self._labels = _Labels()
@@ -102,10 +104,7 @@ class ConsumerStatus:
         with self._lock:
             if report.process:
                 self._seen[report.process] = now
-                if report.oldest_held is None:
-                    self._held.pop(report.process, None)
-                else:
-                    self._held[report.process] = report.oldest_held
+            self._held.take(report)
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "put_off", "given_back"):
                 self._counted[name] += getattr(counts, name)
             self._letters.update(counts.letters)
@@ -162,7 +161,7 @@ class ConsumerStatus:
                 "lag_seconds": self._lag(now),
                 "processes": {
                     "seen": sum(now - at <= _SEEN // timedelta(microseconds=1) for at in self._seen.values()),
-                    "holding": len(self._held),
+                    "holding": self._held.processes(),
                 },
             }
 
@@ -182,8 +181,7 @@ class ConsumerStatus:
 
     def oldest_held(self) -> int | None:
         """Return when the oldest message was published that any process holds, in microseconds."""
-        with self._lock:
-            return min(self._held.values(), default=None)
+        return self._held.oldest()
 
     def sweep_refused(self, table: str, why: str) -> None:
         """Take note of why a table is not swept; empty: it is."""
@@ -199,7 +197,7 @@ class ConsumerStatus:
     def _lag(self, now: int) -> Mapping[str, float | None]:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]
         last = max(applied, key=lambda one: one.applied or 0, default=None)
-        oldest = min(self._held.values(), default=None)
+        oldest = self._held.oldest()
         return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
 
     def _look_at_labels(self) -> None:

@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
+from services.cdc_consumer.held import Held
+from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.ports import Mirror
 from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.status_command import exit_code, lines, status
@@ -39,7 +41,10 @@ class World:
 
     def start(self) -> None:
         """Be another process."""
-        self.status = ConsumerStatus(self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept)
+        self.held = Held(self.clock)
+        self.status = ConsumerStatus(
+            self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept, self.held
+        )
 
     def look(self, *mirrors: Mirror) -> Mapping[str, str]:
         """Return the states once these are what is listed."""
@@ -277,6 +282,32 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
     assert document["lag_seconds"]["oldest_held"] == 60
     world.clock.pass_time(timedelta(minutes=11))
     assert world.document()["processes"] == {"seen": 0, "holding": 1}
+
+
+def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_has_been_silent_for_long(
+    world: World,
+) -> None:
+    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock, world.held)
+
+    def say(process: str, oldest_held: int) -> None:
+        world.take(process=process, oldest_held=oldest_held)
+        metrics.take(Report(process=process, oldest_held=oldest_held))
+
+    def age() -> float | None:
+        return registry.get_sample_value("millrace_consumer_oldest_held_age_seconds")
+
+    say("lost:1", MICROS - 60_000_000)
+    for _minute in range(15):
+        assert world.status.oldest_held() == MICROS - 60_000_000
+        world.clock.pass_time(timedelta(minutes=1))
+        say("waits:1", MICROS - 5_000_000)
+    world.clock.pass_time(timedelta(seconds=1))
+
+    with capture_logs() as logs:
+        assert world.status.oldest_held() == MICROS - 5_000_000
+        assert age() == 15 * 60 + 1 + 5
+        assert world.document()["processes"] == {"seen": 1, "holding": 1}
+    assert [(one["event"], one["process"]) for one in logs] == [("process_lost", "lost:1")]
 
 
 def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: World) -> None:
