@@ -19,11 +19,12 @@ class FirstTime(Protocol):
 
 
 def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
-    """Say what is left out, what the tables file misspells, and what comes too late to be relied on."""
+    """Say what is left out, with which snapshots, what the tables file misspells, and what comes too late to be relied on."""
     log = structlog.get_logger()
     for table, content in decoded.left_out:
         if first_time(table, content):
             log.info("table_left_out", source_table=table, content=content)
+    _say_what_snapshots_are_lost(decoded, first_time)
     for table, column in decoded.unknown:
         if first_time(table, column):
             fix = "the tables file names a column that the table does not have: misspelt, or dropped"
@@ -32,6 +33,19 @@ def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstT
         fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
         log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
     _say_who_was_away(messages, decoded, first_time, now)
+
+
+def _say_what_snapshots_are_lost(decoded: Decoded, first_time: FirstTime) -> None:
+    """Warn of tables whose snapshot has ended while the tables file leaves them out: the readers' file does not."""
+    for batch in decoded.batches.values() if decoded.left_out else ():
+        table, content, since = batch.header.table, batch.header.content, batch.header.complete_since
+        if isinstance(since, str) and (table, content) in decoded.left_out and first_time(table, content, since):
+            structlog.get_logger().warning(
+                "snapshot_left_out",
+                source_table=table,
+                fix="the readers let the table in, and the consumer leaves it out, with all of its snapshot that came: "
+                "give the consumer the readers' tables file, and then take a snapshot of the table again",
+            )
 
 
 def _say_who_was_away(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:

@@ -11,6 +11,7 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from shared.contracts.change_batch import Change
+from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
@@ -110,6 +111,20 @@ def test_what_is_left_out_is_acked_counted_and_said_once() -> None:
     assert [(each.left_out, each.acked, each.rows_written) for each in counts] == [(2, 1, 0)] * 2
     assert [line["source_table"] for line in logs if line["event"] == "table_left_out"] == ["airports"]
     assert world.tables.there == {}
+
+
+def test_a_snapshot_that_ends_while_its_table_is_left_out_is_warned_of_once() -> None:
+    world = World(tables_file='exclude = ["airports"]')
+    ends = [structs.replace(header, complete_since=str(four_sections(7))) for header in (AIRPORTS, a_header())]
+    with capture_logs() as logs:
+        world.apply(a_message(a_change(1), header=AIRPORTS))
+        assert [line for line in logs if line["event"] == "snapshot_left_out"] == []
+        for _ in range(2):
+            world.apply(*(a_message(header=end) for end in ends))
+
+    (told,) = [line for line in logs if line["event"] == "snapshot_left_out"]
+    assert (told["source_table"], told["log_level"]) == ("airports", "warning")
+    assert "take a snapshot of the table again" in told["fix"]
 
 
 def test_a_column_that_the_table_does_not_have_is_said_once_for_it_may_be_misspelt() -> None:
