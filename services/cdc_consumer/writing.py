@@ -258,17 +258,13 @@ class Writing:
 
         Few small appends between two retries: where it is the service that is away, that costs nothing to speak of.
         """
-        several = [(one, one.under_way) for one in failing if one.under_way and len(one.under_way[0]) > 1]
+        several = [(one, one.under_way[0]) for one in failing if one.under_way and len(one.under_way[0]) > 1]
         if not several:
             return False
-        one, (rows, appending) = min(several, key=lambda each: each[0].tried_alone)
-        place = -one.tried_alone % len(rows)
+        one, rows = min(several, key=lambda each: each[0].tried_alone)
+        row = int(rows[-one.tried_alone % len(rows)])
         one.tried_alone += 1
-        if not self._taken_again(one.definition, one.changes.rows.slice(int(rows[place]), 1)):
-            return False
-        one.take_in(rows[place : place + 1], ())  # for of a history a repeat stays
-        one.under_way = np.delete(rows, place), appending
-        return True
+        return self._taken_again(one.definition, one.changes.rows.slice(row, 1))
 
     def _accepted_again(self, table: str) -> bool:
         """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
