@@ -73,7 +73,10 @@ class Settings:
         check=_whole_milliseconds,
     )
     lease_duration: timedelta = setting(
-        "how long a reader that died keeps its partitions", default=timedelta(seconds=30), least=timedelta(seconds=1)
+        "how long a reader that died keeps its partitions",
+        default=timedelta(seconds=30),
+        least=timedelta(seconds=1),
+        most=timedelta(minutes=10),
     )
     wait_for_merge: timedelta = setting(
         "how long a piece waits for the other parts of a merge before it is read as it is",
