@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from services.bigtable_reader.core.confirmed_keys import ConfirmedKeys
+from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.snapshot import PartProgress, SnapshotPart
 
 _ROWS_AT_ONCE: Final = 2_000
@@ -41,11 +42,22 @@ class HeldPart:
         self.read_to = claimed.last
         """The last key that was read, confirmed or not: a reading goes on behind it."""
         self.floor = claimed.floor
+        self.read_since = claimed.read_since
         self.keys = ConfirmedKeys(claimed.last, claimed.rows)
         self.task: asyncio.Task[None] | None = None
         self.complete = False
         self.over = False
 
+    def reads_under(self, floor: int, now: Microseconds) -> None:
+        """Take note that rows are read from a time on, by Bigtable's clock, to be published under a number."""
+        if self.floor is None:
+            self.floor, self.read_since = floor, now
+            return
+        self.floor = min(self.floor, floor)
+        if self.read_since is not None:  # or it was read by one that keeps no times
+            self.read_since = min(self.read_since, now)
+
     def progress(self) -> PartProgress:
         """Return how far it is."""
-        return PartProgress(self.part, self.run, self.keys.last, self.floor, self.keys.rows, done=self.complete)
+        rows, done, since = self.keys.rows, self.complete, self.read_since
+        return PartProgress(self.part, self.run, self.keys.last, self.floor, rows, done, since)

@@ -63,7 +63,10 @@ class SnapshotEnds:
         if since is None:
             return
         header = msgspec.structs.replace(
-            self._images.header, origin="snapshot", complete_since=str(four_sections(since))
+            self._images.header,
+            origin="snapshot",
+            complete_since=str(four_sections(since)),
+            read_since=snapshot.read_since,
         )
         await (await self._publisher.publish(header, []))
         await self._resync.heal(snapshot.run)

@@ -285,7 +285,7 @@ class Snapshots:
             survey = self._survey
             floor = None if survey is None else floor_under(survey, keys)
             if survey is not None and floor is not None and floor >= held.part.above:
-                held.floor = floor if held.floor is None else min(held.floor, floor)
+                held.reads_under(floor, survey.now)
                 return SnapshotPlace(floor, held.run, held.part.fence, survey.now)
             if loop.time() >= say_at:
                 say_at = loop.time() + _SAY.total_seconds()

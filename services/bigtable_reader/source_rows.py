@@ -33,7 +33,8 @@ from shared.runtime.stop import Stop
 PATIENCE: Final = timedelta(seconds=60)
 """How long a reading that breaks off is begun again behind its last row."""
 _SECONDS: Final = 60
-"""How long a publishing waits for floors to rise above what is applied: stamps run ahead of clocks that little."""
+"""How long a publishing waits for floors to rise above what is applied, by a reserve of stamps or two. Where they are
+further ahead of the clocks than that, it is asked for again."""
 _ROWS: Final = 500
 _LATEST: Final = (1 << 64) - 1
 """In the place of a claim: newer than what the snapshot has read under the same floor, and older than the next one."""

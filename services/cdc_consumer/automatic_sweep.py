@@ -140,12 +140,16 @@ def check_part(table: str, count: RowCount, before: int) -> None:
 
 
 def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
-    """Refuse to delete what may be older only because its snapshot row is a dead letter, where nobody can be asked."""
-    if count.older and mirror.letters_until >= before:
+    """Refuse to delete what may be older only because its snapshot row is a dead letter, where nobody can be asked.
+
+    Letters are noted by a clock: what is compared with them is when the snapshot was read, not the number of its rows.
+    """
+    read_since = min(before, mirror.read_since or before)
+    if count.older and mirror.letters_until >= read_since:
         raise SweepRefusedError(
             f"changes of the source table of {mirror.definition.identity} have become dead letters since "
-            f"{shown_time(before)}: some of its {count.older} older rows may be there only for that, and its source "
-            "cannot be asked for them: set SOURCE_ROWS; or mend what made them letters, and take a snapshot ten "
+            f"{shown_time(read_since)}: some of its {count.older} older rows may be there only for that, and its "
+            "source cannot be asked for them: set SOURCE_ROWS; or mend what made them letters, and take a snapshot ten "
             "minutes after the last of them; or delete by command: "
             f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
         )

@@ -83,6 +83,8 @@ class MirrorTable:
     """As `Mirror.complete_since`."""
     max_staleness: timedelta = timedelta(0)
     """How long what was written may be hidden from queries."""
+    read_since: int = 0
+    """A time before any row was read of the snapshot by which it is complete; 0: `complete_since` is one."""
     letters_until: int = 0
     """Until when changes of its source table may have become dead letters, in microseconds; 0: none is known of."""
     history: TableDefinition | None = None
@@ -166,10 +168,11 @@ class Tables(Protocol):
         is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one).
         """
 
-    def complete(self, definition: TableDefinition, since: int) -> None:
+    def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
         """Let a mirror say that each row that its source had at a time (in microseconds) is in it, or on its way.
 
-        An earlier time than the one that it says changes nothing; neither does one from before the table was made.
+        An earlier time than the one that it says changes nothing; neither does a snapshot that may have been read, by
+        ``read_since``, before the table was made.
         """
 
     def note_letters(self, name: str, dataset: str, at: int) -> None:

@@ -62,8 +62,8 @@ class Settings:
         "how long the subscription and the dead-letter topic's have to keep messages", default=timedelta(days=7)
     )
     clock_margin: timedelta = setting(
-        "how far ahead of BigQuery's clock a source's times may be (Bigtable's stamps run ahead by up to a minute): a "
-        "snapshot that began no later than that after its mirror was made does not make it complete",
+        "how far ahead of BigQuery's clock a source's may be: a snapshot that began no later than that after its "
+        "mirror was made does not make it complete",
         default=timedelta(minutes=5),
     )
     sweep: Literal["manual", "automatic"] = setting(

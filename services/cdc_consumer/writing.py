@@ -179,8 +179,8 @@ class Writing:
         try:
             if one.conflict is None:
                 self._look_at_table(one)
-                if one.changes.complete_since:
-                    self.tables.complete(one.definition, one.changes.complete_since)
+                if one.changes.end is not None:
+                    self.tables.complete(one.definition, *one.changes.end)
         except PoisonRecordError as conflict:
             self.known.conflicting(one.definition, conflict, now)
             one.conflict = conflict

@@ -59,6 +59,10 @@ class Header(msgspec.Struct, frozen=True):
     """Says that a snapshot of the table is at its end: each row that the source had then is published with this
     sequence or a higher one. It stands in a batch without changes, and nowhere else; unset, it is not written at all.
     """
+    read_since: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
+    """Beside ``complete_since``, where that is not a time: one before any of these rows was read, by the source's
+    clock, in microseconds of Unix time. It is what may be compared with times. Unset, the sequence is a time.
+    """
 
     def __post_init__(self) -> None:
         if self.content != "changes" and self.format < _CONTENT_FORMAT:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE
 from services.cdc_consumer.adapters.mirrors import read_mirrors
 from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
 from services.cdc_consumer.core.tables import table_definition
@@ -51,18 +51,22 @@ class TestBigQueryTables:
         place.tables.ensure(PLANES)
         before = labels()
         later = 4_000_000_000_000_000
-        place.tables.complete(PLANES, 1_000_000)
+        place.tables.complete(PLANES, 1_000_000, 1_000_000)
         assert labels() == before, "from before it was made"
-        place.tables.complete(PLANES, later)
-        place.others.complete(PLANES, later - 1)
+        place.tables.complete(PLANES, later, later)
+        place.others.complete(PLANES, later - 1, later - 1)
         assert labels() == before | {COMPLETE_SINCE: str(later)}
-        place.others.complete(PLANES, later + 1)
+        place.others.complete(PLANES, later + 1, later + 1)
         assert labels() == before | {COMPLETE_SINCE: str(later + 1)}
+        place.tables.complete(PLANES, later + 2, 1_000_000)
+        assert labels() == before | {COMPLETE_SINCE: str(later + 1)}, "read before it was made, whatever its number is"
+        place.tables.complete(PLANES, later + 2, later - 5)
+        assert labels() == before | {COMPLETE_SINCE: str(later + 2), READ_SINCE: str(later - 5)}
         (mirror,) = read_mirrors(stand_in.client, PROJECT, [stand_in.dataset])
-        assert (mirror.complete_since, mirror.swept, mirror.to_sweep) == (later + 1, 0, later + 1)
+        assert (mirror.complete_since, mirror.swept, mirror.to_sweep) == (later + 2, 0, later + 2)
 
         with pytest.raises(TableTroubleError):
-            place.tables.complete(table_definition(a_header("gone")), later)
+            place.tables.complete(table_definition(a_header("gone")), later, later)
 
     def test_a_history_is_partitioned_by_commit_and_has_no_key(self, place: Place, stand_in: StandIn) -> None:
         place.tables.ensure(HISTORY)

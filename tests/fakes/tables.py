@@ -32,10 +32,10 @@ class FakeTables:
         self._check(known, definition)
         return known
 
-    def complete(self, definition: TableDefinition, since: int) -> None:
+    def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
         name = definition.identity
         self._fail_if_told(name)
-        if since > max(self.made_at.get(name, 0), self.complete_since.get(name, 0)):
+        if min(since, read_since) > self.made_at.get(name, 0) and since > self.complete_since.get(name, 0):
             self.effects.note(f"complete {name}")
             self.complete_since[name] = since
 

@@ -51,6 +51,8 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was asked for while the stream ran."""
     floor: int | None = None
     """The smallest number under which rows of it were published."""
+    read_since: Microseconds | None = None
+    """A time before any of these was read, by Bigtable's clock; None where a reader that keeps none has read some."""
     rows: int = 0
     state: PartState = PartState.REQUESTED
     owner: str = ""
@@ -102,6 +104,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return min(floors) if complete and floors else None
 
     @property
+    def read_since(self) -> Microseconds:
+        """Return a time before any row of it was read, by Bigtable's clock.
+
+        A number between stamps is no time: it may be ahead of all clocks by as much as any reader's clock ever was, and
+        by a reserve of stamps for each owner that was lost. So what is compared with times is this. Where a part knows
+        none (a reader of an older version has read of it), it is when the snapshot was asked for, by whose clock ever.
+        """
+        times = [part.read_since for part in self.parts if part.floor is not None]
+        return min((self.requested_at if time is None else time for time in times), default=self.requested_at)
+
+    @property
     def untold(self) -> bool:
         """Tell whether it is complete, and nobody has said so."""
         return not self.told and self.complete_since is not None
@@ -120,6 +133,7 @@ class PartProgress(msgspec.Struct, frozen=True):
     floor: int | None
     rows: int
     done: bool = False
+    read_since: Microseconds | None = None
 
 
 class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
@@ -321,8 +335,7 @@ def advanced(before: Snapshot | None, progress: Iterable[PartProgress], *, relea
         if stored is None or stored.state not in UNFINISHED:
             continue
         after = replace(stored, last=one.last, floor=one.floor, rows=one.rows, renewals=stored.renewals + 1)
-        if one.done:
-            after = replace(after, state=PartState.DONE)
+        after = replace(after, read_since=one.read_since, state=PartState.DONE if one.done else after.state)
         changed.append(replace(after, owner="") if one.done or release else after)
     return _with(before, changed)
 

@@ -17,6 +17,9 @@ COMPLETE_SINCE: Final = "millrace_complete_since"
 or later: what is older in it is not in the source any more."""
 COMPLETE_TOLD: Final = "millrace_complete_told"
 """The label by which a mirror says when it came to say that."""
+READ_SINCE: Final = "millrace_read_since"
+"""The label by which a mirror says when the reading of that snapshot may have begun, at the earliest: of Bigtable, what
+it is complete since is a number that may be ahead of all clocks. Without it, what it is complete since is a time."""
 SWEPT: Final = "millrace_swept"
 """The label by which a mirror says that nothing was left in it that is older, when somebody looked last."""
 LETTERS: Final = "millrace_letters"
@@ -24,20 +27,29 @@ LETTERS: Final = "millrace_letters"
 from before then need not be gone from the source."""
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
-"""How far ahead of BigQuery's clock a source's times may be; Bigtable's stamps run ahead by 20 to 60 s."""
+"""How far ahead of BigQuery's clock a source's times may be. Bigtable's stamps are no times: see `READ_SINCE`."""
 
 
 def completed(
-    labels: Mapping[str, str], made_at: datetime, since: int, now: int, margin: timedelta = CLOCK_MARGIN
+    labels: Mapping[str, str],
+    made_at: datetime,
+    since: int,
+    read_since: int,
+    now: int,
+    margin: timedelta = CLOCK_MARGIN,
 ) -> dict[str, str] | None:
     """Return a mirror's labels once a snapshot of its source table is at its end; None where that changes nothing.
 
     A table that was made after the snapshot was begun may have been made in place of another, and rows of the snapshot
     have gone into that one: of such a table nothing can be said. The time it was made is of another clock: ``margin``.
+    What is compared with it is ``read_since``, for ``since`` may be a number that is ahead of all clocks: every row of
+    the snapshot was read later than that, and published later still.
     """
-    if since <= (made_at + margin).timestamp() * 1e6 or since <= label_time(labels, COMPLETE_SINCE):
+    read = min(since, read_since)
+    if read <= (made_at + margin).timestamp() * 1e6 or since <= label_time(labels, COMPLETE_SINCE):
         return None
-    return {**labels, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
+    told = {READ_SINCE: str(read)} if read < since or READ_SINCE in labels else {}
+    return {**labels, **told, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
 
 
 def lettered(labels: Mapping[str, str], until: int) -> dict[str, str] | None:
@@ -54,7 +66,7 @@ def until(at: int, margin: timedelta) -> int:
 
 def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:
     """Return the labels of a mirror that was made in place of another: whatever it says, that one was complete."""
-    stale = dict.fromkeys({COMPLETE_SINCE, COMPLETE_TOLD, SWEPT} & labels.keys())  # None takes a label off
+    stale = dict.fromkeys({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT} & labels.keys())  # None takes a label off
     return {**labels, **stale, NEEDS_RESYNC: MADE_ANEW}
 
 

@@ -10,7 +10,14 @@ import structlog
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.label_changes import change_labels
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, LETTERS, label_time, swept, too_early
+from services.cdc_consumer.adapters.mirror_labels import (
+    COMPLETE_SINCE,
+    LETTERS,
+    READ_SINCE,
+    label_time,
+    swept,
+    too_early,
+)
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.tables import HISTORY_KEY, check_dataset, key_label, staleness_of, table_column
 from services.cdc_consumer.core.sweep import first_sequence, history_beside
@@ -151,6 +158,7 @@ def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
         soft_delete,
         label_time(found.labels, COMPLETE_SINCE),
         staleness_of(found),
+        read_since=label_time(found.labels, READ_SINCE),
         letters_until=label_time(found.labels, LETTERS),
     )
 

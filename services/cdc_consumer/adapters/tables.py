@@ -110,11 +110,12 @@ class BigQueryTables:
         """Look again at the next `ensure`."""
         self._known.pop(table, None)
 
-    def complete(self, definition: TableDefinition, since: int) -> None:
+    def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
         """Let a mirror say since when all rows of its source are in it, or on their way; as `Tables.complete`."""
 
         def labels(found: bigquery.Table) -> Mapping[str, str] | None:
-            return completed(found.labels, found.created, since, time.time_ns() // 1_000, self._clock_margin)
+            now = time.time_ns() // 1_000
+            return completed(found.labels, found.created, since, read_since, now, self._clock_margin)
 
         if change_labels(self._client, str(self._path(definition)), labels):
             structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)

@@ -19,7 +19,7 @@ from services.cdc_consumer.core.json_array import json_arrays
 from services.cdc_consumer.core.parsing import Parsed, parse_changes
 from services.cdc_consumer.core.poison import Poison, poison_change
 from services.cdc_consumer.core.sequence_array import are_sequences
-from services.cdc_consumer.core.snapshot_ends import ends_of_snapshots
+from services.cdc_consumer.core.snapshot_ends import End, ends_of_snapshots
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
@@ -60,8 +60,8 @@ class TableChanges:
     rows: pa.Table
     messages: Sequence[int] = ()
     """The messages of this table and column list, those without any change among them."""
-    complete_since: int = 0
-    """A snapshot is at its end that was begun at this time, in microseconds; 0: nothing is said of any."""
+    end: End | None = None
+    """Of a snapshot; None: nothing is said of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
     poison += grouped.poison
     tables: list[TableChanges] = []
     for group in grouped.groups:
-        group.complete_since = max((ends.believed.get(each, 0) for each in group.messages), default=0)
+        group.end = max((ends.believed[each] for each in group.messages if each in ends.believed), default=None)
         changes, refused = _decode_group(group, now)
         tables += changes
         poison += refused
@@ -140,7 +140,7 @@ class _Group:
 
     A forced replay counts as live: who sent it answers for what it may bring back.
     """
-    complete_since: int = 0
+    end: End | None = None
 
 
 def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[int]]:
@@ -305,9 +305,8 @@ def _decode_group(group: _Group, now: Nanoseconds) -> tuple[Sequence[TableChange
         schema = row_schema(definition)
         table = pa.table([values[name] for name in schema.names], schema=schema)
         table = table.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
-        rows, since = table if kept is None else table.filter(kept), group.complete_since
-        since = 0 if definition.append_only else since
-        tables.append(TableChanges(definition, rows, tuple(group.messages), since))
+        rows, end = table if kept is None else table.filter(kept), None if definition.append_only else group.end
+        tables.append(TableChanges(definition, rows, tuple(group.messages), end))
     return tables, poison
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec import UnsetType
 
 from shared.contracts.change_batch import ChangeBatch
 from shared.contracts.change_sequence import parse_sequence
@@ -12,10 +13,20 @@ from shared.contracts.safe_age import SNAPSHOT_END_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 
 
-class Ends(NamedTuple):
-    """Since when tables are complete, in microseconds, as messages say that have come."""
+class End(NamedTuple):
+    """The end of a snapshot: each row that its source had is published."""
 
-    believed: Mapping[int, int]
+    since: int
+    """With a sequence of this time or a later one, in microseconds. Of Bigtable it is no time, but a number that rises
+    as time does, and may be ahead of all clocks."""
+    read_since: int
+    """A time before any of these rows was read: what is compared with times of the consumer's."""
+
+
+class Ends(NamedTuple):
+    """Since when tables are complete, as messages say that have come."""
+
+    believed: Mapping[int, End]
     """By the message."""
     late: Collection[tuple[str, str]]
     """Source tables, and times (RFC 3339) that were told of them too long ago to be believed."""
@@ -24,7 +35,7 @@ class Ends(NamedTuple):
 def ends_of_snapshots(batches: Mapping[int, ChangeBatch], messages: pa.Table, now: Nanoseconds) -> Ends:
     """Return which tables are said to be complete: not by what has changes, too, for that says nothing of it."""
     found = {
-        index: parse_sequence(since).sections[0]
+        index: _end(parse_sequence(since).sections[0], batch.header.read_since)
         for index, batch in batches.items()
         if isinstance(since := batch.header.complete_since, str) and not len(batch)
     }
@@ -32,10 +43,14 @@ def ends_of_snapshots(batches: Mapping[int, ChangeBatch], messages: pa.Table, no
         return Ends({}, ())
     published = messages.column("publish_time").cast(pa.int64())
     oldest = microseconds(now) - SNAPSHOT_END_AGE // timedelta(microseconds=1)
-    believed = {index: since for index, since in found.items() if (published[index].as_py() or 0) >= oldest}
+    believed = {index: end for index, end in found.items() if (published[index].as_py() or 0) >= oldest}
     late = {
-        (batches[index].header.table, format_timestamp(Nanoseconds(since * 1_000)))
-        for index, since in found.items()
+        (batches[index].header.table, format_timestamp(Nanoseconds(end.since * 1_000)))
+        for index, end in found.items()
         if index not in believed
     }
     return Ends(believed, late)
+
+
+def _end(since: int, read_since: int | UnsetType) -> End:
+    return End(since, since if isinstance(read_since, UnsetType) else min(since, read_since))

@@ -8,10 +8,20 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, advanced, claimed, cuts_of, requested
+from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
+from services.bigtable_reader.core.snapshot import (
+    PartProgress,
+    Snapshot,
+    SnapshotPart,
+    advanced,
+    claimed,
+    cuts_of,
+    requested,
+)
 from services.bigtable_reader.first_snapshot import request_first_snapshot
+from services.bigtable_reader.held_part import HeldPart
 from shared.contracts.bigtable_options import BigtableOptions
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH
@@ -68,6 +78,36 @@ def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_told(told: bool) 
     assert (beside.run == whole.run) is not told
     assert beside.complete_since is None
     assert (read(beside).complete_since is None) is told
+
+
+def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_first_of_its_parts() -> None:
+    ahead, held = (
+        EPOCH + 10**12,
+        claimed(asked_for(None, [SOME, KeyRange(b"d", b"")]), [0, 1], 2, "r", lambda _part: True),
+    )
+    assert held is not None
+    times = (Microseconds(EPOCH + 9), Microseconds(EPOCH + 7))
+    progress = [
+        PartProgress(part, held.run, b"x", ahead, 1, True, at) for part, at in zip(held.parts, times, strict=True)
+    ]
+    whole = advanced(held, progress, release=False)
+    assert whole is not None
+    assert (whole.complete_since, whole.read_since) == (ahead, EPOCH + 7)
+    former = advanced(held, [*progress[:1], replace(progress[1], read_since=None)], release=False)
+    assert former is not None
+    assert former.read_since == former.requested_at == EPOCH, "a reader that keeps no times has read some of it"
+
+
+def test_of_a_part_that_was_begun_by_a_reader_that_keeps_no_times_none_is_known() -> None:
+    async def held(floor: int | None, read_since: Microseconds | None) -> Microseconds | None:
+        one = HeldPart(1, SnapshotPart(number=0, range=SOME, floor=floor, read_since=read_since))
+        one.reads_under(5, Microseconds(EPOCH + 5))
+        one.reads_under(7, Microseconds(EPOCH + 7))
+        return one.progress().read_since
+
+    assert run_in_virtual_time(held(None, None)) == EPOCH + 5
+    assert run_in_virtual_time(held(9, Microseconds(EPOCH + 2))) == EPOCH + 2
+    assert run_in_virtual_time(held(9, None)) is None
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))

@@ -5,6 +5,7 @@ The loop is the real one, with all of its core; the ports are in memory, the tim
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.snapshot import PartState
 from services.bigtable_reader.held_part import SnapshotOptions
+from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import FAMILIES
 from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
@@ -21,6 +23,7 @@ from tests.unit.bigtable_reader.test_convergence import happen
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
+A_WHILE = 60_000_000
 KEYS = (b"a", b"b", b"bb", b"c", b"d", b"e")
 STEPS = (
     *("write",) * 6,
@@ -100,6 +103,29 @@ def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come() -> No
         await world.wait_until_all_is_read()
         await world.end()
         assert world.mirrored(swept=True) == world.source() != {}
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_however_far_stamps_are_ahead_of_the_clocks_the_end_says_a_time_before_its_rows_were_read(again: bool) -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0), cuts=[b"b", b"d"])
+        await a_filled_world(world, KEYS)
+        world.start(slowest=0.02, wrong_by=timedelta(hours=1))
+        if again:
+            await world.wait_until_snapshots_are_over()
+            world.start(slowest=0.02, wrong_by=timedelta(0))
+            await asyncio.sleep(60)
+            await world.request()
+        asked_at, before = VirtualClock().now(), len(world.topic.batches)
+        await world.wait_until_snapshots_are_over()
+        await world.end()
+        (end,) = (header for header, _changes in world.topic.batches[before:] if header.complete_since)
+        assert isinstance(end.read_since, int)
+        assert asked_at - A_WHILE <= end.read_since < VirtualClock().now()
+        assert isinstance(end.complete_since, str)
+        assert not again or int(end.complete_since[:16], 16) > VirtualClock().now() + 3_000_000_000
 
     run_in_virtual_time(scenario())
 

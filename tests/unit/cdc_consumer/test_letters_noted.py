@@ -131,12 +131,21 @@ def test_a_label_never_goes_back_and_is_a_mirrors_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until", "older", "refused"), [(0, 3, False), (SINCE - 1, 3, False), (SINCE, 3, True), (SINCE, 0, False)]
+    ("until", "older", "read_since", "refused"),
+    [
+        (0, 3, 0, False),
+        (SINCE - 1, 3, 0, False),
+        (SINCE, 3, 0, True),
+        (SINCE, 0, 0, False),
+        (SINCE - 100, 3, SINCE - 100, True),
+        (SINCE - 100, 3, SINCE - 99, False),
+    ],
 )
 def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_the_letters(
-    until: int, older: int, refused: bool
+    until: int, older: int, read_since: int, refused: bool
 ) -> None:
-    mirror = MirrorTable(table_definition(a_header()), "label", False, SINCE, letters_until=until)
+    definition = table_definition(a_header())
+    mirror = MirrorTable(definition, "label", False, SINCE, read_since=read_since, letters_until=until)
     if not refused:
         check_letters(mirror, RowCount(older, 100), SINCE)
         return

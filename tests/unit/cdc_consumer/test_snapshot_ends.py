@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.mirror_labels import (
     COMPLETE_SINCE,
     COMPLETE_TOLD,
     NEEDS_RESYNC,
+    READ_SINCE,
     SWEPT,
     completed,
     made_anew,
@@ -34,10 +35,15 @@ LATER, EARLIER = 2_000_000_000, 500_000_000
 
 
 def an_end(
-    *changes: Change, since: int = SINCE, age: timedelta = timedelta(0), attributes: object = ()
+    *changes: Change,
+    since: int = SINCE,
+    read_since: int | UnsetType = UNSET,
+    age: timedelta = timedelta(0),
+    attributes: object = (),
 ) -> Mapping[str, object]:
     """Return the message that says that a snapshot is at its end, published some time ago."""
     header = structs.replace(a_header(), origin="snapshot", complete_since=str(four_sections(since)))
+    header = structs.replace(header, read_since=read_since)
     published = datetime.fromtimestamp(NOW / 1e9, UTC) - age
     return dict(a_message(*changes, header=header)) | {"publish_time": published, "attributes": attributes}
 
@@ -61,6 +67,16 @@ def test_of_several_the_latest_counts(world: World) -> None:
     world.apply(an_end(since=SINCE - 1), an_end(), an_end(since=SINCE - 2))
     world.apply(an_end(since=SINCE - 1))
 
+    assert world.tables.complete_since == {"planes": SINCE}
+
+
+def test_where_that_is_no_time_what_counts_is_when_its_rows_were_read(world: World) -> None:
+    world.apply(a_message(a_change(1)))
+    world.tables.made_at = {"planes": SINCE - 5}
+    world.apply(an_end(read_since=SINCE - 6))
+    assert world.tables.complete_since == {}, "its rows may have gone into the table before"
+
+    world.apply(an_end(read_since=SINCE - 4))
     assert world.tables.complete_since == {"planes": SINCE}
 
 
@@ -130,27 +146,46 @@ def test_killed_anywhere_it_is_said_in_the_end() -> None:
 
 
 def test_a_label_never_goes_back_and_says_nothing_of_a_table_that_is_younger() -> None:
-    first = completed({"a": "b"}, MADE, LATER, 7)
+    first = completed({"a": "b"}, MADE, LATER, LATER, 7)
     assert first == {"a": "b", COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
-    assert completed(first, MADE, LATER, 8) is None
-    assert completed(first, MADE, LATER - 1, 8) is None
-    assert completed(first, MADE, LATER + 1, 8) == {"a": "b", COMPLETE_SINCE: str(LATER + 1), COMPLETE_TOLD: "8"}
-    assert completed({}, MADE, EARLIER, 7) is None
-    assert completed({}, MADE, MADE_MICROS + 300_000_000, 7) is None, "the source's clock may be ahead of BigQuery's"
-    assert completed({}, MADE, MADE_MICROS + 300_000_001, 7) is not None
-    assert completed({}, MADE, MADE_MICROS + 1, 7, timedelta(0)) is not None
-    assert completed({COMPLETE_SINCE: "nonsense"}, MADE, LATER, 7) == {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
+    assert completed(first, MADE, LATER, LATER, 8) is None
+    assert completed(first, MADE, LATER - 1, LATER - 1, 8) is None
+    assert completed(first, MADE, LATER + 1, LATER + 1, 8) == {
+        "a": "b",
+        COMPLETE_SINCE: str(LATER + 1),
+        COMPLETE_TOLD: "8",
+    }
+    assert completed({}, MADE, EARLIER, EARLIER, 7) is None
+    assert completed({}, MADE, MADE_MICROS + 300_000_000, MADE_MICROS + 300_000_000, 7) is None, (
+        "the source's clock may be ahead of BigQuery's"
+    )
+    assert completed({}, MADE, MADE_MICROS + 300_000_001, MADE_MICROS + 300_000_001, 7) is not None
+    assert completed({}, MADE, MADE_MICROS + 1, MADE_MICROS + 1, 7, timedelta(0)) is not None
+    assert completed({COMPLETE_SINCE: "nonsense"}, MADE, LATER, LATER, 7) == {
+        COMPLETE_SINCE: str(LATER),
+        COMPLETE_TOLD: "7",
+    }
+
+
+def test_a_number_that_is_ahead_of_all_clocks_is_no_time_that_a_table_may_be_younger_than() -> None:
+    margin = 300_000_000
+    assert completed({}, MADE, LATER, MADE_MICROS + margin, 7) is None
+    first = completed({}, MADE, LATER, MADE_MICROS + margin + 1, 7)
+    assert first == {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7", READ_SINCE: str(MADE_MICROS + margin + 1)}
+    second = completed(first, MADE, LATER + 1, LATER + 1, 8)
+    assert second == {COMPLETE_SINCE: str(LATER + 1), COMPLETE_TOLD: "8", READ_SINCE: str(LATER + 1)}
+    assert completed({}, MADE, LATER, LATER + 1, 7) == {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
 
 
 def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
     assert made_anew({"a": "b"}) == {"a": "b", NEEDS_RESYNC: MADE_ANEW}
-    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", SWEPT: "1"}
+    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", SWEPT: "1"}
     assert made_anew(stale) == {"a": "b", NEEDS_RESYNC: MADE_ANEW} | dict.fromkeys(list(stale)[1:])
 
 
 def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() -> None:
     anew = {NEEDS_RESYNC: MADE_ANEW}
-    assert completed(anew, MADE, LATER, 7) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
+    assert completed(anew, MADE, LATER, LATER, 7) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
     assert not too_early({COMPLETE_TOLD: "7"}, 6)
     assert swept(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {

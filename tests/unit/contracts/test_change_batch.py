@@ -101,6 +101,16 @@ def test_the_end_of_a_snapshot_is_said_in_the_header() -> None:
     assert batch.header.format == 1, "who does not know it takes it for an announcement, and is right"
 
 
+def test_beside_it_is_said_since_when_its_rows_were_read_where_that_is_known() -> None:
+    header = msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT, read_since=1_790_000_000_000_000)
+    assert decode_batch(encode_batch(header, [])).header == header
+    said = json.loads(encode_batch(msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT), []))["header"]
+    assert "read_since" not in said
+    for wrong in (-1, "2026-11-21T12:00:00Z"):
+        with pytest.raises(PoisonRecordError):
+            decode_batch(damaged(header=json.loads(damaged())["header"] | {"read_since": wrong}))
+
+
 def test_a_header_that_is_not_of_the_end_of_a_snapshot_has_the_bytes_it_always_had() -> None:
     assert "complete_since" not in json.loads(damaged())["header"]
     assert decode_batch(damaged()).header.complete_since is msgspec.UNSET
