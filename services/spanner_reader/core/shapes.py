@@ -3,13 +3,15 @@
 Nothing in INFORMATION_SCHEMA identifies a table or a column across a drop: it has names, an order and a state, no ids
 and no times of creation. So two looks are compared, and what tells a column that was added again from one that stayed
 is the order: a column can only ever be added last. What was dropped and made again alike between two looks, its order
-included, cannot be seen; a change record that was committed in between and lacks the column shows it all the same.
+included, cannot be seen; a change record that was committed in between and lacks the column shows it all the same,
+whenever it is read: each column is remembered with the time since which all looks have had it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from shared.contracts.timestamps import Nanoseconds
@@ -53,6 +55,9 @@ class ColumnShape:
     has_default: bool = False
     """Whether rows that were there when it was added got a value."""
     nullable: bool = True
+    since: Nanoseconds = _NO_TIME
+    """The time of the first look from which on all have had it, watched: a record of later that lacks it shows that it
+    was away. 0 where it is not watched, and where nobody has remembered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +177,9 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
     Without a first look, what there is to say is what sightings from before the second one say.
     """
     if old is None:
-        first = replace(new, tables={name: _mirrored(table) for name, table in new.tables.items()})
+        first = replace(new, tables={name: _dated(_mirrored(table), new.at) for name, table in new.tables.items()})
         return Comparison(first, tuple(_before(first, sightings)))
-    past = _as_sighted(old, sightings)
+    past, away_since = _as_sighted(old, new, sightings)
     vanished = [table for name, table in past.tables.items() if not table.gone and name not in new.tables]
     remembered: dict[str, TableShape] = {}
     findings = _before(old, sightings)
@@ -188,10 +193,11 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
             kinds = _kinds(before, now, vanished=vanished, born_watched=whole)
             let_in = before is not None and before.left_out
             until = Nanoseconds(new.at + DROPPED_UNSEEN) if let_in else _NO_TIME
-            findings += [Finding(name, kind, old.at, new.at, columns, until) for kind, columns in kinds.items()]
+            after = away_since.get(name, old.at)
+            findings += [Finding(name, kind, after, new.at, columns, until) for kind, columns in kinds.items()]
             if now.watched and old.exclusions | new.exclusions:
                 findings.append(Finding(name, Kind.TABLE_EXCLUDED, old.at, new.at))
-            remembered[name] = _mirrored(now, before)
+            remembered[name] = _dated(_mirrored(now, before), new.at, before, kinds)
         elif before is not None and before.mirrored:  # another under its name would be a mirror of two tables
             remembered[name] = replace(before, gone=True, watched=False)
     since = new.at if old.compared_since is None else old.compared_since
@@ -223,7 +229,7 @@ def _kinds(
             return {Kind.TABLE_RENAMED: ()}  # a rename takes the rows along, and no record says so
         # All rows of a table that was made under a stream of everything are in the stream.
         return {} if born_watched else {Kind.TABLE_WATCHED: ()}
-    if before.gone or before.key != now.key:
+    if before.gone or before.key != now.key or any(one.is_key and one.name in before.dropped for one in now.columns):
         return {Kind.TABLE_AGAIN: ()}
     if not before.watched:
         return {Kind.TABLE_WATCHED: ()}
@@ -288,17 +294,62 @@ def _mirrored(now: TableShape, before: TableShape | None = None) -> TableShape:
     return replace(now, mirrored=before.mirrored or now.watched, dropped=dropped)
 
 
-def _as_sighted(old: Look, sightings: Iterable[Sighting]) -> Look:
-    """Return the first look without the columns that a later record did not have: they were gone by then."""
-    tables = dict(old.tables)
-    for seen in sightings:
+def _dated(
+    now: TableShape,
+    at: Nanoseconds,
+    before: TableShape | None = None,
+    kinds: Mapping[Kind, tuple[str, ...]] = MappingProxyType({}),
+) -> TableShape:
+    """Return a table with since when looks have had its columns: all of them, and nothing has happened to them."""
+    since: Mapping[str, Nanoseconds] = {}
+    if before is not None and () not in kinds.values():  # else something has happened to the table
+        found = {name for columns in kinds.values() for name in columns}
+        names = before.watched_names - found
+        since = {column.name: column.since for column in before.columns if column.name in names}
+    names = now.watched_names
+    columns = (replace(one, since=since.get(one.name, at) if one.name in names else _NO_TIME) for one in now.columns)
+    return replace(now, columns=tuple(columns))
+
+
+def _as_sighted(old: Look, new: Look, sightings: Collection[Sighting]) -> tuple[Look, Mapping[str, Nanoseconds]]:
+    """Return the first look with what is known to have been dropped by then or since, and since when at the earliest.
+
+    That is what a record lacks from after the first look that had it, whether it was read before the next one or long
+    after; and what only records have, before one that lacks it, or before a look that does.
+    """
+    tables = {name: _remembered_since(table, old.at) for name, table in old.tables.items()}
+    only_shown: dict[str, set[str]] = {}
+    away_since: dict[str, Nanoseconds] = {}
+    for seen in sorted(sightings, key=lambda one: one.at):
         table = tables.get(seen.table)
-        if table is None or not table.watched or seen.at <= old.at:
+        if table is None or not table.watched:
             continue
-        gone = table.watched_names - seen.names
-        kept = tuple(column for column in table.columns if column.name not in gone)
-        tables[seen.table] = replace(table, columns=kept, dropped=table.dropped | gone)
-    return replace(old, tables=tables)
+        gone, shown = lacked(table, seen), only_shown.setdefault(seen.table, set())
+        away = {one.name for one in gone} | (shown - seen.names)
+        shown |= seen.names - table.watched_names
+        if seen.at <= old.at:
+            away |= shown
+        tables[seen.table] = replace(table, dropped=table.dropped | away)
+        if gone and seen.at <= old.at:
+            away_since[seen.table] = min(away_since.get(seen.table, old.at), *(one.since for one in gone))
+    for name, shown in only_shown.items():
+        left = shown - (new.tables[name].watched_names if name in new.tables else set())
+        tables[name] = replace(tables[name], dropped=tables[name].dropped | left)
+    return replace(old, tables=tables), away_since
+
+
+def _remembered_since(table: TableShape, at: Nanoseconds) -> TableShape:
+    """Return a table as it was remembered, by whom since when it has its columns was not: since that look, then."""
+    names = table.watched_names
+    if all(column.since for column in table.columns if column.name in names):
+        return table
+    return _dated(table, at)
+
+
+def lacked(table: TableShape, seen: Sighting) -> list[ColumnShape]:
+    """Return the columns that looks have had since before a record that lacks them: they were away."""
+    lacking = table.watched_names - seen.names
+    return [one for one in table.columns if one.name in lacking and one.since < seen.at]
 
 
 def _before(look: Look, sightings: Iterable[Sighting]) -> list[Finding]:

@@ -105,6 +105,58 @@ def test_a_record_without_a_column_shows_what_both_looks_hide() -> None:
     }
     assert found(old, new, Sighting("Singers", without, THEN)) == {}  # a record of an older list: read late
     assert found(old, new, Sighting("Singers", (*without, BORN), Nanoseconds(1_500))) == {}
+    other_key = Sighting("Singers", (replace(ID, name="Key"), NAME, BORN), Nanoseconds(1_500))
+    assert found(old, new, other_key) == {("Singers", Kind.TABLE_AGAIN): ()}
+
+
+@pytest.mark.parametrize(("committed", "is_found"), [(1_099, False), (1_100, False), (1_101, True), (1_350, True)])
+def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_before_the_column_shows_nothing(
+    committed: int, is_found: bool
+) -> None:
+    remembered = compare(None, a_look(Nanoseconds(900), Singers=TableShape((ID, NAME)))).remembered
+    for at in (1_000, 1_100, 1_200, 1_300, 1_400):  # a look had the column at 1,100 first, and all have had it since
+        columns = (ID, NAME) if at == 1_000 else (ID, NAME, BORN)
+        remembered = compare(remembered, a_look(Nanoseconds(at), Singers=TableShape(columns))).remembered
+    late = Sighting("Singers", (ID, NAME), Nanoseconds(committed))
+    comparison = compare(remembered, a_look(Singers=SINGERS), [late])
+    found = [(one.kind, one.columns, one.after, one.before) for one in comparison.findings]
+    assert found == ([(Kind.COLUMN_AGAIN, ("Born",), 1_100, NOW)] if is_found else [])
+    again = compare(comparison.remembered, a_look(Nanoseconds(3_000), Singers=SINGERS), [late])
+    assert again.findings == (), "a snapshot from after the look that found it has it all"
+
+
+@pytest.mark.parametrize("shown_at", [900, 1_200])
+def test_a_column_that_only_records_have_shown_was_added_again_where_a_look_has_it(shown_at: int) -> None:
+    without = TableShape((ID, NAME))
+    shown = Sighting("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
+    remembered = compare(
+        compare(None, a_look(Nanoseconds(800), Singers=without)).remembered, a_look(THEN, Singers=without)
+    )
+    gone = compare(remembered.remembered, a_look(Nanoseconds(1_500), Singers=without), [shown])
+    assert gone.findings == ()
+    again = compare(gone.remembered, a_look(Singers=SINGERS))
+    assert [(one.kind, one.columns) for one in again.findings] == [(Kind.COLUMN_AGAIN, ("Born",))]
+    lacking = Sighting("Singers", (ID, NAME), Nanoseconds(1_300))
+    at_once = compare(remembered.remembered, a_look(Singers=SINGERS), [lacking, shown])
+    assert [(one.kind, one.columns) for one in at_once.findings] == [(Kind.COLUMN_AGAIN, ("Born",))]
+
+
+def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_past() -> None:
+    hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
+    for before in (hidden, replace(SINGERS, watched=False), TableShape((replace(ID, type="STRING"), NAME, BORN))):
+        remembered = compare(None, a_look(Nanoseconds(900), Singers=before)).remembered
+        remembered = compare(remembered, a_look(THEN, Singers=SINGERS)).remembered
+        late = Sighting("Singers", (ID, NAME), Nanoseconds(950))
+        remembered = replace(remembered, compared_since=None)  # of that time nothing else is said
+        assert compare(remembered, a_look(Singers=SINGERS), [late]).findings == ()
+
+
+def test_what_was_remembered_without_times_is_as_old_as_the_look_that_remembered_it() -> None:
+    remembered = a_look(THEN, Singers=SINGERS)
+    for at, is_found in ((1_000, False), (1_001, True)):
+        late = Sighting("Singers", (ID, NAME), Nanoseconds(at))
+        seen_again = compare(remembered, a_look(Nanoseconds(1_500), Singers=SINGERS)).remembered
+        assert bool(compare(seen_again, a_look(Singers=SINGERS), [late]).findings) is is_found
 
 
 def test_a_new_table_is_whole_only_where_the_stream_watches_everything_all_along() -> None:

@@ -170,6 +170,46 @@ def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_di
         assert not comparison.findings or len(added) > len(set(added))
 
 
+@settings(max_examples=300)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "drop column"]),
+            st.sampled_from(COLUMN_NAMES[:2]),
+            st.booleans(),
+            st.booleans(),
+            st.sampled_from([0, 3]),
+        ),
+        max_size=15,
+    )
+)
+def test_records_read_however_late_show_what_looks_hide_and_mark_no_table_whose_columns_are_only_added(
+    steps: list[tuple[str, str, bool, bool, int]],
+) -> None:
+    """Of columns that a look has had before they are dropped."""
+    model = Model(everything=True)
+    model.do("create", "T", "", 0)
+    remembered = compare(compare(None, model.look(0)).remembered, model.look(1)).remembered
+    on_their_way: list[tuple[int, Sighting]] = []
+    marked = False
+    for number, (operation, column, other, looks, late) in enumerate([("write", "", False, False, 0), *steps], 1):
+        if operation != "drop column" or column in remembered.tables["T"].watched_names:
+            model.do(operation, "T", column, 0)
+        model.do("write", "T", "", 1 + other)
+        written = Sighting("T", tuple(model.tables["T"].columns), Nanoseconds(10 * number))
+        on_their_way.append((number + late, written))
+        if looks or number == len(steps) + 1:
+            arrived = [seen for when, seen in on_their_way if when <= number or number == len(steps) + 1]
+            on_their_way = [(when, seen) for when, seen in on_their_way if when > number]
+            comparison = compare(remembered, model.look(10 * number + 5), arrived)
+            remembered = comparison.remembered
+            marked = marked or bool(comparison.findings)
+    assert marked or not model.differs("T")
+    added = [column for operation, column, *_rest in steps if operation == "add"]
+    dropped = {column for operation, column, *_rest in steps if operation == "drop column"}
+    assert not marked or dropped & set(added)
+
+
 @given(steps=steps)
 def test_writes_and_statements_about_other_tables_mark_no_table(steps: list[tuple[str, str, str, int]]) -> None:
     model = Model(everything=True)
