@@ -19,7 +19,7 @@ class FirstTime(Protocol):
 
 
 def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
-    """Say what is left out, with which snapshots, what the tables file misspells, and what comes too late to be relied on."""
+    """Say what is left out, what the tables file misspells, and what comes too late to be relied on."""
     log = structlog.get_logger()
     for table, content in decoded.left_out:
         if first_time(table, content):
