@@ -51,6 +51,7 @@ from services.spanner_reader.snapshot_ends import SnapshotEnds
 from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
 from services.spanner_reader.status import document, exit_code, print_status
 from services.spanner_reader.stores import databases, learn_dialects, partition_store, snapshot_store, topic_of
+from services.spanner_reader.topics import change_topic, mark_if_resumed
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
@@ -67,6 +68,7 @@ from shared.runtime.service import run_as, started, stopped
 from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
+from shared.runtime.topic_watch import MessagesLostError
 
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
 _LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
@@ -129,7 +131,11 @@ def serve(settings: Settings, stop: Stop) -> None:
             [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
             settings.keep_messages_for,
         )
-        subscriptions.check_now(stop)
+        try:
+            subscriptions.check_now(stop)
+        except MessagesLostError:
+            asyncio.run(mark_if_resumed(settings, stop, health))
+            raise
         asyncio.run(read(settings, stop, health, metrics, subscriptions))
 
 
@@ -220,6 +226,7 @@ async def read(
                     heartbeat=settings.heartbeat_interval,
                     end=settings.end_timestamp,
                     recheck=settings.check_subscriptions_every,
+                    keep_messages=settings.keep_messages_for,
                     look=settings.check_schema_every,
                     keep_finished=settings.keep_finished_partitions_for,
                 ),
@@ -267,22 +274,6 @@ async def synced(table: str, settings: Settings) -> int:
     finally:
         await channels.close()
     structlog.get_logger().info("table_synced", table=table)
-    return 0
-
-
-async def change_topic(settings: Settings) -> int:
-    """Let the readers, none of which may be there, publish to another topic from now on."""
-    channels = Channels(settings.spanner_emulator_host)
-    try:
-        _database, partitions = databases(settings, channels)
-        await partitions.learn_dialect()
-        store = partition_store(settings, partitions, owner="command")
-        if not await store.exists() or await store.is_empty():
-            raise MisconfiguredError("nothing was read yet, so no topic is remembered: start the reader")
-        before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
-    finally:
-        await channels.close()
-    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings))
     return 0
 
 

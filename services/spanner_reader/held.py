@@ -24,6 +24,8 @@ class Options:
     poll: timedelta = timedelta(seconds=1)
     recheck: timedelta = timedelta(minutes=2)
     """How often the topic's subscriptions are looked at again."""
+    keep_messages: timedelta = timedelta(days=7)
+    """How long a subscription keeps messages."""
     look: timedelta = timedelta(minutes=1)
     """How often the schema is looked at again."""
     keep_finished: timedelta = timedelta(days=1)

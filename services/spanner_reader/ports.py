@@ -150,6 +150,9 @@ class ShapeStore(Protocol):
         remembered finds nothing and changes nothing.
         """
 
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+
     async def read(self) -> tuple[Look | None, Sequence[Mark]]:
         """Return what is remembered, and the tables that need re-sync."""
 

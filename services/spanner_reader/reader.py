@@ -43,6 +43,7 @@ from services.spanner_reader.ports import (
 from services.spanner_reader.position_age import PositionAge
 from services.spanner_reader.schema_watch import SchemaWatch
 from services.spanner_reader.snapshots import Snapshots
+from services.spanner_reader.topic_loss import mark_lost
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
@@ -86,6 +87,7 @@ class Reader:
         and whether a table is paused.
         """
         self._store = store
+        self._shapes = shapes
         self._publisher = publisher
         self._metrics = metrics
         self._health = health
@@ -119,7 +121,12 @@ class Reader:
         self._attend_at = 0.0
         self._low_watermark: Nanoseconds | None = None
         self._topic = TopicWatch(
-            subscriptions.check, options.recheck, self._reached, metrics.topic_loses, anew="PARTITION_TABLE"
+            subscriptions.check,
+            options.recheck,
+            self._reached,
+            metrics.topic_loses,
+            anew="PARTITION_TABLE",
+            lost=self._mark_lost,
         )
         self._leases = Leases(store, metrics, options, lambda: self._topic.trusted)
         self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.trusted, self._pauses.rests)
@@ -281,6 +288,10 @@ class Reader:
         await self._looked.wait()
         if self._snapshots is not None:
             await self._snapshots.keep_reading()
+
+    async def _mark_lost(self) -> None:
+        kept, recheck = self._options.keep_messages, self._options.recheck
+        await retried(self._stop, lambda: mark_lost(self._store, self._shapes, kept=kept, recheck=recheck))
 
     async def _attend(self) -> None:
         """Tell the other readers, before it is forgotten, that this one takes its share."""

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.topology import check_topic
 from shared.runtime.stop import Stop
+from shared.runtime.topic_watch import MessagesLostError
 
 
 class TopicSubscriptions:
-    """The subscriptions of some topics, by their full names."""
+    """The subscriptions of some topics, by their full names: that of the changes first."""
 
     def __init__(self, emulator_host: str | None, topics: Sequence[str], keep_messages_for: timedelta) -> None:
         self._emulator_host = emulator_host
@@ -18,7 +20,10 @@ class TopicSubscriptions:
         self._keep_messages_for = keep_messages_for
 
     async def check(self) -> None:
-        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
+        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time.
+
+        MessagesLostError where it is changes that are discarded.
+        """
         stop = Stop()
         try:
             await asyncio.to_thread(self._check, stop)
@@ -33,4 +38,9 @@ class TopicSubscriptions:
     def _check(self, stop: Stop) -> None:
         with stoppable_channel(self._emulator_host, stop) as channel:
             for topic in self._topics:
-                check_topic(channel, topic, self._keep_messages_for, stop)
+                try:
+                    check_topic(channel, topic, self._keep_messages_for, stop)
+                except MessagesLostError as error:
+                    if topic == self._topics[0]:
+                        raise
+                    raise MisconfiguredError(str(error)) from error

@@ -20,6 +20,7 @@ from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.names import project_of, short_name
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
+from shared.runtime.topic_watch import MessagesLostError
 
 KEEP_MESSAGES_FOR: Final = timedelta(days=7)
 ACK_DEADLINE: Final = timedelta(seconds=60)
@@ -100,9 +101,13 @@ def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None
 def check_topic(
     channel: grpc.Channel, topic: str, keep_messages_for: timedelta = KEEP_MESSAGES_FOR, stop: Stop | None = None
 ) -> None:
-    """Refuse a topic unless a subscription of it takes every message, keeps it as long as asked and never expires."""
+    """Refuse a topic unless a subscription of it takes every message, keeps it as long as asked and never expires.
+
+    MessagesLostError where none takes every message, as far as this identity can see.
+    """
     pubsub = _Pubsub(channel, stop or Stop())
     lacking: list[str] = []
+    loses = True
     for name in pubsub.subscriptions_of(topic):
         subscription = pubsub.subscription(name)
         mistakes = (
@@ -110,9 +115,10 @@ def check_topic(
         )
         if not mistakes:
             return
+        loses = loses and subscription is not None and bool(subscription.filter)
         lacking.append(f"{name}: " + "; ".join(mistakes))
     seen = ("none of its subscriptions does:\n  " + "\n  ".join(lacking)) if lacking else "it has no subscription"
-    raise MisconfiguredError(
+    raise (MessagesLostError if loses else MisconfiguredError)(
         f"topic {topic} would lose messages: it needs a subscription without expiry and filter that keeps them for "
         f"{_duration(keep_messages_for)}, and {seen}\nMake one with `{SETUP}`, or with `gcloud pubsub subscriptions "
         f"create NAME --topic={topic} --expiration-period=never --message-retention-duration="

@@ -10,6 +10,10 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
+class MessagesLostError(MisconfiguredError):
+    """No subscription of the topic takes all that is published: what was confirmed meanwhile is nowhere."""
+
+
 class TopicWatch:
     """Looks at the topic's subscriptions; once they lose messages, nothing that Pub/Sub confirms counts any more."""
 
@@ -21,11 +25,12 @@ class TopicWatch:
         loses: Callable[[], None],
         *,
         anew: str,
+        lost: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``check`` looks, and raises MisconfiguredError where messages are lost.
+        """``check`` looks, and raises MisconfiguredError where messages may be lost, MessagesLostError where they are.
 
         ``reached`` tells the low watermark, ``loses`` shows what was found, and ``anew`` is the setting by another
-        value of which reading starts anew.
+        value of which reading starts anew. ``lost`` remembers durably that messages were, for whoever is started next.
         """
         self.trusted = True
         """Whether what was confirmed is kept."""
@@ -34,6 +39,7 @@ class TopicWatch:
         self._reached = reached
         self._loses = loses
         self._anew = anew
+        self._lost = lost
         self._sure_until: Nanoseconds | None = None
         self._log = structlog.get_logger()
 
@@ -51,12 +57,16 @@ class TopicWatch:
                 self.trusted = False
                 self._loses()
                 self._log.error("topic_loses_messages", error=str(error))
+                mark = self._lost if isinstance(error, MessagesLostError) else None
+                if mark is not None:
+                    await mark()
                 sure = "the start" if self._sure_until is None else format_timestamp(self._sure_until)
                 raise MisconfiguredError(
                     f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
-                    "may be lost, and so is what a deleted subscription still held. Mend the topic, stop every reader, "
-                    f"and start anew with another {self._anew} and a START_TIMESTAMP before the oldest change that was "
-                    "not applied"
+                    "may be lost, and so is what a deleted subscription still held. Mend the topic, "
+                    f"{'and do what `status` says of marked tables; or ' if mark else ''}stop every reader, and "
+                    f"start anew with another {self._anew} and a START_TIMESTAMP before the oldest change that was not "
+                    "applied"
                 ) from error
             else:
                 self._sure_until = reached

@@ -73,6 +73,26 @@ class ShapeStoreContract:
 
         self.run(readers, scenario)
 
+    def test_what_the_topic_lost_is_marked_of_every_table_that_is_watched(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            assert await ours.topic_lost(at(0), at(1)) == []  # nobody has looked yet
+            others = replace(SINGERS, watched=False)
+            await ours.compare(a_look(0, Singers=SINGERS, Albums=BARE, Others=others), [])
+            found = await ours.topic_lost(at(1), at(3))
+            assert [mark.table for mark in found] == ["Albums", "Singers"]
+            await theirs.topic_lost(at(2), at(4))  # by another reader, later
+            look, marks = await theirs.read()
+            assert {mark.table for mark in marks} == {"Albums", "Singers"}
+            for mark in marks:
+                assert [one.kind for one in mark.findings] == [Kind.TABLE_LOST]
+                assert (mark.since, mark.sync_after) == (at(1), at(4))
+            assert look is not None
+            assert (look.at, look.tables["Singers"].columns) == (at(0), SINGERS.columns)
+            assert not await ours.healed("Singers", at(4))
+            assert await ours.healed("Singers", at(5))
+
+        self.run(readers, scenario)
+
     def test_what_the_stream_kept_out_is_remembered_until_a_look_without(self, readers: Readers) -> None:
         async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
             await ours.compare(a_look(0, Singers=SINGERS), [])

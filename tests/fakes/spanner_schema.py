@@ -14,6 +14,7 @@ from services.spanner_reader.core.shapes import (
     Sighting,
     TableShape,
     compare,
+    lost,
     marked,
     synced,
 )
@@ -104,6 +105,14 @@ class FakeShapeStore:
         self._life.step()
         since = comparison.remembered.compared_since
         return Compared(comparison.findings, comparison.left, self.shapes.all_marks, since)
+
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+        self._life.step()
+        found = [] if self.shapes.look is None else lost(self.shapes.look, after, before)
+        self.shapes.marks = marked(self.shapes.marks, found)
+        self._life.step()
+        return [self.shapes.marks[one.table] for one in found]
 
     async def read(self) -> tuple[Look | None, Sequence[Mark]]:
         """Return what is remembered, and the tables that need re-sync."""

@@ -12,6 +12,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
+from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.pubsub.topology import (
     Topology,
     check_letters_subscription,
@@ -19,6 +20,8 @@ from shared.pubsub.topology import (
     check_topic,
     create_topology,
 )
+from shared.runtime.stop import Stop
+from shared.runtime.topic_watch import MessagesLostError
 from tests.integration.pubsub_topics import a_topology
 
 pytestmark = pytest.mark.integration
@@ -121,12 +124,26 @@ def test_a_topic_that_nobody_keeps_is_refused(channel: grpc.Channel, topology: T
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.subscription})
 
-    with pytest.raises(MisconfiguredError, match="it has no subscription"):
+    with pytest.raises(MessagesLostError, match="it has no subscription"):
         check_topic(channel, topology.topic)
 
     subscribe(channel, topology, expiration_policy=None)
-    with pytest.raises(MisconfiguredError, match=r"(?s)expires after 31 days.*--expiration-period=never"):
+    with pytest.raises(MisconfiguredError, match=r"(?s)expires after 31 days.*--expiration-period=never") as refused:
         check_topic(channel, topology.topic)
+    assert not isinstance(refused.value, MessagesLostError)  # what is published now is kept
+
+
+def test_of_the_letters_topic_it_is_no_change_that_is_lost(
+    channel: grpc.Channel, topology: Topology, pubsub_emulator: str
+) -> None:
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    client.delete_subscription(request={"subscription": topology.dead_letter_subscription})
+    for topics, lost in (((0, 1), False), ((1, 0), True)):
+        names = [(topology.topic, topology.dead_letter_topic)[place] for place in topics]
+        subscriptions = TopicSubscriptions(pubsub_emulator, names, timedelta(days=1))
+        with pytest.raises(MisconfiguredError) as refused:
+            subscriptions.check_now(Stop())
+        assert isinstance(refused.value, MessagesLostError) == lost
 
 
 def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel, topology: Topology) -> None:

@@ -138,6 +138,10 @@ def test_a_subscription_deleted_while_the_reader_runs_stops_it(scripted: Scripte
     assert '"topic_loses_messages"' in output
     assert "may be lost" in output
     assert scripted.leases() == []
+    (kept,) = scripted.pipeline.partitions.query(
+        "SELECT needs_resync FROM millrace_partitions_tables WHERE shape LIKE '{%'"
+    )
+    assert "table_changes_lost_by_the_topic" in str(kept["needs_resync"])
 
 
 def test_finished_partitions_are_forgotten_and_what_goes_on_goes_on(scripted: Scripted) -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import grpc
 import pytest
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase
@@ -15,6 +17,7 @@ from services.spanner_reader.adapters.topic_table import SpannerTopicStore
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import published_to, short_name
+from shared.pubsub.topology import create_topology
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
@@ -136,3 +139,42 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
     pipeline.write()
     pipeline.wait_for_all()
     assert events(moved, "resumed")
+
+
+def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(
+    database: Callable[..., SpannerDatabase],
+    pubsub_emulator: str,
+    pubsub_channel: grpc.Channel,
+    new_processes: Processes,
+) -> None:
+    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
+    pipeline = Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))
+    for each in (topology, other):
+        client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
+
+    def refused(topic: str) -> str:
+        reader = pipeline.launch(TOPIC=short_name(topic))
+        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+        said = reader.output()
+        reader.end()
+        return said
+
+    def marked() -> list[str]:
+        _code, status = pipeline.status()
+        return [mark["table"] for mark in status["needs_resync"]]
+
+    assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
+    create_topology(pubsub_channel, topology)
+    reader = pipeline.start()
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+    client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
+    assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
+    assert marked() == []
+    assert "it has no subscription" in refused(topology.topic)
+    assert marked() == ["Planes"]
+    create_topology(pubsub_channel, topology)
+    pipeline.start()
+    assert marked() == ["Planes"]

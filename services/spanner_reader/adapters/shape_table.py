@@ -19,7 +19,7 @@ from google.protobuf.struct_pb2 import ListValue
 from services.spanner_reader.adapters.connection import Database, Row, Statement, row, string
 from services.spanner_reader.adapters.dialects import PartitionSql, partition_sql
 from services.spanner_reader.core.pauses import Pause, with_pauses
-from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting, TableShape, compare, marked, synced
+from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting, TableShape, compare, lost, marked, synced
 from services.spanner_reader.ports import Compared
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
@@ -76,6 +76,21 @@ class SpannerShapeStore:
             shown = with_pauses(kept, pauses)
             found = Compared(comparison.findings, comparison.left, tuple(shown.values()), now.compared_since)
             return found, [written, *([_deletion(self._table, gone)] if gone else [])]
+
+        return await self._database.read_then_write(Statement(self._sql.shapes), decide)
+
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+
+        def decide(rows: list[Row]) -> tuple[list[Mark], list[Mutation]]:
+            look, marks, _pauses = _remembered(rows)
+            findings = [] if look is None else lost(look, after, before)
+            if look is None or not findings:
+                return [], []
+            kept = marked(marks, findings)
+            found = [kept[one.table] for one in findings]
+            values = [_row(mark.table, look.tables[mark.table], mark, look.at) for mark in found]
+            return found, [Mutation(update=Mutation.Write(table=self._table, columns=_COLUMNS, values=values))]
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide)
 

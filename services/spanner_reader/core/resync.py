@@ -26,7 +26,9 @@ ROWS_AGAIN: Final = (
 )
 """After a start with another partition table, where something is lost to the stream."""
 
-_ROWS_MAY_BE_GONE: Final = frozenset({Kind.TABLE_AGAIN, Kind.TABLE_WATCHED, Kind.TABLE_RENAMED, Kind.TABLE_EXCLUDED})
+_ROWS_MAY_BE_GONE: Final = frozenset(
+    {Kind.TABLE_AGAIN, Kind.TABLE_WATCHED, Kind.TABLE_RENAMED, Kind.TABLE_EXCLUDED, Kind.TABLE_LOST}
+)
 
 
 def cure(mark: Mark, quote: str) -> str:

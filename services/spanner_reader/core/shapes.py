@@ -41,6 +41,7 @@ class Kind(StrEnum):
     TABLE_WATCHED = "table_added_to_the_stream"
     TABLE_RENAMED = "table_may_have_been_renamed"
     TABLE_PAUSED = "table_paused"
+    TABLE_LOST = "table_changes_lost_by_the_topic"
     TABLE_EXCLUDED = "table_changes_excluded_by_the_stream"
 
 
@@ -211,6 +212,12 @@ def excluding(look: Look, included: Callable[[str], bool]) -> Look:
         for name, table in look.tables.items()
     }
     return replace(look, tables=tables)
+
+
+def lost(look: Look, after: Nanoseconds, before: Nanoseconds) -> Sequence[Finding]:
+    """Return what it means for tables that changes were published and kept by nobody."""
+    watched = sorted(name for name, table in look.tables.items() if table.watched and not table.gone)
+    return [Finding(name, Kind.TABLE_LOST, after, before) for name in watched]
 
 
 def synced(table: TableShape) -> TableShape | None:

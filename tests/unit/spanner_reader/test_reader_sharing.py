@@ -10,15 +10,18 @@ import pytest
 
 from services.spanner_reader.core.partitions import Partition, State, fair_share
 from services.spanner_reader.core.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
+from services.spanner_reader.core.shapes import Kind
 from services.spanner_reader.ports import Progress
 from services.spanner_reader.reader import Reader
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
+from shared.runtime.topic_watch import MessagesLostError
 from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Script
 from tests.unit.spanner_reader.scripts import World, a_record, at, children
 
 START, FIRST = at("09:00:00"), at("09:00:01")
+DAY = 86_400 * 1_000_000_000
 TOKENS = [PartitionToken(f"p{number}") for number in range(6)]
 T1, T2, *_REST = TOKENS
 
@@ -203,6 +206,31 @@ def test_a_topic_that_keeps_nothing_any_more_stops_the_reader_and_nothing_later_
         assert world.table.rows[T1].watermark == before  # what was confirmed and not saved yet is not saved any more
         assert world.table.rows[T1].lease_until is None
         assert world.script.open_queries == set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_the_topic_has_lost_is_marked_before_the_reader_ends_and_is_known_after_a_restart(lost: bool) -> None:
+    async def scenario() -> None:
+        world = a_wide_world(T1)
+        await world.add_root(START)
+        task = asyncio.create_task(world.reader(recheck=timedelta(milliseconds=20)).run(Stop()))
+        await until(lambda: world.shapes.look is not None)
+        kind = MessagesLostError if lost else MisconfiguredError  # the other: they would be kept for too short a time
+        world.subscriptions.error = kind("topic t would lose messages")
+        with pytest.raises(MisconfiguredError, match="would lose messages"):
+            await asyncio.wait_for(task, 5)
+
+        world.subscriptions.error = None
+        async with running(world.reader(owner="next")):
+            await until(lambda: bool(world.metrics.marks) == lost)
+        assert [(mark.table, [one.kind for one in mark.findings]) for mark in world.metrics.marks] == (
+            [("Singers", [Kind.TABLE_LOST])] if lost else []
+        )
+        for mark in world.metrics.marks:
+            assert mark.since < START - 6 * DAY  # what a deleted subscription still held is lost, too
+            assert mark.sync_after > world.table.clock.now()  # and what others publish until they look
 
     asyncio.run(scenario())
 

@@ -1,0 +1,51 @@
+"""The topic that a partition table belongs to: changed by command, and marked by a start where it lost messages."""
+
+import structlog
+
+from services.spanner_reader.adapters.connection import Channels
+from services.spanner_reader.adapters.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.topic_table import SpannerTopicStore
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.stores import databases, partition_store, topic_of
+from services.spanner_reader.topic_loss import mark_lost
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.health import Health
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop, until_stopped
+
+
+async def change_topic(settings: Settings) -> int:
+    """Let the readers, none of which may be there, publish to another topic from now on."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = databases(settings, channels)
+        await partitions.learn_dialect()
+        store = partition_store(settings, partitions, owner="command")
+        if not await store.exists() or await store.is_empty():
+            raise MisconfiguredError("nothing was read yet, so no topic is remembered: start the reader")
+        before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
+    finally:
+        await channels.close()
+    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings))
+    return 0
+
+
+async def mark_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:
+    """Mark the tables of a topic that lost messages, if they were read into it before."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = databases(settings, channels)
+        store = partition_store(settings, partitions, owner="start")
+        shapes = SpannerShapeStore(partitions, settings.partition_table)
+        topics = SpannerTopicStore(partitions, settings.partition_table)
+
+        async def mark() -> None:
+            await partitions.learn_dialect()
+            if await store.exists() and not await store.is_empty():
+                await topics.check(topic_of(settings))
+                kept, recheck = settings.keep_messages_for, settings.check_subscriptions_every
+                await mark_lost(store, shapes, kept=kept, recheck=recheck)
+
+        await until_stopped(stop, retried(stop, health.attempting(mark)))
+    finally:
+        await channels.close()
