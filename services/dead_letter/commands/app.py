@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from services.dead_letter.commands.belonging import add_belonging
 from services.dead_letter.commands.changing import add_changing
@@ -43,6 +44,18 @@ BIGQUERY_DATASET (with TABLES_FILE, if there is one) to see what is superseded; 
 """
 
 
+class _Group(TyperGroup):
+    """The commands; what is wrong with an option is said without the words of the library that has found it."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command that is named."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as wrong:
+            wrong.message = wrong.message.removeprefix("Value error, ")
+            raise
+
+
 def run_commands(arguments: Sequence[str], tools: Tools) -> int:
     """Run what the command line says; return the exit code."""
     try:
@@ -55,6 +68,7 @@ def run_commands(arguments: Sequence[str], tools: Tools) -> int:
 def command_app(tools: Tools) -> typer.Typer:
     """Return the commands as one application."""
     app = typer.Typer(
+        cls=_Group,
         help=_HELP,
         no_args_is_help=True,
         add_completion=False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from services.dead_letter.commands.filters import Filters, with_filters
+from services.dead_letter.commands.filters import Filters, no_letters, with_filters
 from services.dead_letter.commands.output import print_document, progress, say
 from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
@@ -17,7 +17,6 @@ from services.dead_letter.decisions import (
     RESTORABLE,
     Decision,
     NotDoneError,
-    NothingFoundError,
     decide,
     keep_edit,
     letter_of,
@@ -140,7 +139,7 @@ def _set(
     """Bring letters into a state, page by page, and print how many; NotDoneError unless it was all of them."""
     matched = store.count(selection)
     if not matched:
-        raise NothingFoundError("no letters")
+        raise no_letters(selection)
     decision = Decision(state=state, only_from=frozenset(only_from), who=tools.who, why=why)
     with progress(state.value, matched) as bar:
         done = decide(store, selection, decision, tools.clock, bar.add)

@@ -10,7 +10,7 @@ import typer
 
 from services.dead_letter.core.letters import GroupId, LetterId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
-from services.dead_letter.decisions import with_usual_states
+from services.dead_letter.decisions import NothingFoundError, with_usual_states
 from services.dead_letter.ports import LetterStore
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -111,6 +111,12 @@ def filters(raw: dict[str, Any], now: Nanoseconds) -> Filters:
         sequence_until=_read("--sequence-until", raw["sequence_until"], sequence_bound),
     )
     return Filters(selection, bool(raw["states"]))
+
+
+def no_letters(selection: Selection) -> NothingFoundError:
+    """Return what to say where a selection holds none; of keys, how they are written."""
+    shown = """; keys are written as lists show them, exactly: --key '["a",1]'""" if selection.keys else ""
+    return NothingFoundError(f"no letters{shown}")
 
 
 def _read(option: str, text: str | None, read: Callable[[str], Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 import typer
 
-from services.dead_letter.commands.filters import Filters, with_filters
+from services.dead_letter.commands.filters import Filters, no_letters, with_filters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.documents import (
@@ -19,7 +19,7 @@ from services.dead_letter.core.documents import (
     stats_document,
 )
 from services.dead_letter.core.letters import Action, LetterLine, State
-from services.dead_letter.decisions import NothingFoundError, letter_of
+from services.dead_letter.decisions import letter_of
 from services.dead_letter.export import exported
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -52,7 +52,7 @@ def add_reading(app: typer.Typer, tools: Tools) -> None:
             letters = [line_document(line) for line in page.letters]
             print_document({"letters": letters, "after": page.after, "matched": matched})
         if not matched:
-            raise NothingFoundError("no letters")
+            raise no_letters(selection)
         if not json:
             print_table(_COLUMNS, map(_row, page.letters))
             if page.after is not None:
@@ -92,11 +92,12 @@ def add_reading(app: typer.Typer, tools: Tools) -> None:
         --json: {"groups": [...]}.
         """
         with tools.store() as store:
-            found = store.groups(filters.chosen(store, State.OPEN), limit=limit)
+            selection = filters.chosen(store, State.OPEN)
+            found = store.groups(selection, limit=limit)
         if json:
             print_document({"groups": [group_document(one) for one in found]})
         if not found:
-            raise NothingFoundError("no letters")
+            raise no_letters(selection)
         if not json:
             documents = [group_document(one) for one in found]
             names = ("id", "letters", "reason", "table")
@@ -147,7 +148,7 @@ def add_reading(app: typer.Typer, tools: Tools) -> None:
             selection = filters.chosen(store, State.OPEN)
             total = store.count(selection)
             if not total:
-                raise NothingFoundError("no letters")
+                raise no_letters(selection)
             with _destination(out) as file, progress("exported", total) as bar:
                 for lines in exported(store, selection, values=values, who=tools.who, clock=tools.clock):
                     file.write(lines.text)

@@ -8,13 +8,13 @@ from typing import Annotated, Final
 import typer
 
 from services.dead_letter.commands.changing import All, refuse_everything
-from services.dead_letter.commands.filters import Filters, with_filters
+from services.dead_letter.commands.filters import Filters, no_letters, with_filters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
 from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.letters import State
 from services.dead_letter.core.plan import Planned, Verdict
-from services.dead_letter.decisions import FailingError, NotDoneError, NothingFoundError
+from services.dead_letter.decisions import FailingError, NotDoneError
 from services.dead_letter.replay import Outcome, Replay, ReplayOrder
 from services.dead_letter.replay_told import DEFAULT_RATE, Nobody, Told, replay_document
 
@@ -102,7 +102,7 @@ def add_replaying(app: typer.Typer, tools: Tools) -> None:
         if not outcome.verdicts.total():
             if outcome.stopped:
                 raise NotDoneError("stopped before the end: run it again")
-            raise NothingFoundError("no letters")
+            raise no_letters(selection)
         if not json:
             _print(outcome, told, execute, seconds, asked=mirrors is not None)
         if outcome.stopped:
