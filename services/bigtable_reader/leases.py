@@ -119,7 +119,8 @@ class Leases:
         self._log.warning("lease_lost", piece=held.partition.piece.id, range=str(held.partition.piece.range), why=why)
 
     def _progress(self, held: Held) -> Progress:
-        ceiling = held.stamps.ceiling
+        """Return how far a partition is that is given back: no stamp is made for it here any more."""
+        last = held.stamps.last
         if self._is_trusted():
-            return held.progress(ceiling)
-        return Progress(held.partition, held.partition.position, held.partition.low_watermark, ceiling)
+            return held.progress(last)
+        return Progress(held.partition, held.partition.position, held.partition.low_watermark, last, last)

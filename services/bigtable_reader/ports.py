@@ -83,7 +83,8 @@ class PartitionStore(Protocol):
     async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back).
 
-        Return those that are not ours any more. A ceiling never falls, nor does a low watermark.
+        Return those that are not ours any more. A ceiling never falls, nor does a low watermark: but the ceiling
+        of what is given back, or ended, is the one that is named, for no stamp is made any more.
         """
 
     async def close(self, progress: Progress, children: Sequence[Child]) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from services.bigtable_reader.core.records import Microseconds, Position
 from services.bigtable_reader.core.seen import Seen
@@ -228,9 +229,26 @@ class PartitionStoreContract(Promises):
             for minutes, ceiling in [(1, 100), (5, 300), (2, 200), (0, 0)]:
                 assert await one.advance([reached(held, minutes=minutes, ceiling=ceiling)]) == frozenset()
             assert (await whole(one)).saved[held.piece.id].low_watermark == held.low_watermark + 5 * MINUTE
-            await one.advance([reached(held)], release=True)
+            await stores.let_leases_end(two)
             (taken,) = await take(two, "a")
             assert taken.floor == held.floor + 300
+
+        self.run(promise)
+
+    def test_what_was_reserved_above_the_last_stamp_is_free_once_a_partition_is_given_back(self) -> None:
+        async def promise(stores: Stores) -> None:
+            one, two = stores.open("one"), stores.open("two")
+            await begun(one, "-")
+            (held,) = await take(one, "a")
+            await one.advance([replace(reached(held, ceiling=300), floor=held.floor + 40)])
+            await one.advance([reached(held, ceiling=50)], release=True)
+            saved = (await whole(two)).saved[held.piece.id]
+            assert (saved.floor, saved.ceiling) == (held.floor + 50, held.floor + 50)
+            (taken,) = await take(two, "a")
+            assert taken.floor == taken.ceiling == held.floor + 50
+            await two.advance([replace(reached(taken, ceiling=300), floor=taken.floor + 40)])
+            await two.close(reached(taken), [child("-b"), child("b-")])
+            assert {piece.floor for piece in (await whole(one)).pieces} == {taken.floor + 40}, "nor does a floor fall"
 
         self.run(promise)
 

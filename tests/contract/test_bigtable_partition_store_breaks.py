@@ -47,7 +47,7 @@ def test_killed_at_each_request_of_an_end_another_replica_finishes_it(run: Run, 
         held = await holding(rig, dying)
         channels.restart_counting({number: when})
         with pytest.raises(KilledError):
-            await dying.close(reached(held), CHILDREN)
+            await dying.close(reached(held, ceiling=CEILING), CHILDREN)
         well = rig.well()
         decided = (number, when) != (1, "before")
         await rig.stores.let_leases_end(well)
@@ -114,7 +114,7 @@ def test_killed_at_each_request_of_the_second_half_of_a_merge(run: Run, when: Wh
             await well.close(reached(left, ceiling=20), [child("-b", "-d")])
             channels.restart_counting({number: when})
             with pytest.raises(KilledError):
-                await dying.close(reached(right), [child("b-d", "-d")])
+                await dying.close(reached(right, ceiling=CEILING), [child("b-d", "-d")])
             await rig.stores.let_leases_end(well)
             await well.tend()
             survey = await whole(well)
@@ -137,7 +137,7 @@ def test_killed_at_each_request_of_a_claim_nothing_is_lost_to_it(run: Run, when:
             rig = make()
             well, (dying, channels) = rig.well(), rig.owner("dies", kills=True)
             held = await holding(rig, well)
-            await well.advance([reached(held, at="left")], release=True)
+            await well.advance([reached(held, ceiling=CEILING, at="left")], release=True)
             survey = await dying.survey()
             channels.restart_counting({number: when})
             with pytest.raises(KilledError):
@@ -196,7 +196,7 @@ def test_whatever_request_fails_once_asking_again_ends_well(run: Run, number: in
         assert await until_known(lambda: store.advance(progress)) == frozenset()
 
         channels.restart_counting({number: when})
-        assert await until_known(lambda: store.close(reached(held), CHILDREN))
+        assert await until_known(lambda: store.close(reached(held, ceiling=CEILING), CHILDREN))
         await until_known(store.survey)
         tended = await until_known(store.tend)
         assert await pieces(store) == ["-b:-b", "b-c:b-c", "c-:@"]
@@ -221,7 +221,7 @@ def test_a_late_request_does_not_put_back_what_was_saved_after_it(run: Run) -> N
         channels.restart_counting({1: "late"})
         with pytest.raises(TransientError):
             await store.advance([reached(held, at="too late")])
-        await store.advance([reached(held, at="left")], release=True)
+        await store.advance([reached(held, ceiling=901, at="left")], release=True)
         await channels.deliver()
         (taken,) = await take(rig.well(), "a")
         assert (taken.position.tokens[0].token, taken.floor) == ("left", held.floor + 901)
@@ -259,7 +259,7 @@ def test_a_late_request_that_comes_first_is_known_for_ones_own(run: Run) -> None
         await channels.deliver()
         assert await store.advance([reached(held, ceiling=550)], release=True) == frozenset()
         (taken,) = await take(rig.well(), "a")
-        assert taken.floor == held.floor + 600
+        assert taken.floor == held.floor + 550
 
     run(scenario)
 

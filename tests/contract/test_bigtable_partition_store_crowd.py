@@ -144,13 +144,15 @@ async def live(crowd: Crowd, store: PartitionStore, steps: int, deliver: Callabl
                 case 5 if held:
                     one = chance.choice(list(held.values()))
                     del held[one.partition.piece.id]
-                    await store.advance([reached(one.partition, ceiling=1)], release=True)
+                    ever.remove(one)  # it stamps no more, whatever comes of that
+                    await store.advance([reached(one.partition, ceiling=used(one))], release=True)
                 case 6 | 7 | 8 if held:
                     one = chance.choice(list(held.values()))
                     range_ = one.partition.piece.range
                     children = crowd.service.children(range_) if chance.random() < 0.8 else wild(chance)
                     del held[one.partition.piece.id]
-                    crowd.closed += await store.close(reached(one.partition), children)
+                    ever.remove(one)
+                    crowd.closed += await store.close(reached(one.partition, ceiling=used(one)), children)
                 case 9:
                     await store.tend()
                     crowd.monotonic[0] += LEASE.total_seconds() * chance.choice([0, 0.4, 1.1])
@@ -163,6 +165,11 @@ async def live(crowd: Crowd, store: PartitionStore, steps: int, deliver: Callabl
                     done = deliver()
                     if asyncio.iscoroutine(done):
                         await done
+
+
+def used(reading: Reading) -> int:
+    """Return how far above its floor a reading's last stamp is."""
+    return reading.stamps.last - reading.partition.floor
 
 
 async def settle(crowd: Crowd, stores: Stores, last: PartitionStore) -> None:

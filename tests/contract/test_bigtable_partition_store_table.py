@@ -189,7 +189,7 @@ def test_pieces_that_were_deleted_are_not_taken_for_a_stream_that_never_began(ru
         assert (await rig.rows.scan()).partitions.keys() == {held.piece.id}  # left, to be looked into
         assert await store.advance([reached(held, ceiling=10**9)]) == frozenset()
         with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
-            await store.close(reached(held), CHILDREN)
+            await store.close(reached(held, ceiling=10**9), CHILDREN)
 
         start = (await store.survey()).now
         assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped

@@ -215,8 +215,9 @@ class FakePartitionStore:
             if row is not None and row.state != "CLOSING":
                 row.position = one.position
                 row.low_watermark = max(row.low_watermark, one.low_watermark)
-                row.ceiling = max(row.ceiling, one.ceiling)
-                row.floor = row.ceiling if release else max(row.floor, one.floor)
+                row.floor = max(row.floor, one.floor)
+                row.ceiling = max(row.floor if release else row.ceiling, one.ceiling)
+                row.floor = row.ceiling if release else row.floor
                 row.renewals += 1
                 row.state = "RELEASED" if release else "RUNNING"
             elif row is None and not self._has_closed(one.partition):
@@ -241,7 +242,7 @@ class FakePartitionStore:
         if row is None:
             return self._has_closed(partition)
         if row.state != "CLOSING":
-            row.ceiling = row.floor = max(row.ceiling, progress.ceiling)
+            row.ceiling = row.floor = max(row.floor, progress.floor, progress.ceiling)
             row.low_watermark = max(row.low_watermark, progress.low_watermark)
             row.position = progress.position
             row.state, row.renewals = "CLOSING", row.renewals + 1

@@ -45,8 +45,9 @@ class HeldRow:
     ) -> bool:
         """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
 
-        Of a row that has ended nothing is written. Floor, ceiling and low watermark never fall. Once it is given back,
-        or has ended, stamps are made by who comes next, above the ceiling: which is the floor from then on.
+        Of a row that has ended nothing is written. Floor and low watermark never fall, nor does the ceiling while it is
+        ours. Once it is given back, or has ended, stamps are made by who comes next, above the ceiling: which is the
+        floor from then on. It is the last stamp of ours then, as we say, and whatever was reserved above it is free.
         """
         async with self._writing:
             for _attempt in range(_ATTEMPTS):
@@ -59,14 +60,15 @@ class HeldRow:
     async def _write(self, progress: Progress, state: LeaseState, successors: tuple[Successor, ...] | None) -> bool:
         before = self._row
         low_watermark = max(before.content.low_watermark, progress.low_watermark)
-        ceiling = max(before.content.ceiling, progress.ceiling)
+        floor = max(before.content.floor, progress.floor)
+        ceiling = max(before.content.ceiling if state == "RUNNING" else floor, progress.ceiling)
         content = Content(
             owner=before.content.owner,
             position=progress.position,
             low_watermark=low_watermark,
             ceiling=ceiling,
             ending=None if successors is None else Ending(successors, ceiling, low_watermark),
-            floor=max(before.content.floor, progress.floor) if state == "RUNNING" else ceiling,
+            floor=floor if state == "RUNNING" else ceiling,
         )
         row = PartitionRow(before.lease.renewed(state), content)
         self._certain = False  # until the answer is here, which it may never be

@@ -3,8 +3,10 @@
 A stamp is the time in microseconds where that rises, and one more than the last where it does not: so nothing depends
 on clocks that agree. Two numbers keep the order when a piece changes hands. Its *floor* is below every stamp that is
 still to be made. Its *ceiling* is saved, under the owner's fence, before any stamp up to it is made; the next owner,
-and every piece that comes from this one, begins above it. So what a former owner still publishes loses. The floor is
-saved as it rises, too: what is read of the table's rows after a look at it may be published under it (`snapshots.py`).
+and every piece that comes from this one, begins above it. So what a former owner still publishes loses. An owner that
+gives a piece back, or ends it, makes no stamp any more, though what it has stamped may be published yet: it saves its
+last one as the ceiling, so that handovers in order do not drive stamps away from the time. The floor is saved as it
+rises, too: what is read of the table's rows after a look at it may be published under it (`snapshots.py`).
 """
 
 from services.bigtable_reader.core.records import Microseconds

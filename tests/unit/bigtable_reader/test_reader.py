@@ -17,7 +17,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from tests.fakes.bigtable_partitions import FakePartitionStore
-from tests.fakes.bigtable_table import Bigtable
+from tests.fakes.bigtable_table import Bigtable, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import World
 
@@ -40,6 +40,22 @@ async def a_world(*cuts: bytes) -> World:
 def owners(world: World) -> Counter[str]:
     """Return how many partitions each owner holds."""
     return Counter(row.owner for row in world.partitions.rows.values() if row.state == "RUNNING")
+
+
+def test_readers_that_follow_on_each_other_in_order_do_not_drive_stamps_away_from_the_time() -> None:
+    async def scenario() -> None:
+        world = await a_world(b"b")
+        for _restart in range(30):
+            reader = world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+            await asyncio.sleep(12)
+            world.table.write(b"a", CELL)
+            world.readers.remove(reader)
+            reader.stop.request()
+            await reader.task
+        now = VirtualClock().now()
+        assert max(row.ceiling for row in world.partitions.rows.values()) <= now
+
+    run_in_virtual_time(scenario())
 
 
 def test_what_one_reader_holds_is_shared_with_those_that_come_and_taken_over_from_those_that_go() -> None:
@@ -213,6 +229,7 @@ def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unles
         "RESUME": "maybe",
         "PARTITION_TABLE": "not a table",
         "HEARTBEAT_INTERVAL": "1ms",
+        "LEASE_DURATION": "11m",
     }
     with pytest.raises(MisconfiguredError) as refused:
         read_settings(Settings, NEEDED | mistakes)

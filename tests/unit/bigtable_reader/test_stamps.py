@@ -82,7 +82,7 @@ class OwnersComeAndGo(RuleBasedStateMachine):
 
     Whoever claims raises the fence; a ceiling is saved on the newest fence only; a stamp is made and published by
     anybody who has room for it, at any later time. Now and then the piece is closed, and its child begins at the
-    ceiling.
+    ceiling; or is given back, by which the ceiling falls to the last stamp that was made.
     """
 
     owners = Bundle("owners")
@@ -117,6 +117,12 @@ class OwnersComeAndGo(RuleBasedStateMachine):
             stamp = owner.stamps.next(us(owner.clock))
             if stamp is not None:
                 self.stamped.append((owner.number, stamp))
+
+    @rule(owner=consumes(owners))
+    def gives_back(self, owner: Owner) -> None:
+        """It stamps no more, and what was reserved is free; by one that is no owner any more nothing is changed."""
+        if owner.fence == self.fence:
+            self.ceiling = owner.stamps.last
 
     @rule(owner=consumes(owners))
     def dies(self, owner: Owner) -> None:
