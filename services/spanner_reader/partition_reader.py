@@ -129,7 +129,10 @@ class PartitionReader:
         if not self._changes.knows(record.table):
             await retried(stop, partial(self._schema.learn, record.table))
         header, changes = self._changes.changes(record)
-        self._schema.saw(header, record)
+        noted = self._schema.saw(header, record)
+        if noted is not None:  # what the record says of the schema is not stored yet: the watermark stays before it
+            place = held.prefix.add(record.commit_timestamp)
+            noted.add_done_callback(partial(self._on_noted, held, held.prefix, place))
         self._metrics.read(record, len(changes))
         if not changes:
             held.prefix.add_confirmed(record.commit_timestamp)
@@ -137,6 +140,10 @@ class PartitionReader:
         place = held.prefix.add(record.commit_timestamp)
         future = await self._publisher.publish(header, changes)
         future.add_done_callback(partial(self._on_published, held, held.prefix, place, len(changes)))
+
+    def _on_noted(self, held: Held, prefix: ConfirmedPrefix, place: int, _noted: "asyncio.Future[None]") -> None:
+        prefix.confirm(place)
+        held.moved.set()
 
     def _on_published(
         self, held: Held, prefix: ConfirmedPrefix, place: int, changes: int, done: "asyncio.Future[None]"

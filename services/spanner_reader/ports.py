@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
 from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
-from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting
+from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting, TableShape
 from services.spanner_reader.core.snapshot import KeyText, SnapshotRange, SnapshotSurvey
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError
@@ -134,6 +134,8 @@ class Compared:
     """As `Look.compared_since`: column lists of records from before are worth comparing."""
     counted: bool = True
     """False where a newer look was there, so that nothing of this one is remembered."""
+    tables: Mapping[str, TableShape] = field(default_factory=dict)
+    """As they are remembered now."""
 
 
 class ShapeStore(Protocol):

@@ -6,19 +6,31 @@ marked durably: they need re-sync.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from typing import Final
 
 import structlog
 
 from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker, googlesql_type
 from services.spanner_reader.core.records import DataChangeRecord
 from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import DROPPED_UNSEEN, ColumnShape, Finding, Sighting, excluding
+from services.spanner_reader.core.shapes import (
+    DROPPED_UNSEEN,
+    ColumnShape,
+    Finding,
+    Sighting,
+    TableShape,
+    excluding,
+    lacked,
+)
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_NEVER: Final = Nanoseconds(-1)
+_NOT_YET: Final[tuple[None, Nanoseconds]] = None, _NEVER
 
 
 class SchemaWatch:
@@ -47,10 +59,16 @@ class SchemaWatch:
         self._known: set[Header] = set()
         self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
+        self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest look
+        # Since that look, of each table: the column list seen last if it says nothing more, else from when on it may.
+        self._settled: dict[tuple[str, bool], Header | None] = {}
+        self._open: dict[tuple[str, bool], tuple[Header, Nanoseconds]] = {}
+        self._told: dict[Header, Nanoseconds] = {}  # when the record was committed that was noted last of it
         self._compared_since: Nanoseconds | None = None
         self.retention: timedelta | None = None
         """For how long the stream keeps what is not read, as it was seen last."""
         self._sightings: list[Sighting] = []
+        self._stored: asyncio.Future[None] | None = None
         self._unsure: frozenset[Nanoseconds] = frozenset()
         self._may_leave_out = False
         self._left_out: frozenset[str] = frozenset()
@@ -59,28 +77,63 @@ class SchemaWatch:
         self._looking = asyncio.Lock()
         self._log = structlog.get_logger()
 
-    def saw(self, header: Header, record: DataChangeRecord) -> None:
-        """Notice a column list that nobody has seen yet: somebody has changed the schema.
+    def saw(self, header: Header, record: DataChangeRecord) -> "asyncio.Future[None] | None":
+        """Notice a column list that says something new of the schema: one that nobody has seen yet, say.
 
         In records from before the first looks, which the stream was started at, any change of the list is noticed.
+        Returns None, or what is done once a look that takes the record into account is stored: until then, the record
+        is the only one to know, and has to be read again by whoever comes after a crash.
         """
         whole = record.mod_type != "DELETE" and record.value_capture_type in WHOLE_ROW
-        before, sighted = self._newest.get((header.table, whole), (None, None))
-        if before is header:
-            return
-        seen = _sighting(record) if whole else None
-        self._newest[header.table, whole] = header, seen
+        place = header.table, whole
+        if self._settled.get(place) is header:
+            return None
+        columns, says_more_after = self._open.get(place, _NOT_YET)
+        if columns is header and record.commit_timestamp <= says_more_after:
+            return None
+        return self._notice(header, _sighting(record) if whole else None, place)
+
+    def _notice(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> "asyncio.Future[None] | None":
+        before, sighted = self._newest.get(place, (None, None))
+        self._newest[place] = header, seen
         early = seen is not None and (self._compared_since is None or seen.at < self._compared_since)
-        if early and (before, header) not in self._early:  # two partitions may take turns
+        noted = []
+        if early and before is not header and (before, header) not in self._early:  # two partitions may take turns
             self._early.add((before, header))
-            self._sightings += [one for one in (sighted, seen) if one is not None]
+            noted = [one for one in (sighted, seen) if one is not None]
+        elif seen is not None and ((header not in self._known and not early) or self._tells(header, seen)):
+            noted = [seen]
+        if header not in self._known or noted:
+            self._known.add(header)
             self._something_new.set()
-        if header in self._known:
-            return
-        self._known.add(header)
-        if seen is not None and not early:
-            self._sightings.append(seen)
-        self._something_new.set()
+        self._settle(header, seen, place)
+        if not noted:
+            return None
+        self._sightings += noted
+        if self._stored is None:
+            self._stored = asyncio.get_running_loop().create_future()
+        return self._stored
+
+    def _tells(self, header: Header, seen: Sighting) -> bool:
+        """Tell whether a record says more than what is remembered, and than records with its columns since then."""
+        table = self._tables.get(seen.table)
+        if table is None or not table.watched:
+            return False
+        told = self._told.get(header, _NEVER)
+        only_shown = seen.names - table.watched_names - table.dropped
+        tells = any(one.since >= told for one in lacked(table, seen)) or (told == _NEVER and bool(only_shown))
+        if tells:
+            self._told[header] = seen.at
+        return tells
+
+    def _settle(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> None:
+        """Remember up to which time records with the same columns say nothing that is not noted: for ever, mostly."""
+        table = None if seen is None else self._tables.get(seen.table)
+        told = self._told.get(header, _NEVER)
+        lacking = frozenset[str]() if table is None or seen is None else table.watched_names - seen.names
+        later = [one.since for one in table.columns if one.name in lacking and one.since >= told] if table else []
+        self._settled[place] = None if later else header
+        self._open[place] = header, min(later, default=_NEVER)
 
     async def learn(self, table: str) -> None:
         """Look at a table that a record names and that is not known: the stream watches it since a moment ago."""
@@ -129,6 +182,7 @@ class SchemaWatch:
     async def _look(self) -> None:
         self._something_new.clear()
         sightings, self._sightings = self._sightings, []
+        counted = False
         try:
             look = await self._catalog.look()
             self.retention = look.retention
@@ -136,17 +190,21 @@ class SchemaWatch:
             unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
             seen = excluding(look.shapes, self._included)
             compared = await self._shapes.compare(seen, sightings)
-            if compared.counted:
+            counted = compared.counted
+            if counted:
                 self._left_out = frozenset(name for name, table in seen.tables.items() if table.left_out)
                 self._left_out_at = seen.at
-            self._compared_since = compared.compared_since
+            self._remember(compared)
             self._show(compared, unsure, look.quote)
             self._unsure = frozenset()
             self._show_exclusions(look)
         except TransientError:
-            self._sightings = sightings + self._sightings
             self._something_new.set()
             raise
+        finally:
+            if sightings and not counted:  # for another look, whatever became of this one
+                self._sightings = sightings + self._sightings
+                self._something_new.set()
 
     def _show_exclusions(self, look: CatalogLook) -> None:
         """Warn once of transactions that can keep out of the stream; MisconfiguredError if others are kept out."""
@@ -159,6 +217,15 @@ class SchemaWatch:
         self._may_leave_out = look.may_leave_out is not None
         if look.leaves_out is not None:
             raise MisconfiguredError(look.leaves_out)
+
+    def _remember(self, compared: Compared) -> None:
+        self._compared_since = compared.compared_since
+        self._tables = compared.tables
+        for what in (self._settled, self._open, self._told):
+            what.clear()
+        if compared.counted and self._stored is not None and not self._sightings:
+            self._stored.set_result(None)
+            self._stored = None
 
     async def _announce(self, look: CatalogLook) -> None:
         """Publish the header of every table and column list that is new, so that empty tables, too, come to exist."""

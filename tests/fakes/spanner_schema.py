@@ -98,13 +98,13 @@ class FakeShapeStore:
         self._life.step()
         old, marks = self.shapes.look, self.shapes.marks
         if old is not None and old.at >= look.at:
-            return Compared((), (), self.shapes.all_marks, old.compared_since, counted=False)
+            return Compared((), (), self.shapes.all_marks, old.compared_since, counted=False, tables=old.tables)
         comparison = compare(old, look, sightings)
         self.shapes.look = comparison.remembered
         self.shapes.marks = marked(marks, comparison.findings)
         self._life.step()
-        since = comparison.remembered.compared_since
-        return Compared(comparison.findings, comparison.left, self.shapes.all_marks, since)
+        since, tables = comparison.remembered.compared_since, comparison.remembered.tables
+        return Compared(comparison.findings, comparison.left, self.shapes.all_marks, since, tables=tables)
 
     async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
         """Mark all tables that are watched, for changes that were published and lost; return those marks."""

@@ -60,7 +60,8 @@ class SpannerShapeStore:
             old, marks, pauses = _remembered(rows)
             if old is not None and old.at >= look.at:
                 shown = with_pauses(marks, pauses)
-                return Compared((), (), tuple(shown.values()), old.compared_since, counted=False), []
+                marked_now = tuple(shown.values())
+                return Compared((), (), marked_now, old.compared_since, counted=False, tables=old.tables), []
             comparison = compare(old, look, sightings)
             now = comparison.remembered
             kept = marked(marks, comparison.findings)
@@ -74,7 +75,8 @@ class SpannerShapeStore:
             gone = [] if old is None else [name for name in old.tables if name not in now.tables]
             written = Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_COLUMNS, values=changed))
             shown = with_pauses(kept, pauses)
-            found = Compared(comparison.findings, comparison.left, tuple(shown.values()), now.compared_since)
+            marked_now, since_look = tuple(shown.values()), now.compared_since
+            found = Compared(comparison.findings, comparison.left, marked_now, since_look, tables=now.tables)
             return found, [written, *([_deletion(self._table, gone)] if gone else [])]
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide)
