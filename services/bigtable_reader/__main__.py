@@ -22,6 +22,7 @@ from services.bigtable_reader.adapters.inspection import COSTS, inspect, require
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.rows import BigtableRows
+from services.bigtable_reader.adapters.topic_cell import keep_topic
 from services.bigtable_reader.commands import command
 from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
@@ -55,7 +56,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
-from shared.pubsub.names import topic_path
+from shared.pubsub.names import published_to, topic_path
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.subscriptions import TopicSubscriptions
@@ -275,6 +276,7 @@ async def prepare(
         ),
         mirrored=outputs.images is not None,
     )
+    await keep_topic(rows, published_to(settings.project, settings.topic, settings.pubsub_emulator_host))
     return outputs, store
 
 

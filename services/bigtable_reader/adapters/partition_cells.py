@@ -5,6 +5,7 @@ The table is in Bigtable, serves any number of change streams, and has four kind
     <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
                                shape:about     JSON: the format, the source table, the life, when it began
                                shape:seen      JSON: what the source table was like at the last look
+                               shape:topic     the full name of the topic that its readers publish to
                                shape:paused    there while the stream is paused; the cell's time is since when
                                shape:resync    JSON: what needs all rows to be read again (`core/resync.py`)
                                piece:<id>      JSON: a piece; the cell's time is when it came to be
@@ -38,6 +39,7 @@ Column = tuple[str, bytes]
 VERSION: Final[Column] = ("shape", b"version")
 ABOUT: Final[Column] = ("shape", b"about")
 SEEN: Final[Column] = ("shape", b"seen")
+TOPIC: Final[Column] = ("shape", b"topic")
 PAUSED: Final[Column] = ("shape", b"paused")
 RESYNC: Final[Column] = ("shape", b"resync")
 NOTE: Final = b"note:"

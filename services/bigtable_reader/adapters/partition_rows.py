@@ -32,6 +32,7 @@ from services.bigtable_reader.adapters.partition_cells import (
     RESYNC,
     SAVED,
     SEEN,
+    TOPIC,
     VERSION,
     About,
     Column,
@@ -205,6 +206,15 @@ class PartitionRows:
     async def leave_note(self, kind: str) -> None:
         """Write beside the pieces that something was found, on no condition: any app profile takes that."""
         await self._mutate(self._topology, [_set(("shape", NOTE + kind.encode()), b"1", _BIGTABLES_CLOCK)])
+
+    async def topic(self) -> str | None:
+        """Return the topic that the stream's readers publish to; None where none is remembered."""
+        found = [cell.value for cell in await self._row(self._topology) if (cell.family, cell.qualifier) == TOPIC]
+        return found[0].decode() if found else None
+
+    async def write_topic(self, topic: str) -> None:
+        """Remember the topic that the stream's readers publish to, unless one is remembered."""
+        await self._write(self._topology, TOPIC, None, [_set(TOPIC, topic.encode())])
 
     async def write_pause(self, before: TopologyRow) -> bool:
         """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""

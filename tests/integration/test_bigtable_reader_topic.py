@@ -1,0 +1,82 @@
+"""The topic that a stream in the partition table belongs to: readers of another one are refused."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import grpc
+import pytest
+
+from deploy.local.processes import Processes
+from services.bigtable_reader.adapters.connection import Channels
+from services.bigtable_reader.adapters.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.topic_cell import keep_topic
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.names import published_to, short_name
+from shared.runtime.service import MISCONFIGURED
+from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
+from tests.integration.bigtable_front import PROJECT, Front, set_cell
+from tests.integration.log_lines import events
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.readers import STARTS
+from tests.integration.test_bigtable_reader_process import Pipeline
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_emulator: str) -> None:
+    async def scenario(channels: Channels) -> None:
+        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+        one, other = a_stream(), a_stream()
+        for stream, topic in ((one, "projects/p/topics/ours"), (other, "projects/p/topics/theirs")):
+            store, rows = a_store(channels, stream, "reader", [0.0]), PartitionRows(channels, PARTITION_TABLE, stream)
+            await begun(store, "-m", "m-")
+            await keep_topic(rows, topic)
+            await rows.write_topic("projects/p/topics/late")  # of one who saw none, and writes after another
+            await store.pause()
+            await store.resume()
+            await keep_topic(rows, topic)
+            assert len((await store.survey()).pieces) == 2
+            with pytest.raises(MisconfiguredError, match=f"publish to {topic}, and this one would to"):
+                await keep_topic(rows, "projects/p/topics/x")
+
+    async def run() -> None:
+        channels = Channels(bigtable_emulator)
+        try:
+            await scenario(channels)
+        finally:
+            await channels.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+    """Return a channel to the Pub/Sub emulator."""
+    with open_channel(pubsub_emulator) as channel:
+        yield channel
+
+
+def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
+    bigtable_front: str, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+) -> None:
+    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
+    with Front(bigtable_front) as front:
+        pipeline = Pipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+        reader = pipeline.start()
+        refused = pipeline.launch(TOPIC=short_name(other.topic))
+        assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
+        (told,) = events(refused, "service_misconfigured")
+        for topic in (topology.topic, other.topic):
+            assert published_to(PROJECT, topic, pubsub_emulator) in told["error"]
+        refused.end()
+        pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
+        pipeline.wait_until_equal("f")
+        reader.ask_to_end()
+        assert reader.wait(timedelta(seconds=10)) == 0
+        reader.end()
+        pipeline.start()  # and its own topic is as good as ever
+        pipeline.table.write(b"row", set_cell("f", b"q", b"2"))
+        pipeline.wait_until_equal("f")
