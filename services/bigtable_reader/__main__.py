@@ -30,6 +30,7 @@ from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.snapshot import watched_ranges
+from services.bigtable_reader.core.watching import watching_of
 from services.bigtable_reader.first_snapshot import request_first_snapshot
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
@@ -117,6 +118,8 @@ async def read(
         prepared = retried(stop, health.attempting(lambda: prepare(settings, file, channels, owner, stop)))
         outputs, store = await until_stopped(stop, prepared)
         options = file.options(settings.bigtable_table).bigtable
+        marks = marks_of(settings, channels, outputs, file)
+        watching = marks.watching.digest
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
             letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
@@ -136,7 +139,7 @@ async def read(
                 set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
             ) -> Snapshots:
                 assert outputs.images is not None, "a change log has no snapshot"
-                snapshots = snapshot_store(settings, channels, owner)
+                snapshots = snapshot_store(settings, channels, owner, watching)
                 keys = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
                 ends = SnapshotEnds(
                     store=snapshots,
@@ -144,6 +147,7 @@ async def read(
                     images=outputs.images,
                     publisher=publisher,
                     keys=keys,
+                    watching=watching,
                     trusted=trusted,
                     automatic=settings.resync == "automatic",
                 )
@@ -180,7 +184,7 @@ async def read(
                 ),
                 publisher=publisher,
                 snapshots=None if outputs.images is None else reading_snapshots,
-                marks=marks_of(settings, channels, outputs),
+                marks=marks,
                 letters=letters,
                 subscriptions=subscriptions,
                 catalog=BigtableCatalog(channels, table),
@@ -244,13 +248,14 @@ async def prepare(
     catalog = BigtableCatalog(channels, table)
     outputs = make_outputs(settings, file, await _families(catalog))
     options = file.options(settings.bigtable_table).bigtable
+    marks = marks_of(settings, channels, outputs, file)
     inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
     findings = [found async for found in inspected]
     try:
         require_no_error(findings)
     except MisconfiguredError as error:
         known = partition_store(settings, rows, owner, timedelta(0))
-        await look_before_the_end(error, catalog, known, marks_of(settings, channels, outputs), stop)
+        await look_before_the_end(error, catalog, known, marks, stop)
         raise
     for found in findings:
         if found.level is Level.WARNING:
@@ -269,7 +274,7 @@ async def prepare(
         before=lambda: request_first_snapshot(
             settings.bigtable_table,
             options,
-            snapshot_store(settings, channels, owner),
+            snapshot_store(settings, channels, owner, marks.watching.digest),
             MicrosecondClock().now(),
             wanted=settings.snapshot == "initial",
             mirrored=outputs.images is not None,
@@ -280,12 +285,16 @@ async def prepare(
     return outputs, store
 
 
-def marks_of(settings: Settings, channels: Channels, outputs: Outputs) -> Marks | None:
-    """Return what marks the table; None where there is no mirror that could be wrong."""
-    if outputs.images is None:
-        return None
-    asked = snapshot_store(settings, channels, "")
-    return Marks(resync_store(settings, channels), asked, outputs.watched.family, MicrosecondClock())
+def marks_of(settings: Settings, channels: Channels, outputs: Outputs, file: TablesFile) -> Marks:
+    """Return what marks the table, where there is a mirror, and remembers what is watched."""
+    options = file.options(settings.bigtable_table)
+    return Marks(
+        resync_store(settings, channels),
+        snapshot_store(settings, channels, ""),
+        outputs.watched.family,
+        MicrosecondClock(),
+        watching_of(options.mode, options.bigtable),
+    )
 
 
 async def _families(catalog: BigtableCatalog) -> Collection[str]:

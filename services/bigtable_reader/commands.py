@@ -15,6 +15,7 @@ from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.partitions import Survey, check_known
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.snapshot import Snapshot
+from services.bigtable_reader.core.watching import check_the_same_is_watched, watching_of
 from services.bigtable_reader.doctor import doctor
 from services.bigtable_reader.pause_command import pause, resume
 from services.bigtable_reader.rows_command import rows
@@ -69,18 +70,21 @@ async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO
     """Ask for a snapshot, see how it is, give it up; the service reads it."""
     _text, file = load_tables_file(settings.tables_file)
     options = file.options(settings.bigtable_table)
+    watching = watching_of(options.mode, options.bigtable)
     channels, clock = Channels(settings.bigtable_emulator_host), MicrosecondClock()
     try:
         with _partition_table():
             if "--status" not in arguments:
                 await _check_known(settings, channels)
+                kept = await resync_store(settings, channels).watching()
+                check_the_same_is_watched(watching, kept)
             return await snapshot(
                 arguments,
                 table=settings.bigtable_table,
                 mode=options.mode,
                 options=options.bigtable,
                 end=micros(settings.end_timestamp),
-                store=snapshot_store(settings, channels, ""),
+                store=snapshot_store(settings, channels, "", watching.digest),
                 look=lambda: looked(settings, channels, clock.now()),
                 scan=table_scan(channels, watched_table(settings), Watched(options.bigtable), options.bigtable),
                 clock=clock,

@@ -71,7 +71,7 @@ async def look_before_the_end(
 
 async def _mark(marks: Marks | None, kind: Kind) -> None:
     """Mark the table, where there is a mirror. What refuses that is no cause to say less of why nothing is read."""
-    if marks is None:
+    if marks is None or not marks.watching.mirrored:
         return
     try:
         await marks.mark(kind)

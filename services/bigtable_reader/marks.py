@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 import structlog
 
 from services.bigtable_reader.core.resync import Kind, Mark, cure
+from services.bigtable_reader.core.watching import Watching
 from services.bigtable_reader.ports import Clock, ResyncStore, SnapshotStore
 from services.bigtable_reader.stall_watch import shown
 
@@ -13,17 +14,27 @@ class Marks:
     """What one reader finds. The latest snapshot is asked for after it is found: `core/resync.py` says why."""
 
     def __init__(
-        self, store: ResyncStore, snapshots: SnapshotStore, is_watched: Callable[[str], bool], clock: Clock
+        self,
+        store: ResyncStore,
+        snapshots: SnapshotStore,
+        is_watched: Callable[[str], bool],
+        clock: Clock,
+        watching: Watching,
     ) -> None:
         """Take what it needs; ``is_watched`` says which families the mirror has."""
+        self.watching = watching
         self.is_watched = is_watched
         self._store = store
         self._snapshots = snapshots
         self._clock = clock
 
     async def compare(self, known: Collection[str] | None, found: Collection[str]) -> None:
-        """Mark the table where families were dropped, unless another reader has; ``known``: what this one knew."""
-        await self._store.compare(known, found, self.is_watched, self._clock.now(), await self._run())
+        """Mark the table where families were dropped, unless another reader has; ``known``: what this one knew.
+
+        And where more is watched than by whoever compared last. Without a mirror that is remembered, and all.
+        """
+        run = await self._run()
+        await self._store.compare(known, found, self.is_watched, self._clock.now(), run, self.watching)
 
     async def mark(self, kind: Kind) -> None:
         """Mark the table."""
@@ -51,6 +62,7 @@ class MarkWatch:
                 table=mark.table,
                 since=shown(mark.since),
                 why=[finding.kind for finding in mark.findings],
+                options=sorted({name for finding in mark.findings for name in finding.options}),
                 families=sorted({name for finding in mark.findings for name in finding.families}),
                 fix=cure(mark),
             )

@@ -11,6 +11,7 @@ from services.bigtable_reader.core.records import Child, KeyRange, Microseconds,
 from services.bigtable_reader.core.resync import Kind, Mark
 from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, SnapshotPart
+from services.bigtable_reader.core.watching import Watching
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
@@ -217,6 +218,12 @@ class SnapshotStore(Protocol):
         Nothing happens where they were asked for after the snapshot of that number, also if that was given up.
         """
 
+    async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
+        """Ask anew, for these ranges, where somebody who watched something else had asked; return whether so.
+
+        What was read to its end, and told, is left alone, and so is what an older version has asked for.
+        """
+
     async def cancel(self) -> bool:
         """Give up what is left to read; return whether anything was."""
 
@@ -259,10 +266,12 @@ class ResyncStore(Protocol):
         is_watched: Callable[[str], bool],
         now: Microseconds,
         run: int,
+        watching: Watching,
     ) -> None:
-        """Mark the table where watched families are not there any more, and remember those that are.
+        """Mark the table where watched families are not there any more, or more is watched than was; remember both.
 
-        They are compared with those that were remembered here, by whomever; where none were, with those that are known.
+        Where there is no mirror, only what is watched is remembered. Families are compared with those that were
+        remembered here, by whomever; where none were, with those that are known.
         """
 
     async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
@@ -271,8 +280,14 @@ class ResyncStore(Protocol):
         Where the store takes no conditional write (its app profile allows none), the next comparison does it.
         """
 
-    async def heal(self, run: int) -> bool:
-        """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""
+    async def watching(self) -> Watching | None:
+        """Return what is watched by whoever compared last; None where nobody has."""
+
+    async def heal(self, run: int, watching: str) -> bool:
+        """Take away what was found before a snapshot was asked for that is complete; return whether anything was.
+
+        ``watching``: the digest of what that has brought. What is found of something else stays.
+        """
 
     async def synced(self, mark: Mark) -> bool:
         """Take away what a mark has shown, and nothing that was found since; return whether anything was left of it."""

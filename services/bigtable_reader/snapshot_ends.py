@@ -4,6 +4,7 @@ It takes away the mark that the table may have, and where one is left another sn
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 import structlog
@@ -11,15 +12,19 @@ import structlog
 from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.partitions import Survey
 from services.bigtable_reader.core.records import KeyRange
+from services.bigtable_reader.core.resync import Kind, heals
 from services.bigtable_reader.core.snapshot import Snapshot
 from services.bigtable_reader.ports import Publisher, ResyncStore, SnapshotStore
 from shared.contracts.change_sequence import four_sections
+
+_AT_EACH_LOOK: Final = {Kind.WATCHED_MORE}
 
 
 class SnapshotEnds:
     """Says it, at least once; whichever reader comes to see it.
 
-    ``keys`` that this reader watches: whoever asked for the snapshot may have had another tables file. ``trusted`` says
+    ``keys`` that this reader watches, and the digest of all that it watches: whoever asked for the snapshot may have
+    had another tables file, and then it is not this reader's to read, nor its end to tell. ``trusted`` says
     whether the topic keeps what is published. ``automatic``: a marked table is snapshot without being asked for.
     """
 
@@ -31,6 +36,7 @@ class SnapshotEnds:
         images: ImageMaker,
         publisher: Publisher,
         keys: Sequence[KeyRange],
+        watching: str,
         trusted: Callable[[], bool],
         automatic: bool,
     ) -> None:
@@ -39,23 +45,31 @@ class SnapshotEnds:
         self._images = images
         self._publisher = publisher
         self._keys = keys
+        self._watching = watching
+        self._taken_over = False
         self._trusted = trusted
         self._automatic = automatic
         self._log = structlog.get_logger().bind(table=images.header.table)
 
+    def is_ours(self, snapshot: Snapshot) -> bool:
+        """Tell whether it was asked for by somebody who watches what this reader does."""
+        return snapshot.is_of(self._watching)
+
     def is_to_be_told(self, snapshot: Snapshot) -> bool:
         """Tell whether all rows were read and confirmed, and nobody has said so."""
-        return snapshot.untold and snapshot.covers(self._keys)
+        return snapshot.untold and self.is_ours(snapshot) and snapshot.covers(self._keys)
 
     async def look(self, snapshot: Snapshot | None, survey: Survey) -> None:
         """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
-        if snapshot is not None and self.is_to_be_told(snapshot) and self._trusted():
+        if not self._taken_over:  # once: whoever starts last has the file that is meant
+            await self._take_over(survey)
+        elif snapshot is not None and self.is_to_be_told(snapshot) and self._trusted():
             await self._tell(snapshot)
         elif survey.mark is not None:
-            if snapshot is not None and snapshot.told and snapshot.complete_since and snapshot.covers(self._keys):
-                await self._resync.heal(snapshot.run)  # told by a reader that knows of no marks
+            if snapshot is not None and snapshot.told and snapshot.complete_since and self._brings_all(snapshot):
+                await self._resync.heal(snapshot.run, self._watching)  # told by a reader that knows of no marks
             if self._automatic:
-                await self._ask(survey)
+                await self._ask(snapshot, survey)
 
     async def _tell(self, snapshot: Snapshot) -> None:
         """Publish it, take away what it has mended, and remember that it was told, in this order."""
@@ -69,13 +83,29 @@ class SnapshotEnds:
             read_since=snapshot.read_since,
         )
         await (await self._publisher.publish(header, []))
-        await self._resync.heal(snapshot.run)
+        await self._resync.heal(snapshot.run, self._watching)
         await self._store.told(snapshot.run)
         self._log.info("snapshot_complete", complete_since=header.complete_since)
 
-    async def _ask(self, survey: Survey) -> None:
+    def _brings_all(self, snapshot: Snapshot) -> bool:
+        return self.is_ours(snapshot) and snapshot.covers(self._keys)
+
+    async def _take_over(self, survey: Survey) -> None:
+        if await self._store.take_over(self._keys, survey.now):
+            self._log.info(
+                "snapshot_requested",
+                keys=[str(keys) for keys in self._keys],
+                why="the one before was asked for with another tables file, and not read to its end",
+            )
+        self._taken_over = True
+
+    async def _ask(self, snapshot: Snapshot | None, survey: Survey) -> None:
+        """Ask for what heals; where readers differ, which each look finds, only once what was asked for is read."""
         mark = await self._resync.read()  # the survey was a moment ago
-        if mark is not None and await self._store.request_unless_after(self._keys, survey.now, mark.run):
+        ours = [] if mark is None else [one for one in mark.findings if heals(one, self._watching)]
+        if not ours or (snapshot is not None and snapshot.unfinished and {one.kind for one in ours} == _AT_EACH_LOOK):
+            return
+        if await self._store.request_unless_after(self._keys, survey.now, max(one.run for one in ours)):
             self._log.info(
                 "snapshot_requested",
                 keys=[str(keys) for keys in self._keys],

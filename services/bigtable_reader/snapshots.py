@@ -181,7 +181,7 @@ class Snapshots:
             await self._rest()
             return
         await self._ends.look(snapshot, self._survey)
-        if snapshot is None:
+        if snapshot is None or not self._ends.is_ours(snapshot):  # its rows would lack what our tables file leaves out
             return
         for keys, above in floors_wanted(snapshot, self._survey):
             self._raise_floors(keys, above)

@@ -87,7 +87,13 @@ def needs_resync(survey: Survey) -> Sequence[Mapping[str, Any]]:
     if (mark := survey.mark) is None:
         return []
     why = [
-        {"kind": one.kind, "families": list(one.families), "found_at": _shown(one.found_at)} for one in mark.findings
+        {
+            "kind": one.kind,
+            "families": list(one.families),
+            "options": list(one.options),
+            "found_at": _shown(one.found_at),
+        }
+        for one in mark.findings
     ]
     return [{"table": mark.table, "since": _shown(mark.since), "why": why, "cure": cure(mark)}]
 
@@ -150,7 +156,8 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     for table in shown["needs_resync"]:
         yield f"{table['table']}: needs re-sync since {table['since']}"
         for why in table["why"]:
-            families = f" ({', '.join(why['families'])})" if why["families"] else ""
+            named = [*why["families"], *why["options"]]
+            families = f" ({', '.join(named)})" if named else ""
             yield f"  {why['kind'].replace('_', ' ')}{families}, found at {why['found_at']}"
         yield f"  -> {table['cure']}"
 

@@ -58,9 +58,10 @@ def partition_store(
     )
 
 
-def snapshot_store(settings: Settings, channels: Channels, owner: str) -> BigtableSnapshotStore:
-    """Return what there is to read of snapshots, as one owner sees it."""
-    return BigtableSnapshotStore(partition_rows(settings, channels), owner=owner, lease=settings.lease_duration)
+def snapshot_store(settings: Settings, channels: Channels, owner: str, watching: str = "") -> BigtableSnapshotStore:
+    """Return what there is to read of snapshots, as one owner sees it; the digest of what it watches, if it may ask."""
+    rows = partition_rows(settings, channels)
+    return BigtableSnapshotStore(rows, owner=owner, lease=settings.lease_duration, watching=watching)
 
 
 def resync_store(settings: Settings, channels: Channels) -> BigtableResyncStore:

@@ -47,7 +47,7 @@ class TableWatch:
     ) -> None:
         """Take whom to tell of families that are new, and who tells how far the low watermark is behind.
 
-        And whether the stream is paused. ``marks``: None where there is no mirror that could be wrong.
+        And whether the stream is paused. ``marks``: None where nothing is kept of what is found.
         """
         self._catalog = catalog
         self._store = store
@@ -56,7 +56,8 @@ class TableWatch:
         self._learn = learn
         self._behind = behind
         self._paused = paused
-        self._marks = marks
+        self._marks = marks if marks is not None and marks.watching.mirrored else None
+        self._watching = marks
         self._age = 0
         """How many of `_AGES` the position has passed, and that was said."""
         self._learnt: frozenset[str] | None = None
@@ -95,8 +96,10 @@ class TableWatch:
         if found.retention is not None:
             self._metrics.kept_for(timedelta(seconds=found.retention))
             self._judge_age(timedelta(seconds=found.retention))
-        if self._marks is not None:  # before it is remembered; always, for others may have seen what this one has not
-            await self._marks.compare(None if known is None else known.families, found.families)
+        if (
+            self._watching is not None
+        ):  # before it is remembered; always, for others may have seen what this one has not
+            await self._watching.compare(None if known is None else known.families, found.families)
         if known is not None:
             self._compare_families(known.families, found.families)
             self._compare_clusters(known.clusters, found.clusters)

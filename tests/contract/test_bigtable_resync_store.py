@@ -18,6 +18,7 @@ from services.bigtable_reader.adapters.partition_schema import create_partition_
 from services.bigtable_reader.adapters.resync_cell import BigtableResyncStore
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.resync import Finding, Kind, Resync
+from services.bigtable_reader.core.watching import Watching
 from services.bigtable_reader.ports import PartitionStore, ResyncStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
@@ -33,6 +34,7 @@ from tests.contract.bigtable_partitions import (
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_resync import FakeResyncStore
 
+WATCHING = Watching()
 NOON = Microseconds(1_700_000_000_000_000)
 Found = list[tuple[str, tuple[str, ...], int]]
 
@@ -77,8 +79,8 @@ class ResyncStoreContract:
     def test_of_a_stream_that_is_not_known_nothing_is_kept(self) -> None:
         async def promise(both: Both) -> None:
             await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
-            await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0)
-            assert not await both.ours.heal(9)
+            await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0, WATCHING)
+            assert not await both.ours.heal(9, WATCHING.digest)
             assert await both.ours.read() is None
             assert (await both.pieces.survey()).pieces == ()
 
@@ -89,11 +91,11 @@ class ResyncStoreContract:
             await both.ours.mark(Kind.STREAM_DISABLED, NOON, 3)
             await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 4)
             assert await both.found() == [(Kind.STREAM_DISABLED, (), 3), (Kind.ROUTED_ELSEWHERE, (), 4)]
-            assert not await both.theirs.heal(3)
-            assert await both.theirs.heal(4)
+            assert not await both.theirs.heal(3, WATCHING.digest)
+            assert await both.theirs.heal(4, WATCHING.digest)
             assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 4)]
-            assert await both.ours.heal(5)
-            assert not await both.theirs.heal(5)
+            assert await both.ours.heal(5, WATCHING.digest)
+            assert not await both.theirs.heal(5, WATCHING.digest)
             assert await both.found() == []
 
         self.run(promise)
@@ -112,20 +114,20 @@ class ResyncStoreContract:
 
     def test_families_are_compared_with_those_that_anybody_has_compared_before(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.compare(None, ["f", "g", "h"], all_of_them, NOON, 0)
+            await both.ours.compare(None, ["f", "g", "h"], all_of_them, NOON, 0, WATCHING)
             assert await both.found() == []
-            await both.theirs.compare(["f", "g", "h"], ["h"], lambda family: family != "g", NOON, 1)
-            await both.ours.compare(["f", "g", "h"], ["h"], all_of_them, NOON, 2)
+            await both.theirs.compare(["f", "g", "h"], ["h"], lambda family: family != "g", NOON, 1, WATCHING)
+            await both.ours.compare(["f", "g", "h"], ["h"], all_of_them, NOON, 2, WATCHING)
             assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 1)]
-            await both.ours.compare(["h"], ["f", "h"], all_of_them, NOON, 2)
-            await both.ours.compare(["h"], ["f"], all_of_them, NOON, 2)
+            await both.ours.compare(["h"], ["f", "h"], all_of_them, NOON, 2, WATCHING)
+            await both.ours.compare(["h"], ["f"], all_of_them, NOON, 2, WATCHING)
             assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f", "h"), 2)]
 
         self.run(promise)
 
     def test_the_first_comparison_is_with_what_is_known_otherwise(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.compare(["f", "g"], ["g"], all_of_them, NOON, 0)
+            await both.ours.compare(["f", "g"], ["g"], all_of_them, NOON, 0, WATCHING)
             assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
 
         self.run(promise)
@@ -143,20 +145,38 @@ class ResyncStoreContract:
 
         self.run(promise)
 
+    def test_who_watches_more_than_whoever_looked_before_marks_and_only_what_brings_that_heals(self) -> None:
+        narrow = Watching(key_prefixes=("a",))
+
+        async def promise(both: Both) -> None:
+            assert await both.ours.watching() is None
+            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.compare(None, ["f"], all_of_them, NOON, 0, narrow)
+            assert await both.theirs.watching() == narrow
+            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0)]
+            await both.theirs.compare(None, ["f"], all_of_them, NOON, 3, WATCHING)
+            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0), (Kind.WATCHED_MORE, (), 3)]
+            await both.ours.compare(None, ["f"], all_of_them, NOON, 3, narrow)
+            assert not await both.ours.heal(9, narrow.digest)
+            assert await both.theirs.heal(9, WATCHING.digest)
+            assert await both.found() == []
+
+        self.run(promise)
+
     def test_what_no_condition_is_allowed_for_is_found_by_the_next_comparison(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.compare(None, ["f"], all_of_them, NOON, 0)
+            await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
             both.allow(False)
             await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
             await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
             with pytest.raises(MisconfiguredError, match="FAILED_PRECONDITION"):
-                await both.ours.compare(None, ["g"], all_of_them, NOON, 0)
+                await both.ours.compare(None, ["g"], all_of_them, NOON, 0, WATCHING)
             both.allow(True)
-            assert not await both.ours.heal(1), "it is no finding yet"
-            await both.theirs.compare(None, ["f"], all_of_them, NOON, 1)
+            assert not await both.ours.heal(1, WATCHING.digest), "it is no finding yet"
+            await both.theirs.compare(None, ["f"], all_of_them, NOON, 1, WATCHING)
             assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
-            assert await both.ours.heal(2)
-            await both.theirs.compare(None, ["f"], all_of_them, NOON, 2)
+            assert await both.ours.heal(2, WATCHING.digest)
+            await both.theirs.compare(None, ["f"], all_of_them, NOON, 2, WATCHING)
             assert await both.found() == [], "a note is taken once"
 
         self.run(promise)
@@ -167,7 +187,7 @@ class ResyncStoreContract:
             await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
             both.allow(True)
             await begun(both.pieces, "-")
-            await both.ours.compare(None, ["f"], all_of_them, NOON, 0)
+            await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
             assert await both.found() == []
 
         self.run(promise, begin=False)
@@ -242,11 +262,11 @@ class TestInEmulator(ResyncStoreContract):
             await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
             self.channels.restart_counting({2: "late"})
             with pytest.raises(TransientError):
-                await both.ours.heal(1)
+                await both.ours.heal(1, WATCHING.digest)
             await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
             await self.channels.deliver()
             assert await both.found() == [(Kind.STREAM_DISABLED, (), 0), (Kind.ROUTED_ELSEWHERE, (), 1)]
-            await until_known(lambda: both.ours.heal(1))
+            await until_known(lambda: both.ours.heal(1, WATCHING.digest))
             assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
 
         self.run(promise)
@@ -255,9 +275,9 @@ class TestInEmulator(ResyncStoreContract):
         async def promise(both: Both) -> None:
             families = [f"measurements of station {number:04}".replace(" ", "_") for number in range(2_000)]
             for dropped in range(1, 4):
-                await both.ours.compare(families, families[dropped:], all_of_them, NOON, dropped)
+                await both.ours.compare(families, families[dropped:], all_of_them, NOON, dropped, WATCHING)
             assert await both.found() == [(Kind.FAMILIES_DROPPED, tuple(families[:3]), 3)]
-            assert await both.theirs.heal(4)
+            assert await both.theirs.heal(4, WATCHING.digest)
             assert await both.found() == []
             assert 0 < self.channels.largest_condition < 20_000, "what Bigtable takes as a filter"
 
@@ -278,7 +298,7 @@ class TestInEmulator(ResyncStoreContract):
                 assert written is not None
                 assert written.resync is not None
                 assert written.resync[1] == kept
-                await both.ours.compare(None, ["i"], all_of_them, NOON, 2)
+                await both.ours.compare(None, ["i"], all_of_them, NOON, 2, WATCHING)
                 families = ("f", "g", "h")[:: 1 if number == 0 else 2]
                 assert await both.found() == [(Kind.FAMILIES_DROPPED, families, 2)]
                 assert not await self.rows.write_resync(written.resync, kept)
@@ -290,7 +310,7 @@ class TestInEmulator(ResyncStoreContract):
             await asyncio.gather(
                 both.ours.mark(Kind.STREAM_DISABLED, NOON, 0),
                 both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 0),
-                both.ours.compare(["f"], [], all_of_them, NOON, 0),
+                both.ours.compare(["f"], [], all_of_them, NOON, 0, WATCHING),
             )
             kinds = {Kind.STREAM_DISABLED, Kind.ROUTED_ELSEWHERE, Kind.FAMILIES_DROPPED}
             assert {kind for kind, _families, _run in await both.found()} == kinds

@@ -74,6 +74,21 @@ class SnapshotStoreContract:
 
         self.run(promise)
 
+    def test_what_somebody_has_asked_for_who_watches_something_else_is_asked_for_anew(self) -> None:
+        async def promise(both: Both) -> None:
+            assert not await both.theirs.take_over([ALL_KEYS], NOON), "there is none"
+            assert await both.ours.request([ALL_KEYS], NOON, again=True, whole=True)
+            assert not await both.ours.take_over([ALL_KEYS], NOON)
+            assert await both.theirs.take_over([span("-b")], NOON)
+            assert not await both.theirs.take_over([span("-b")], NOON)
+            found = await both.found()
+            assert (found.run, found.watching, found.whole) == (2, "theirs", True)
+            assert [part.range for part in found.parts] == [span("-b")]
+            assert await both.theirs.cancel()
+            assert not await both.ours.take_over([ALL_KEYS], NOON), "it was given up"
+
+        self.run(promise)
+
     def test_its_parts_cover_it_and_are_free_but_for_the_first(self) -> None:
         async def promise(both: Both) -> None:
             await both.asked(again=True)
@@ -222,7 +237,7 @@ class TestInMemory(SnapshotStoreContract):
         table, monotonic = SnapshotTable(), [1_000.0]
 
         def store(owner: str) -> SnapshotStore:
-            return FakeSnapshotStore(table, owner, LEASE, lambda: monotonic[0])
+            return FakeSnapshotStore(table, owner, LEASE, lambda: monotonic[0], watching=owner)
 
         yield Both(store("ours"), store("theirs"), monotonic)
 
@@ -242,7 +257,7 @@ class TestInEmulator(SnapshotStoreContract):
         self.rows = rows
 
         def store(owner: str) -> SnapshotStore:
-            return BigtableSnapshotStore(rows, owner=owner, lease=LEASE, monotonic=lambda: monotonic[0])
+            return BigtableSnapshotStore(rows, owner=owner, lease=LEASE, watching=owner, monotonic=lambda: monotonic[0])
 
         try:
             await create_partition_table(channels, rows)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from services.bigtable_reader.core import resync as core
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.resync import Kind, Mark, Resync
+from services.bigtable_reader.core.watching import Watching
 from tests.fakes.bigtable_partitions import PartitionTable
 
 
@@ -31,10 +32,11 @@ class FakeResyncStore:
         is_watched: Callable[[str], bool],
         now: Microseconds,
         run: int,
+        watching: Watching,
     ) -> None:
         """Mark the table where watched families are not there any more, and remember those that are."""
         notes = sorted(self.table.notes)
-        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run, notes))
+        await self._change(lambda before: core.compared(before, known, found, is_watched, now, run, watching, notes))
         self.table.notes -= set(notes)
 
     async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
@@ -45,9 +47,14 @@ class FakeResyncStore:
             return
         await self._change(lambda before: core.marked(before, kind, now, run))
 
-    async def heal(self, run: int) -> bool:
+    async def watching(self) -> Watching | None:
+        """Return what is watched by whoever compared last; None where nobody has."""
+        await self._step()
+        return None if self.table.resync is None else self.table.resync.watching
+
+    async def heal(self, run: int, watching: str) -> bool:
         """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""
-        return await self._change(lambda before: core.healed(before, run))
+        return await self._change(lambda before: core.healed(before, run, watching))
 
     async def synced(self, mark: Mark) -> bool:
         """Take away what a mark has shown; return whether anything of it was left."""

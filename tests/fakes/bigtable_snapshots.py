@@ -43,8 +43,10 @@ class FakeSnapshotStore:
         monotonic: Callable[[], float],
         *,
         step: Callable[[], Awaitable[None]] = _nothing,
+        watching: str = "",
     ) -> None:
         self.table = table
+        self._watching = watching
         self._owner = owner
         self._lease = lease.total_seconds()
         self._monotonic = monotonic
@@ -53,11 +55,17 @@ class FakeSnapshotStore:
 
     async def request(self, ranges: Sequence[KeyRange], now: Microseconds, *, again: bool, whole: bool) -> bool:
         """Ask for ranges to be read; return whether that was new."""
-        return await self._change(lambda b: core.requested(b, ranges, now, again=again, whole=whole))
+        return await self._change(
+            lambda b: core.requested(b, ranges, now, again=again, whole=whole, watching=self._watching)
+        )
 
     async def request_unless_after(self, ranges: Sequence[KeyRange], now: Microseconds, run: int) -> bool:
         """Ask for all rows again, unless that was done after one of the snapshots; return whether that was new."""
-        return await self._change(lambda b: core.requested_unless_after(b, ranges, now, run))
+        return await self._change(lambda b: core.requested_unless_after(b, ranges, now, run, self._watching))
+
+    async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
+        """Ask anew for what was asked for by somebody who watched something else; return whether there was any."""
+        return await self._change(lambda b: core.taken_over(b, ranges, now, self._watching))
 
     async def cancel(self) -> bool:
         """Give up what is left to read; return whether anything was."""

@@ -18,6 +18,7 @@ from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.core import resync as core
 from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.resync import Kind, Mark, Resync
+from services.bigtable_reader.core.watching import Watching
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _ATTEMPTS: Final = 20
@@ -42,10 +43,12 @@ class BigtableResyncStore:
         is_watched: Callable[[str], bool],
         now: Microseconds,
         run: int,
+        watching: Watching,
     ) -> None:
-        """Mark the table where families were dropped since anybody compared them."""
+        """Mark the table where families were dropped since anybody compared them, or more is watched than was."""
         await self._change(
-            lambda before, notes: core.compared(before, known, found, is_watched, now, run, notes), with_notes=True
+            lambda before, notes: core.compared(before, known, found, is_watched, now, run, watching, notes),
+            with_notes=True,
         )
 
     async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
@@ -58,9 +61,14 @@ class BigtableResyncStore:
             await self._rows.leave_note(kind)
             structlog.get_logger().warning("mark_noted", kind=kind, why=str(error))
 
-    async def heal(self, run: int) -> bool:
+    async def watching(self) -> Watching | None:
+        """Return what is watched by whoever compared last; None where nobody has."""
+        found = await self._rows.topology()
+        return None if found is None or found.resync is None else found.resync[1].watching
+
+    async def heal(self, run: int, watching: str) -> bool:
         """Take away what a snapshot has mended; return whether anything was."""
-        return await self._change(lambda before, _notes: core.healed(before, run))
+        return await self._change(lambda before, _notes: core.healed(before, run, watching))
 
     async def synced(self, mark: Mark) -> bool:
         """Take away what a mark has shown; return whether anything of it was left."""

@@ -41,21 +41,31 @@ class BigtableSnapshotStore:
         *,
         owner: str,
         lease: timedelta,
+        watching: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``watching``: the digest of what its owner watches."""
         self._rows = rows
+        self._watching = watching
         self._owner = owner
         self._lease = lease.total_seconds()
         self._leases = Unchanged(monotonic)
 
     async def request(self, ranges: Sequence[KeyRange], now: Microseconds, *, again: bool, whole: bool) -> bool:
         """Ask for ranges to be read; return whether that was new."""
-        _before, after = await self._change(lambda b: core.requested(b, ranges, now, again=again, whole=whole))
+        _before, after = await self._change(
+            lambda b: core.requested(b, ranges, now, again=again, whole=whole, watching=self._watching)
+        )
         return after is not None
 
     async def request_unless_after(self, ranges: Sequence[KeyRange], now: Microseconds, run: int) -> bool:
         """Ask for all rows again, unless that was done after one of the snapshots; return whether that was new."""
-        _before, after = await self._change(lambda b: core.requested_unless_after(b, ranges, now, run))
+        _before, after = await self._change(lambda b: core.requested_unless_after(b, ranges, now, run, self._watching))
+        return after is not None
+
+    async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
+        """Ask anew for what was asked for by somebody who watched something else; return whether there was any."""
+        _before, after = await self._change(lambda b: core.taken_over(b, ranges, now, self._watching))
         return after is not None
 
     async def cancel(self) -> bool:

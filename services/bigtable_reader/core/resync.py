@@ -29,6 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.core.watching import Watching, watched_more
 
 
 class Kind(StrEnum):
@@ -38,6 +39,7 @@ class Kind(StrEnum):
     ROUTED_ELSEWHERE = "routed_to_another_cluster"
     STREAM_DISABLED = "change_stream_disabled"
     BEGUN_ANEW = "begun_anew_under_another_name"
+    WATCHED_MORE = "tables_file_watches_more"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The latest snapshot that had been asked for when it was found the last time; 0: none."""
     families: tuple[str, ...] = ()
     """All that were dropped."""
+    watching: str = ""
+    """The digest of what was watched by whoever had looked last: rows of that are meant. Empty: an older version's."""
+    options: tuple[str, ...] = ()
+    """Those of the tables file that let in more than before."""
     times: int = 1
     """How often it was found: so that one who has seen it takes nothing away that was found since."""
 
@@ -59,6 +65,8 @@ class Resync(msgspec.Struct, frozen=True, kw_only=True):
 
     families: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
+    watching: Watching | None = None
+    """What is watched by whoever looked last; None: an older version, which does not say it."""
     writer: str = ""
     """Another one for each write, so that no value comes back."""
 
@@ -95,13 +103,17 @@ def compared(
     is_watched: Callable[[str], bool],
     now: Microseconds,
     run: int,
+    watching: Watching,
     notes: Collection[str] = (),
 ) -> Resync | None:
     """Compare families with those that are kept, or, where none are, with those that are known otherwise.
 
-    ``notes``: kinds of what was found since, and could not be kept: they are now.
+    And what is watched with what was: by a reader that ran before, or runs still. ``notes``: kinds of what was found
+    since, and could not be kept: they are now.
     """
-    kept = before or Resync()
+    kept = _watched_by(before or Resync(), watching, found, now, run)
+    if not watching.mirrored:
+        return None if kept == before else kept
     for kind in sorted(notes):
         kept = _with(kept, Finding(kind=kind, found_at=now, run=run))
     base = kept.families if kept.families is not None else known if known is not None else found
@@ -117,11 +129,16 @@ def marked(before: Resync | None, kind: Kind, now: Microseconds, run: int) -> Re
     return _with(before or Resync(), Finding(kind=kind, found_at=now, run=run))
 
 
-def healed(before: Resync | None, run: int) -> Resync | None:
-    """Take away what a snapshot has mended that all of is published."""
+def heals(finding: Finding, watching: str) -> bool:
+    """Tell whether a snapshot of what is watched, by its digest, brings all rows that a finding means."""
+    return finding.watching in ("", watching)
+
+
+def healed(before: Resync | None, run: int, watching: str) -> Resync | None:
+    """Take away what a snapshot has mended that all of is published; ``watching``: of what."""
     if before is None:
         return None
-    left = tuple(finding for finding in before.findings if finding.run >= run)
+    left = tuple(finding for finding in before.findings if finding.run >= run or not heals(finding, watching))
     return None if left == before.findings else replace(before, findings=left)
 
 
@@ -133,11 +150,31 @@ def synced(before: Resync | None, mark: Mark) -> Resync | None:
     return None if left == before.findings else replace(before, findings=left)
 
 
+def _watched_by(kept: Resync, watching: Watching, families: Collection[str], now: Microseconds, run: int) -> Resync:
+    """Remember what is watched; where it is more than was, rows are missing that no record brings.
+
+    A snapshot of what is watched now brings what was meant before, if that is no more.
+    """
+    if kept.watching == watching:
+        return kept
+    findings = kept.findings
+    if watching.mirrored and (kept.watching is None or not watched_more(kept.watching, watching, families)):
+        former = "" if kept.watching is None else kept.watching.digest
+        findings = tuple(
+            replace(one, watching=watching.digest) if one.watching in ("", former) else one for one in findings
+        )
+    after = replace(kept, watching=watching, findings=findings)
+    more = () if kept.watching is None else tuple(watched_more(watching, kept.watching, families))
+    return _with(after, Finding(kind=Kind.WATCHED_MORE, found_at=now, run=run, options=more)) if more else after
+
+
 def _with(kept: Resync, found: Finding) -> Resync:
-    findings: dict[str, Finding] = {}
+    if kept.watching is not None:
+        found = replace(found, watching=kept.watching.digest)
+    findings: dict[tuple[str, str], Finding] = {}
     for one in (*kept.findings, found):  # among what is kept, too: once there was one for each set of families
-        same = findings.get(one.kind)
-        findings[one.kind] = one if same is None else _together(same, one)
+        same = findings.get((one.kind, one.watching))
+        findings[one.kind, one.watching] = one if same is None else _together(same, one)
     return replace(kept, findings=tuple(findings.values()))
 
 
@@ -146,6 +183,7 @@ def _together(first: Finding, again: Finding) -> Finding:
         first,
         run=max(first.run, again.run),
         families=tuple(sorted({*first.families, *again.families})),
+        options=tuple(sorted({*first.options, *again.options})),
         times=first.times + again.times,
     )
 
@@ -153,7 +191,13 @@ def _together(first: Finding, again: Finding) -> Finding:
 def cure(mark: Mark) -> str:
     """Return what mends a table that needs re-sync."""
     command = "python -m services.bigtable_reader"
-    return (
+    first = ""
+    if any(finding.kind == Kind.WATCHED_MORE for finding in mark.findings):
+        first = (
+            "readers have had different tables files: let all of them have the one that is meant; a snapshot heals "
+            "what its own file watches, and what only another file watched goes by `synced`. Then "
+        )
+    return first + (
         f"`{command} snapshot` brings all rows as they are now, and the mark goes once that is complete; rows may be "
         f"gone, too, of which no record tells: then `{command} snapshot --status` says what the table is complete "
         f"since, and `python -m services.cdc_consumer sweep {mark.table} --source '{command} rows' --before` that time "

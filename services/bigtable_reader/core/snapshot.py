@@ -83,8 +83,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     told: bool = False
     """Whether its end was published."""
+    watching: str = ""
+    """The digest of what was watched by whoever asked for it; empty: an older version, which does not say it."""
     whole_before: int = 0
     """The latest one before it that covered all rows; 0: none."""
+
+    def is_of(self, watching: str) -> bool:
+        """Tell whether it was asked for by somebody who watches the same: no other brings all that is meant by it."""
+        return self.watching in ("", watching)
 
     @property
     def latest_whole(self) -> int:
@@ -253,7 +259,13 @@ def parts_of(keys: KeyRange, cuts: Iterable[bytes], most: int = _MOST_PARTS) -> 
 
 
 def requested(
-    before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, *, again: bool, whole: bool
+    before: Snapshot | None,
+    ranges: Sequence[KeyRange],
+    now: Microseconds,
+    *,
+    again: bool,
+    whole: bool,
+    watching: str = "",
 ) -> Snapshot | None:
     """Ask for ranges to be read: all of a table anew, or some keys beside what is being read or not told already.
 
@@ -271,16 +283,27 @@ def requested(
         return replace(before, parts=kept + asked)
     run = 1 if before is None else before.run + 1
     whole_before = 0 if before is None else before.latest_whole
-    return Snapshot(run=run, requested_at=now, parts=asked, whole=whole, whole_before=whole_before)
+    return Snapshot(run=run, requested_at=now, parts=asked, whole=whole, watching=watching, whole_before=whole_before)
 
 
 def requested_unless_after(
-    before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, run: int
+    before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, run: int, watching: str = ""
 ) -> Snapshot | None:
     """Ask for all rows again, unless that was done after one of the snapshots, whatever became of it."""
     if before is not None and before.latest_whole > run:
         return None
-    return requested(before, ranges, now, again=True, whole=True)
+    return requested(before, ranges, now, again=True, whole=True, watching=watching)
+
+
+def taken_over(
+    before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, watching: str
+) -> Snapshot | None:
+    """Ask anew for what was asked for by somebody who watched something else, and was not read to its end."""
+    if before is None or before.is_of(watching) or not (before.unfinished or before.untold):
+        return None
+    if before.whole:
+        return requested(before, ranges, now, again=True, whole=True, watching=watching)
+    return replace(before, watching=watching)
 
 
 def cancelled(before: Snapshot | None) -> Snapshot | None:

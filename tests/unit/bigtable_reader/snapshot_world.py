@@ -7,21 +7,25 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.core.outputs import Outputs
+from services.bigtable_reader.core.records import KeyRange
 from services.bigtable_reader.core.resync import Mark, mark_of
-from services.bigtable_reader.core.snapshot import SnapshotPart
+from services.bigtable_reader.core.snapshot import SnapshotPart, watched_ranges
+from services.bigtable_reader.core.watching import Watching, watching_of
 from services.bigtable_reader.held_part import SnapshotOptions
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.set_aside import SettingAside
 from services.bigtable_reader.snapshot_ends import SnapshotEnds
 from services.bigtable_reader.snapshots import Snapshots
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.tables_file import Mode
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakePublisher
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.life import Way
-from tests.unit.bigtable_reader.readings import folded, image_of
+from tests.unit.bigtable_reader.readings import folded, image_of, outputs
 from tests.unit.bigtable_reader.world import LEASE, MakeSnapshots, World, entries
 
 
@@ -33,16 +37,20 @@ class SnapshotWorld(World):
     cuts: Sequence[bytes] = ()
     scans: list[FakeScan] = field(default_factory=list)
     unreadable: set[bytes] = field(default_factory=set)
+    watches: BigtableOptions = field(default_factory=BigtableOptions)
+    """What the tables file says of readers that are started from now on, and of who asks."""
+    mode: Mode = "mirror"
     automatic: bool = False
     """RESYNC=automatic."""
     options: SnapshotOptions = field(default_factory=lambda: SnapshotOptions(rows_at_once=2, save=timedelta(seconds=1)))
 
     async def request(
-        self, ranges: Sequence[KeyRange] = (ALL_KEYS,), *, again: bool = True, whole: bool = True
+        self, ranges: Sequence[KeyRange] | None = None, *, again: bool = True, whole: bool = True
     ) -> None:
-        """Ask for a snapshot, as the command does and a first start."""
-        store = FakeSnapshotStore(self.snapshots, "asks", LEASE, asyncio.get_running_loop().time)
-        await store.request(ranges, VirtualClock().now(), again=again, whole=whole)
+        """Ask for a snapshot, as the command does and a first start: of all rows that are watched, if of no others."""
+        clock = asyncio.get_running_loop().time
+        store = FakeSnapshotStore(self.snapshots, "asks", LEASE, clock, watching=self.watching.digest)
+        await store.request(self.keys if ranges is None else ranges, VirtualClock().now(), again=again, whole=whole)
 
     async def cancel(self) -> None:
         """Give up what is left to read, as the command does."""
@@ -55,25 +63,28 @@ class SnapshotWorld(World):
         scan = FakeScan(self.table, way, cuts=self.cuts)
         scan.unreadable = self.unreadable
         self.scans.append(scan)
-        images = self._outputs().images
+        images, watching = self._outputs().images, self.watching.digest
+        keys = self.keys
         assert images is not None
 
         def make(
             set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
         ) -> Snapshots:
-            store = FakeSnapshotStore(self.snapshots, owner, LEASE, asyncio.get_running_loop().time, step=step)
+            clock = asyncio.get_running_loop().time
+            store = FakeSnapshotStore(self.snapshots, owner, LEASE, clock, step=step, watching=watching)
             ends = SnapshotEnds(
                 store=store,
                 resync=FakeResyncStore(self.partitions, step=step),
                 images=images,
                 publisher=publisher,
-                keys=[ALL_KEYS],
+                keys=keys,
+                watching=watching,
                 trusted=trusted,
                 automatic=self.automatic,
             )
             return Snapshots(
                 table="weather",
-                keys=[ALL_KEYS],
+                keys=keys,
                 store=store,
                 scan=scan,
                 images=images,
@@ -92,7 +103,21 @@ class SnapshotWorld(World):
     def marking(self, step: Callable[[], Awaitable[None]]) -> Marks:
         """Return what marks the table."""
         snapshots = FakeSnapshotStore(self.snapshots, "", LEASE, asyncio.get_running_loop().time, step=step)
-        return Marks(FakeResyncStore(self.partitions, step=step), snapshots, lambda _family: True, VirtualClock())
+        found = FakeResyncStore(self.partitions, step=step)
+        return Marks(found, snapshots, self._outputs().watched.family, VirtualClock(), self.watching)
+
+    @property
+    def keys(self) -> Sequence[KeyRange]:
+        """Return the keys that are watched."""
+        return watched_ranges(prefix.encode() for prefix in self.watches.key_prefixes)
+
+    @property
+    def watching(self) -> Watching:
+        """Return what is watched."""
+        return watching_of(self.mode, self.watches)
+
+    def _outputs(self) -> Outputs:
+        return super()._outputs() if self.watches == BigtableOptions() else outputs(options=self.watches)
 
     def drop_family(self, family: str) -> None:
         """Drop a family and its cells; whoever looks misses it."""

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from services.bigtable_reader.core.records import ALL_KEYS
 from services.bigtable_reader.core.resync import Kind
 from services.bigtable_reader.core.seen import ANY, Seen
+from services.bigtable_reader.core.watching import Watching
 from services.bigtable_reader.last_look import look_before_the_end
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.ports import StreamGoneError
@@ -91,7 +92,7 @@ def refused(
             await store.begin([ALL_KEYS], EPOCH)
             await store.remember(await FakeCatalog("f").seen())
         asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
-        marks = Marks(FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock())
+        marks = Marks(FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock(), Watching())
         await look_before_the_end(MisconfiguredError("refused"), catalog, store, marks, Stop())
 
     run_in_virtual_time(scenario())

@@ -23,7 +23,10 @@ from services.bigtable_reader.core.snapshot import (
     requested,
     requested_unless_after,
 )
+from services.bigtable_reader.core.watching import Watching
 from tests.fakes.bigtable_table import EPOCH
+
+WATCHING = Watching()
 
 
 @dataclass
@@ -119,7 +122,7 @@ class Marking(RuleBasedStateMachine):
 
     @rule(run=complete)
     def its_end_is_told(self, run: int) -> None:
-        self.keep(core.healed(self.kept, run))
+        self.keep(core.healed(self.kept, run, WATCHING.digest))
         if self.snapshot is not None and self.snapshot.run == run:
             self.snapshot = replace(self.snapshot, told=True)
 
@@ -148,7 +151,7 @@ class Marking(RuleBasedStateMachine):
         self.read()
         assert self.snapshot is not None
         assert self.snapshot.complete_since is not None
-        self.keep(core.healed(self.kept, self.snapshot.run))
+        self.keep(core.healed(self.kept, self.snapshot.run, WATCHING.digest))
         assert mark_of("weather", self.kept) is None
 
 
@@ -168,8 +171,8 @@ def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:
 
 def test_of_a_newer_version_a_kind_is_shown_as_it_is() -> None:
     kept = Resync(findings=(core.Finding(kind="rows_moved", found_at=EPOCH, run=2),))
-    assert core.healed(kept, 2) is None
-    healed = core.healed(kept, 3)
+    assert core.healed(kept, 2, WATCHING.digest) is None
+    healed = core.healed(kept, 3, WATCHING.digest)
     assert healed is not None
     assert mark_of("weather", healed) is None
 
@@ -179,9 +182,9 @@ def test_families_that_are_dropped_one_after_the_other_are_one_finding_until_all
     kept: Resync | None = None
     for dropped in range(1, 4):
         later = Microseconds(EPOCH + dropped)
-        kept = core.compared(kept, names, names[dropped:], lambda _family: True, later, 3 + dropped)
+        kept = core.compared(kept, names, names[dropped:], lambda _family: True, later, 3 + dropped, WATCHING)
     assert kept is not None
     (found,) = kept.findings
     assert (found.families, found.run, found.times, found.found_at) == (("f0", "f1", "f2"), 6, 3, EPOCH + 1)
-    assert core.healed(kept, 6) is None
-    assert core.healed(kept, 7) == replace(kept, findings=())
+    assert core.healed(kept, 6, WATCHING.digest) is None
+    assert core.healed(kept, 7, WATCHING.digest) == replace(kept, findings=())

@@ -121,6 +121,7 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_an
     findings = (
         Finding(kind=Kind.FAMILIES_DROPPED, found_at=Microseconds(NOON + 1_000_000), run=1, families=("f", "g")),
         Finding(kind=Kind.ROUTED_ELSEWHERE, found_at=NOON, run=1),
+        Finding(kind=Kind.WATCHED_MORE, found_at=NOON, run=1, options=("families",)),
     )
     survey = a_survey(a_piece("a", KeyRange(b"", b"")), readers="one", a=running("one"))
     well = document("s", survey, DAY, NOON)
@@ -131,7 +132,9 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_an
     at = told.index("weather: needs re-sync since 2023-11-14T22:13:20Z")
     assert told[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"
     assert told[at + 2] == "  routed to another cluster, found at 2023-11-14T22:13:20Z"
-    assert told[at + 3].startswith("  -> `python -m services.bigtable_reader snapshot`")
+    assert told[at + 3] == "  tables file watches more (families), found at 2023-11-14T22:13:20Z"
+    assert told[at + 4].startswith("  -> readers have had different tables files")
+    assert "`python -m services.bigtable_reader snapshot`" in told[at + 4]
     registry = CollectorRegistry()
     metrics = ReaderMetrics(registry, MicrosecondClock())
     for mark, value in ((Mark("weather", findings), 1), (None, 0)):

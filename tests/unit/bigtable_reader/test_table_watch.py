@@ -13,6 +13,7 @@ from services.bigtable_reader.core.records import ALL_KEYS
 from services.bigtable_reader.core.resync import Kind, compared, healed
 from services.bigtable_reader.core.seen import ANY, Seen
 from services.bigtable_reader.core.snapshot import Snapshot
+from services.bigtable_reader.core.watching import Watching
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.ports import StreamGoneError
 from services.bigtable_reader.table_watch import TableWatch
@@ -22,6 +23,8 @@ from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
+
+WATCHES = Watching(excluded_families=("unwatched",))
 
 
 class Looking(FakeCatalog):
@@ -67,7 +70,8 @@ def watched(
         await store.begin([ALL_KEYS], EPOCH)
         clock = asyncio.get_running_loop().time
         asked = FakeSnapshotStore(snapshots or SnapshotTable(), "", timedelta(seconds=10), clock)
-        marks = Marks(FakeResyncStore(table), asked, lambda family: family != "unwatched", VirtualClock())
+        watches = Watching(excluded_families=("unwatched",), mirrored=mirrored)
+        marks = Marks(FakeResyncStore(table), asked, watches.as_json, VirtualClock(), watches)
         watch = TableWatch(
             catalog,
             store,
@@ -76,7 +80,7 @@ def watched(
             learn,
             lambda: next(ages, timedelta()),
             lambda: paused,
-            marks if mirrored else None,
+            marks,
         )
         task = asyncio.create_task(watch.keep_looking())
         over = asyncio.create_task(catalog.over.wait())
@@ -267,7 +271,7 @@ def test_what_two_readers_see_is_found_once() -> None:
 
     def seen_by_another(catalog: Looking) -> None:
         catalog.change(families=frozenset({"g"}))
-        table.resync = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0)
+        table.resync = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)
         snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)  # which heals it
 
     said, _learnt = watched(nothing, seen_by_another, nothing, kept=table, snapshots=snapshots)
@@ -323,7 +327,7 @@ def test_a_change_log_alone_is_never_marked_and_what_is_said_of_it_is_true() -> 
     table = PartitionTable(VirtualClock().now)
     said, _learnt = watched(nothing, without("f"), nothing, kept=table, mirrored=False)
 
-    assert table.resync is None
+    assert found_of(table) == []
     assert [(line["event"], line["log_level"]) for line in said] == [("families_dropped", "warning")]
     assert "snapshot" not in said[0]["fix"]
 
@@ -349,8 +353,8 @@ def test_a_family_that_is_back_is_noticed_by_one_who_never_missed_it() -> None:
     table = PartitionTable(VirtualClock().now)
 
     def dropped_and_healed_elsewhere(_catalog: Looking) -> None:
-        found = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0)
-        table.resync = healed(found, 1)  # and f was back before this look
+        found = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)
+        table.resync = healed(found, 1, WATCHES.digest)  # and f was back before this look
 
     watched(nothing, dropped_and_healed_elsewhere, without("f"), kept=table)
 
