@@ -7,7 +7,8 @@ Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 
 acts; the log says what.
 
 With TRIGGER=available-now it ends once a pull that waited has found nothing: all that could be leased is applied or set
-aside. The exit code is 0; or 3 if something was put off, for its table is in trouble, and is left to the next run.
+aside. The exit code is 0; or 3 if something was put off, for its table is in trouble, and is left to the next run; also
+if a run before it has put something off that is still to come again. The log says when.
 
 Where most of what comes is poison, the query stops with exit code 2 and sets no more aside. If it is to become dead
 letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
@@ -40,6 +41,7 @@ from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import receiving_reports
 from services.cdc_consumer.adapters.tables import check_dataset, open_client
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
+from services.cdc_consumer.coming_again import ComingAgain
 from services.cdc_consumer.command_line import COMMANDS, PROGRAM
 from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.doctor import doctor
@@ -61,6 +63,7 @@ from services.cdc_consumer.status_command import status
 from services.cdc_consumer.sweep_command import sweep_command
 from services.cdc_consumer.sweeping import sweeping
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
 from shared.pubsub.topology import Topology, check_subscription, create_topology
@@ -100,7 +103,7 @@ def command(arguments: Sequence[str]) -> int:
         try:
             match arguments:
                 case []:
-                    if serve(read_settings(Settings, os.environ), stop):
+                    if not serve(read_settings(Settings, os.environ), stop):
                         return LEFT
                 case ["status", *rest]:
                     return status(rest, os.environ, sys.stdout)
@@ -142,10 +145,10 @@ def set_up(settings: SetupSettings, stop: Stop) -> None:
     structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
 
 
-def serve(settings: Settings, stop: Stop) -> int:
+def serve(settings: Settings, stop: Stop) -> bool:
     """Check what can be checked, and run the query until it is asked to stop, fails or has drained the subscription.
 
-    Return how many messages were put off, if it has: they are what is left.
+    Return whether that is all: if it has drained it, nothing was put off, and nothing is that an earlier run put off.
     """
     started("cdc_consumer", settings.log_level, settings_shown(settings))
     log = structlog.get_logger()
@@ -164,9 +167,12 @@ def serve(settings: Settings, stop: Stop) -> int:
         held,
     )
 
+    coming = ComingAgain(put_off_kept(settings), SystemClock())
+
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
         told.take(report)
+        coming.take(report.counts)
         health.progressed()
 
     def ask() -> Mapping[str, object]:
@@ -188,16 +194,19 @@ def serve(settings: Settings, stop: Stop) -> int:
                 spark(settings, stop) as session,
             ):
                 if stop.requested:
-                    return 0
+                    return True
                 run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
         finally:
             log.info("leases_counted", **metrics.left())
-    put_off = metrics.leases["put_off"]
-    if stop.requested or not put_off:
-        return 0
-    fix = "mend what is said of the tables; the messages come again, and the next run takes them"
-    log.warning("messages_left", put_off=put_off, tables=told.put_off(), fix=fix)
-    return put_off
+    put_off, until = metrics.leases["put_off"], coming.until()
+    if stop.requested or not (put_off or until):
+        return True
+    fix = (
+        "mend what is said of the tables, now or by the run that put them off; a run after that time takes the messages"
+    )
+    again = None if until is None else format_timestamp(until)
+    log.warning("messages_left", put_off=put_off, tables=told.put_off(), come_again=again, fix=fix)
+    return False
 
 
 def mirrors_kept(settings: Settings) -> KeptFile:
@@ -205,6 +214,12 @@ def mirrors_kept(settings: Settings) -> KeptFile:
     directory = choose_directory(settings.checkpoint_location) if settings.checkpoint_location else None
     scope = f"{settings.bigquery_emulator_host or ''} {settings.dataset_project} {settings.bigquery_dataset}"
     return KeptFile(directory, MIRRORS, scope, kept_for=None)
+
+
+def put_off_kept(settings: Settings) -> KeptFile:
+    """Return what says by when the messages come again that this subscription's consumers have put off."""
+    scope = f"{settings.pubsub_emulator_host or ''} {subscription_path(settings.project, settings.subscription)}"
+    return KeptFile(choose_directory(settings.checkpoint_location), "put-off", scope)
 
 
 def run_query(

@@ -323,6 +323,7 @@ class _Task:
         failed = sum(len(one.refused) + len(one.stuck) for one in done)
         rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
         tables = table_notes(self._lists, self._refused, self._messages, self._put_off, self._clock.now())
+        longest = max(self._put_off.values(), default=None)
         latest = [note.latest.committed for note in tables.values() if note.latest is not None]
         return Counts(
             messages=len(self._ack_ids),
@@ -333,6 +334,7 @@ class _Task:
             letters=dict(self._letters),
             acked=len(self._ack_ids) - len(self._put_off),
             put_off=len(self._put_off),
+            put_off_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
         )

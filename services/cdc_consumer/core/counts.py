@@ -103,6 +103,8 @@ class Counts:
     """By reason."""
     acked: int = 0
     put_off: int = 0
+    put_off_until: int = 0
+    """By when the last of those comes again, in microseconds; 0: none is put off."""
     given_back: int = 0
     """Only where a task failed; then it is the task itself that reports."""
     tables: Mapping[str, TableNote] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class Counts:
             letters=dict(Counter(self.letters) + Counter(other.letters)),
             acked=self.acked + other.acked,
             put_off=self.put_off + other.put_off,
+            put_off_until=max(self.put_off_until, other.put_off_until),
             given_back=self.given_back + other.given_back,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),

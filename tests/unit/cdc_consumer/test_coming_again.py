@@ -1,0 +1,49 @@
+"""Until when a drain that finds nothing has not drained the subscription, from one run to the next."""
+
+from datetime import timedelta
+
+import pytest
+
+from services.cdc_consumer.coming_again import ComingAgain
+from services.cdc_consumer.core.counts import Counts
+from shared.contracts.timestamps import format_timestamp
+from tests.builders import a_change, a_message
+from tests.fakes.kept import FakeKept
+from tests.unit.cdc_consumer.world import AIRPORTS, NOW, SetClock, World
+
+
+def test_the_next_run_knows_by_when_what_was_put_off_comes_again() -> None:
+    world, kept = World(), FakeKept()
+    world.tables.forbidden = {"planes"}
+    first = ComingAgain(kept, world.clock)
+    first.take(world.apply(a_message(a_change(1), delivery_attempt=3), a_message(a_change(2))))
+    first.take(world.apply(a_message(header=AIRPORTS)))
+    put_off = world.leases.put_off_for
+    assert put_off == {"a0": timedelta(minutes=2), "a1": timedelta(seconds=30)}
+
+    world.clock.pass_time(timedelta(minutes=2))
+    until = ComingAgain(kept, world.clock).until()
+    assert until is not None, "Pub/Sub need not deliver on the second"
+    assert format_timestamp(until) == "2026-11-21T12:02:15Z"
+    world.clock.pass_time(timedelta(seconds=10))
+    assert ComingAgain(kept, world.clock).until() is None
+    assert first.until() is None
+
+
+def test_where_nothing_is_put_off_nothing_is_kept_and_an_earlier_time_changes_nothing() -> None:
+    kept, clock = FakeKept(), SetClock()
+    coming = ComingAgain(kept, clock)
+    coming.take(Counts(messages=1, acked=1))
+    assert (kept.data, coming.until()) == (None, None)
+
+    for minutes in (5, 1):
+        coming.take(Counts(put_off=1, put_off_until=NOW // 1000 + minutes * 60_000_000))
+    clock.pass_time(timedelta(minutes=4))
+    assert ComingAgain(kept, clock).until() is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"soon", b"-1"])
+def test_what_is_not_understood_of_what_was_kept_is_passed_over(data: bytes) -> None:
+    kept = FakeKept()
+    kept.write(data)
+    assert ComingAgain(kept, SetClock()).until() is None
