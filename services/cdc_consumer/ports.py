@@ -101,6 +101,8 @@ class RowCount:
 
 MADE_ANEW: Final = "table_made_anew"
 """Why a table needs a re-sync that was dropped and made again while it was mirrored."""
+LEFT_OUT: Final = "mirror_left_out"
+"""Why a mirror needs one whose changes went to a history alone for a while."""
 
 
 class Waiting(Protocol):
@@ -162,7 +164,8 @@ class Tables(Protocol):
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
 
-        A history's view is brought up to date with it; a ``max_staleness`` that is given is set. Answers from memory
+        A history's view is brought up to date with it; a ``max_staleness`` that is given is set. A mirror in whose
+        stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`). Answers from memory
         once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has another key, or a
         column of this name with another type. TableTroubleError where this one table is refused, has no key at all,
         is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one).
@@ -244,9 +247,9 @@ class MirrorRows(Protocol):
         """Count them."""
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
-        """Let the mirror say that nothing from before a time is in it; heals it if it was made anew.
+        """Let the mirror say that nothing from before a time is in it; heals it if it was made anew or left out.
 
-        Returns False, and lets it say nothing, if it was made anew and says only since after ``told_by`` that it is
+        Returns False, and lets it say nothing, if it was and says only since after ``told_by`` that it is
         complete: rows of the snapshot may still be on their way. Says nothing, too, where labels may not be written.
         """
 

@@ -293,7 +293,8 @@ def _shown(name: str, table: _Table, mirror: Mirror | None, dropped_at: int | No
     if dropped_at is not None:
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
     if mirror is not None and mirror.needs_resync:
-        troubles.append({"state": NEEDS_RESYNC, "since": _time(mirror.made_at), "why": mirror.needs_resync})
+        anew_at = _time(mirror.made_at if mirror.needs_resync == MADE_ANEW else None)
+        troubles.append({"state": NEEDS_RESYNC, "since": anew_at, "why": mirror.needs_resync})
     return {
         "table": name,
         "state": troubles[0]["state"] if troubles else RUNNING,

@@ -79,7 +79,7 @@ class Swept:
     left: int | None = None
     """Rows from before that time when it was over, but for those that live; None: nobody has looked."""
     early: bool = False
-    """It was made anew, and rows that it lacks may still be on their way: it goes on saying so."""
+    """It was made anew, or left out, and rows that it lacks may still be on their way: it goes on saying so."""
     hidden: bool = False
     """Queries of the mirror may not show yet what was written before that time."""
 

@@ -71,8 +71,8 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
         told.append(f"{document['left']} are still there")
     if document["early"]:
         told.append(
-            "it was made anew, and rows of the snapshot may still be on their way: it goes on needing a re-sync until "
-            "it has been complete for SWEEP_AFTER; sweep it again then"
+            "it was made anew, or left out for a while, and rows of the snapshot may still be on their way: it goes on "
+            "needing a re-sync until it has been complete for SWEEP_AFTER; sweep it again then"
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from services.cdc_consumer.adapters.mirror_labels import LETTERS, label_time
+from services.cdc_consumer.adapters.mirror_labels import LETTERS, NEEDS_RESYNC, label_time
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.destinations import Plan, destinations
 from services.cdc_consumer.core.tables import TableDefinition, table_definition
-from services.cdc_consumer.ports import Tables, TableTroubleError
+from services.cdc_consumer.ports import LEFT_OUT, Tables, TableTroubleError
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -78,6 +78,8 @@ class Place:
     """See to it that there is no dataset of a name."""
     letters: Callable[[str], int]
     """Until when a table says that changes have become dead letters."""
+    needs_resync: Callable[[str], str]
+    """Why a table says that it needs a re-sync."""
 
 
 class TablesContract:
@@ -256,6 +258,21 @@ class TablesContract:
         assert now + 2 * hour <= place.letters("planes") < now + 3 * hour
         assert place.letters("airports_changelog") == 0
 
+    def test_a_mirror_in_whose_stead_a_history_is_kept_needs_a_resync_and_no_other_does(self, place: Place) -> None:
+        other = structs.replace(a_header("airports"), source="spanner:another")
+        for definition in (PLANES, table_definition(a_header("pilots")), table_definition(other)):
+            place.tables.ensure(definition)
+        place.tables.ensure(replace(history_of(a_header("pilots")), instead_of=""))  # kept beside it
+        for header in (a_header("airports"), a_header("crews")):  # of another source table, and of none
+            place.others.ensure(history_of(header))
+        assert place.needs_resync("planes") == ""
+        place.others.ensure(HISTORY)
+
+        assert [place.needs_resync(name) for name in ("planes", "pilots", "airports")] == [LEFT_OUT, "", ""]
+        place.tables.forget("planes")
+        place.tables.ensure(PLANES)
+        assert place.needs_resync("planes") == LEFT_OUT, "what it lacks it still lacks"
+
     def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
         place.tables.forget("nothing")
 
@@ -264,7 +281,7 @@ class TestFakeTables(TablesContract):
     @pytest.fixture
     def place(self) -> Place:
         one, two = FakeTables(), FakeTables()
-        two.there, two.letters = one.there, one.letters
+        two.there, two.letters, two.needs_resync = one.there, one.letters, one.needs_resync
 
         def drop(name: str) -> None:
             del one.there[name]
@@ -281,6 +298,7 @@ class TestFakeTables(TablesContract):
             lambda name: one.there[name].max_staleness,
             lambda dataset: one.forbidden.add(f"{dataset}.planes"),
             lambda name: one.letters.get(name, 0),
+            lambda name: one.needs_resync.get(name, ""),
         )
 
 
@@ -314,7 +332,11 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
     def letters(name: str) -> int:
         return label_time(stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels, LETTERS)
 
-    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters)
+    def needs_resync(name: str) -> str:
+        labels = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels
+        return str(labels.get(NEEDS_RESYNC, ""))
+
+    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters, needs_resync)
 
 
 class TestBigQueryTables(TablesContract):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
-from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.ports import LEFT_OUT, TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from tests.fakes.effects import Effects
@@ -22,6 +22,8 @@ class FakeTables:
         self.complete_since: dict[str, int] = {}
         self.letters: dict[str, int] = {}
         """Until when changes have become dead letters, by mirror."""
+        self.needs_resync: dict[str, str] = {}
+        """Why, by mirror."""
         self._known: dict[str, TableDefinition] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
@@ -68,7 +70,17 @@ class FakeTables:
             if missing:
                 self.effects.note(f"widen {name}")
                 self.there[name] = replace(found, columns=(*found.columns, *missing))
+        self._leave_out(definition)
         return self.there[name]
+
+    def _leave_out(self, definition: TableDefinition) -> None:
+        mirror = replace(definition, name=definition.instead_of).identity
+        found = self.there.get(mirror) if definition.instead_of else None
+        if found is not None and found.mirror_of == definition.mirror_of and not found.append_only:
+            self._fail_if_told(mirror)
+            self.effects.note(f"leave out {mirror}")
+            self.needs_resync[mirror] = LEFT_OUT
+            self.complete_since.pop(mirror, None)
 
     def _fail_if_told(self, name: str) -> None:
         if self.away:

@@ -22,7 +22,7 @@ from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteS
 
 from services.cdc_consumer.adapters.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN
-from services.cdc_consumer.ports import MADE_ANEW
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
 from shared.runtime.findings import Finding, Level
 
@@ -271,7 +271,11 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
             f"bq update --expiration 0 {shown}",
         )
     if table.labels.get(NEEDS_RESYNC):
-        why = {MADE_ANEW: "it was dropped and made again while mirrored"}.get(table.labels[NEEDS_RESYNC], "")
+        whys = {
+            MADE_ANEW: "it was dropped and made again while mirrored",
+            LEFT_OUT: "its changes went to a history alone, or still do (TABLES_FILE: mode)",
+        }
+        why = whys.get(table.labels[NEEDS_RESYNC], "")
         yield Finding(
             Level.WARNING,
             f"table {name}: needs re-sync",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from services.cdc_consumer.ports import MADE_ANEW
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW
 from shared.contracts.mirrors import MIRROR_OF
 
 NEEDS_RESYNC: Final = "millrace_needs_resync"
@@ -22,9 +22,15 @@ READ_SINCE: Final = "millrace_read_since"
 it is complete since is a number that may be ahead of all clocks. Without it, what it is complete since is a time."""
 SWEPT: Final = "millrace_swept"
 """The label by which a mirror says that nothing was left in it that is older, when somebody looked last."""
+LEFT_OUT_UNTIL: Final = "millrace_left_out_until"
+"""The label by which a mirror that was left out for a while says by when its changes were written again."""
 LETTERS: Final = "millrace_letters"
 """The label by which a mirror says until when changes of its source table may have become dead letters: what is in it
 from before then need not be gone from the source."""
+
+_UNTIL_SWEPT: Final = (MADE_ANEW, LEFT_OUT)
+"""The reasons that a snapshot and a sweep after it take away."""
+_COMPLETE: Final = frozenset({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT})
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
 """How far ahead of BigQuery's clock a source's times may be. Bigtable's stamps are no times: see `READ_SINCE`."""
@@ -43,11 +49,16 @@ def completed(
     A table that was made after the snapshot was begun may have been made in place of another, and rows of the snapshot
     have gone into that one: of such a table nothing can be said. The time it was made is of another clock: ``margin``.
     What is compared with it is ``read_since``, for ``since`` may be a number that is ahead of all clocks: every row of
-    the snapshot was read later than that, and published later still.
+    the snapshot was read later than that, and published later still. Nothing can be said either of a mirror that is
+    left out, or was when the snapshot was begun.
     """
     read = min(since, read_since)
     if read <= (made_at + margin).timestamp() * 1e6 or since <= label_time(labels, COMPLETE_SINCE):
         return None
+    if labels.get(NEEDS_RESYNC) == LEFT_OUT:
+        again = label_time(labels, LEFT_OUT_UNTIL)
+        if not again or read <= until(again, margin):
+            return None
     told = {READ_SINCE: str(read)} if read < since or READ_SINCE in labels else {}
     return {**labels, **told, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
 
@@ -66,29 +77,47 @@ def until(at: int, margin: timedelta) -> int:
 
 def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:
     """Return the labels of a mirror that was made in place of another: whatever it says, that one was complete."""
-    stale = dict.fromkeys({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT} & labels.keys())  # None takes a label off
+    stale = dict.fromkeys(_COMPLETE & labels.keys())  # None takes a label off
     return {**labels, **stale, NEEDS_RESYNC: MADE_ANEW}
 
 
-def too_early(labels: Mapping[str, str], told_by: int) -> bool:
-    """Tell whether a mirror that was made in place of another may lack rows of the snapshot by which it is complete.
+def left_out(labels: Mapping[str, str], of_what: str) -> dict[str, str | None] | None:
+    """Return a mirror's labels while its changes go to a history alone; None where that changes nothing.
 
-    Nothing older is ever in such a one, so that says nothing; the rows need time to arrive. ``told_by``: by when it has
-    to be said that they are on their way.
+    Or where it is no mirror of that source table: ``of_what`` is its label.
     """
-    return labels.get(NEEDS_RESYNC) == MADE_ANEW and label_time(labels, COMPLETE_TOLD) > told_by
+    if labels.get(MIRROR_OF) != of_what:
+        return None
+    stale = dict.fromkeys((_COMPLETE | {LEFT_OUT_UNTIL}) & labels.keys())
+    return {**labels, **stale, NEEDS_RESYNC: LEFT_OUT} if stale or labels.get(NEEDS_RESYNC) != LEFT_OUT else None
+
+
+def taken_up(labels: Mapping[str, str], at: int) -> dict[str, str] | None:
+    """Return the labels of a mirror once its changes are written; None where it was not left out before."""
+    if labels.get(NEEDS_RESYNC) != LEFT_OUT or LEFT_OUT_UNTIL in labels:
+        return None
+    return {**labels, LEFT_OUT_UNTIL: str(at)}
+
+
+def too_early(labels: Mapping[str, str], told_by: int) -> bool:
+    """Tell whether a mirror with a hole may lack rows of the snapshot by which it is complete.
+
+    What fills the hole need not be in place of anything older, so that there is nothing older says nothing; the rows
+    need time to arrive. ``told_by``: by when it has to be said that they are on their way.
+    """
+    return labels.get(NEEDS_RESYNC) in _UNTIL_SWEPT and label_time(labels, COMPLETE_TOLD) > told_by
 
 
 def swept(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
     """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
 
-    What it lacked when it was made in place of another is in it then, for it is complete since.
+    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since.
     """
     changed: dict[str, str | None] = dict(labels)
     if since > label_time(labels, SWEPT):
         changed[SWEPT] = str(since)
-    if labels.get(NEEDS_RESYNC) == MADE_ANEW and since <= label_time(labels, COMPLETE_SINCE):
-        changed[NEEDS_RESYNC] = None  # which takes the label off
+    if labels.get(NEEDS_RESYNC) in _UNTIL_SWEPT and since <= label_time(labels, COMPLETE_SINCE):
+        changed |= dict.fromkeys({NEEDS_RESYNC, LEFT_OUT_UNTIL} & labels.keys())  # which takes the labels off
     return changed if changed != dict(labels) else None
 
 

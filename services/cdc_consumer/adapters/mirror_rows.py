@@ -19,7 +19,8 @@ from services.cdc_consumer.adapters.mirror_labels import (
     too_early,
 )
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
-from services.cdc_consumer.adapters.tables import HISTORY_KEY, check_dataset, key_label, staleness_of, table_column
+from services.cdc_consumer.adapters.staleness import staleness_of
+from services.cdc_consumer.adapters.tables import HISTORY_KEY, check_dataset, key_label, table_column
 from services.cdc_consumer.core.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn, TableDefinition
 from services.cdc_consumer.ports import MirrorTable, RowCount, Spool

@@ -9,7 +9,8 @@ import pyarrow as pa
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries, live
-from services.cdc_consumer.adapters.tables import as_found, check_dataset, staleness_of
+from services.cdc_consumer.adapters.staleness import staleness_of
+from services.cdc_consumer.adapters.tables import as_found, check_dataset
 from services.cdc_consumer.core.row_keys import key_kinds
 from services.cdc_consumer.core.source_table import Mirrored
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn

@@ -5,7 +5,6 @@ are best clustered by it; while `max_staleness` is unset every query sees what h
 for one that does not hold would mislead queries; it is partitioned by when changes were committed.
 """
 
-import re
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -24,10 +23,19 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
 from services.cdc_consumer.adapters.history_views import HistoryViews
 from services.cdc_consumer.adapters.label_changes import NoTableError, change_labels
-from services.cdc_consumer.adapters.mirror_labels import CLOCK_MARGIN, completed, lettered, made_anew, until
+from services.cdc_consumer.adapters.mirror_labels import (
+    CLOCK_MARGIN,
+    completed,
+    left_out,
+    lettered,
+    made_anew,
+    taken_up,
+    until,
+)
+from services.cdc_consumer.adapters.staleness import interval_text, staleness_of
 from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
-from services.cdc_consumer.ports import MADE_ANEW, TableTroubleError
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.reasons import Reason
@@ -38,7 +46,6 @@ _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
 HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
-_INTERVAL: Final = re.compile(r"0-0 (\d+) (\d+):(\d+):(\d+)", re.ASCII)
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
     kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
@@ -97,6 +104,7 @@ class BigQueryTables:
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
         self._lettered: dict[str, int] = {}
+        self._began = time.time_ns() // 1_000
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
@@ -149,10 +157,13 @@ class BigQueryTables:
                     if not _as_stale(found, definition):
                         found = self._set_staleness(found, definition)
                     found = self._compared_with_before(found, definition)
+                    found = self._taken_up(found)
                     if view is not None:
                         self._views.bring_about(view, found, definition)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
                     continue  # another process was faster: look at what it made
+            if definition.instead_of:
+                self._leave_out(definition)
             return _definition(found, definition)
         raise TableTroubleError(f"table {path}: altered by others all the time")
 
@@ -229,23 +240,36 @@ class BigQueryTables:
             table=table,
             fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
         )
-        made_at, found.labels = found.created, made_anew(found.labels)
-        try:
-            found = self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        except exceptions.Forbidden as error:
-            structlog.get_logger().warning("table_not_labelled", table=table, error=str(error.message))
+        made_at, found = found.created, self._labelled(found, made_anew(found.labels))
         self._made_at[table] = made_at
         return found
+
+    def _taken_up(self, found: bigquery.Table) -> bigquery.Table:
+        """Let a mirror that was left out for a while say by when it was not any more: this process leaves out none."""
+        labels = taken_up(found.labels, self._began)
+        return found if labels is None else self._labelled(found, labels)
+
+    def _labelled(self, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table:
+        """Give a table labels, where that is allowed."""
+        found.labels = labels
+        try:
+            return self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.Forbidden as error:
+            structlog.get_logger().warning("table_not_labelled", table=found.table_id, error=str(error.message))
+            return found
+
+    def _leave_out(self, definition: TableDefinition) -> None:
+        """Let the mirror in whose stead a history is kept, if there is one, say that it lacks what changes now."""
+        mirror = replace(definition, name=definition.instead_of)
+        with suppress(NoTableError):
+            path, of_what = str(self._path(mirror)), label_of(definition.mirror_of)
+            if change_labels(self._client, path, lambda found: left_out(found.labels, of_what)):
+                fix = "a history alone is kept of its source table: drop it, or have it mirrored again and re-sync it"
+                structlog.get_logger().warning(LEFT_OUT, table=mirror.identity, fix=fix)
 
     def _path(self, definition: TableDefinition) -> bigquery.TableReference:
         dataset = bigquery.DatasetReference(self._project, definition.dataset or self._dataset)
         return dataset.table(definition.name)
-
-
-def interval_text(duration: timedelta) -> str:
-    """Return a duration as BigQuery's API writes an INTERVAL: ``0-0 0 0:15:0`` is a quarter of an hour."""
-    minutes, seconds = divmod(duration // timedelta(seconds=1), 60)
-    return f"0-0 0 {minutes // 60}:{minutes % 60}:{seconds}"
 
 
 def as_found(found: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
@@ -253,13 +277,6 @@ def as_found(found: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
     seen = _definition(found, wanted)
     _check(seen, wanted, found.reference)
     return seen
-
-
-def staleness_of(found: bigquery.Table) -> timedelta:
-    """Return of how long ago a table's answers may be."""
-    match = _INTERVAL.fullmatch(found.max_staleness or "")
-    days, hours, minutes, seconds = (int(part) for part in match.groups()) if match else (0, 0, 0, 0)
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 def _as_stale(found: bigquery.Table, definition: TableDefinition) -> bool:

@@ -97,7 +97,9 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     elif options.mode != "history":
         mirror = mirror_definition(header, name, kept, dataset, options.max_staleness, soft_delete=options.soft_delete)
     if header.content == "changes" and options.mode != "mirror":
-        history = history_definition(header, name, kept, dataset)
+        history = replace(
+            history_definition(header, name, kept, dataset), instead_of=name if options.mode == "history" else ""
+        )
     soft_delete = options.soft_delete and mirror is not None
     return Destinations(header, tuple(parsed), tuple(kept), ignored, unknown, mirror, history, soft_delete)
 

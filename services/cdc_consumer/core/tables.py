@@ -79,6 +79,8 @@ class TableDefinition:
     """Which column says when a row was committed."""
     max_staleness: timedelta | None = None
     """None: left as it is."""
+    instead_of: str = ""
+    """Of a history the name of the mirror that is not kept beside it; empty: it is."""
 
     @property
     def identity(self) -> str:

@@ -55,6 +55,23 @@ def test_a_history_alone_makes_no_mirror() -> None:
     assert world.leases.acked == ["a0", "a1"]
 
 
+def test_a_mirror_that_is_left_out_for_a_while_says_so() -> None:
+    world = World()
+    world.apply(a_message(a_change(1)), a_message(header=AIRPORTS))
+    world.tables.complete_since = {"planes": 5, "airports": 5}
+    world.tables_file = '[tables.planes]\nmode = "history"\n[tables.airports]\nmode = "both"'
+    world.start_anew()
+    for sequence in (2, 3):
+        world.apply(a_message(a_change(1, sequence)), a_message(header=AIRPORTS))
+    world.tables_file = ""
+    world.start_anew()
+    world.apply(a_message(a_change(2, 4)))
+
+    assert world.names() == {1: "name 1", 2: "name 4"}
+    assert (world.tables.needs_resync, world.tables.complete_since) == ({"planes": "mirror_left_out"}, {"airports": 5})
+    assert world.effects.done.count("leave out planes") == 1
+
+
 @pytest.mark.parametrize(("troubled", "fine"), [("planes", "planes_changelog"), ("planes_changelog", "planes")])
 def test_a_message_waits_for_the_one_in_trouble_and_the_other_has_its_changes(
     world: World, troubled: str, fine: str

@@ -10,18 +10,22 @@ from structlog.testing import capture_logs
 from services.cdc_consumer.adapters.mirror_labels import (
     COMPLETE_SINCE,
     COMPLETE_TOLD,
+    LEFT_OUT_UNTIL,
     NEEDS_RESYNC,
     READ_SINCE,
     SWEPT,
     completed,
+    left_out,
     made_anew,
     swept,
+    taken_up,
     too_early,
 )
-from services.cdc_consumer.ports import MADE_ANEW
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import REPLAY_OF
+from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.safe_age import SNAPSHOT_END_AGE
 from tests.builders import a_change, a_header, a_message
 from tests.fakes.effects import CrashError, Effects
@@ -181,6 +185,30 @@ def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
     assert made_anew({"a": "b"}) == {"a": "b", NEEDS_RESYNC: MADE_ANEW}
     stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", SWEPT: "1"}
     assert made_anew(stale) == {"a": "b", NEEDS_RESYNC: MADE_ANEW} | dict.fromkeys(list(stale)[1:])
+
+
+def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_written_again_and_a_sweep() -> None:
+    whole = {MIRROR_OF: "x", "a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", SWEPT: "1"}
+    assert left_out(whole, "another") is None
+    out = left_out(whole, "x")
+    assert out == {MIRROR_OF: "x", "a": "b", NEEDS_RESYNC: LEFT_OUT} | dict.fromkeys(list(whole)[2:])
+    mirror = {name: value for name, value in out.items() if value is not None}
+    assert left_out(mirror, "x") is None
+    assert completed(mirror, MADE, LATER, LATER, 7) is None, "it still is"
+
+    assert taken_up({MIRROR_OF: "x"}, LATER) is None
+    again = taken_up(mirror, LATER)
+    assert again == mirror | {LEFT_OUT_UNTIL: str(LATER)}
+    assert taken_up(again, LATER + 1) is None
+    beyond = LATER + 300_000_001
+    assert completed(again, MADE, beyond, beyond - 1, 7) is None, "it was, by another clock"
+    done = completed(again, MADE, beyond, beyond, 7)
+    assert done is not None
+    assert [too_early(done, told_by) for told_by in (6, 7)] == [True, False]
+    healed = swept(done, beyond)
+    assert healed is not None
+    assert {name for name, value in healed.items() if value is None} == {NEEDS_RESYNC, LEFT_OUT_UNTIL}
+    assert left_out(again, "x") == mirror | {LEFT_OUT_UNTIL: None}
 
 
 def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() -> None:
