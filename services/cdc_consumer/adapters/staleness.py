@@ -20,3 +20,8 @@ def staleness_of(found: bigquery.Table) -> timedelta:
     match = _INTERVAL.fullmatch(found.max_staleness or "")
     days, hours, minutes, seconds = (int(part) for part in match.groups()) if match else (0, 0, 0, 0)
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def as_stale(found: bigquery.Table, wanted: timedelta | None) -> bool:
+    """Tell whether a table is as stale as it should be; where nothing is said of it, any is right."""
+    return wanted is None or (bool(found.max_staleness) and staleness_of(found) == wanted)

@@ -32,7 +32,7 @@ from services.cdc_consumer.adapters.mirror_labels import (
     taken_up,
     until,
 )
-from services.cdc_consumer.adapters.staleness import interval_text, staleness_of
+from services.cdc_consumer.adapters.staleness import as_stale, interval_text
 from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
 from services.cdc_consumer.core.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, TableTroubleError
@@ -44,6 +44,10 @@ _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
 _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
+_EMPTY_COLUMNS: Final = (
+    "rows that are there have NULL in them until they change; take a snapshot of the table, unless the source has just "
+    "added these columns"
+)
 HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
@@ -154,7 +158,7 @@ class BigQueryTables:
                         found = self._widen(found, definition)
                     elif not _labels(definition).items() <= found.labels.items():
                         found = self._claim(found, definition)
-                    if not _as_stale(found, definition):
+                    if not as_stale(found, definition.max_staleness):
                         found = self._set_staleness(found, definition)
                     found = self._compared_with_before(found, definition)
                     found = self._taken_up(found)
@@ -204,7 +208,9 @@ class BigQueryTables:
         found.schema = [*found.schema, *(_field(column) for column in new)]
         found.labels = {**found.labels, **_labels(definition)}
         widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        structlog.get_logger().info("columns_added", table=definition.identity, columns=[each.name for each in new])
+        more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}
+        names = [each.name for each in new]
+        structlog.get_logger().info("columns_added", table=definition.identity, columns=names, **more)
         return widened
 
     def _claim(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
@@ -277,13 +283,6 @@ def as_found(found: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
     seen = _definition(found, wanted)
     _check(seen, wanted, found.reference)
     return seen
-
-
-def _as_stale(found: bigquery.Table, definition: TableDefinition) -> bool:
-    """Tell whether a table is as stale as it should be; where nothing is said of it, any is right."""
-    if definition.max_staleness is None:
-        return True
-    return bool(found.max_staleness) and staleness_of(found) == definition.max_staleness
 
 
 def _labels(definition: TableDefinition) -> dict[str, str]:
@@ -386,6 +385,7 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
             f"table {wanted.identity} has {len(seen.columns)} columns and would get {new} more; BigQuery takes "
             f"{COLUMN_LIMIT}: drop from it those that the source no longer has",
         )
+    snapshot = "" if wanted.append_only else ", and take a snapshot: rows without a letter have NULL there until then"
     types = {column.name.upper(): column.type.bigquery for column in seen.columns}
     for column in wanted.columns:
         there = types.get(column.name.upper(), column.type.bigquery)
@@ -394,5 +394,6 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
                 Reason.SCHEMA_CONFLICT,
                 f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}: "
                 f"drop the column in BigQuery ({alter} DROP COLUMN `{column.name}`), do without it (TABLES_FILE: "
-                "ignored_columns), or give the source table another name there (TABLES_FILE: name); then replay",
+                "ignored_columns), or give the source table another name there (TABLES_FILE: name); then replay"
+                f"{snapshot}",
             )

@@ -11,6 +11,7 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
+from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery_errors import append_error, rest_errors
 from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
@@ -22,9 +23,10 @@ from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
-from tests.builders import a_header
+from tests.builders import PLANE_COLUMNS, a_header
 
 PLANES = table_definition(a_header())
+COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
 
 
 class OneTable:
@@ -45,7 +47,7 @@ class OneTable:
         return bigquery.Table.from_api_repr(self._resource)
 
     def update_table(self, table: bigquery.Table, fields: Sequence[str], **_more: Any) -> bigquery.Table:
-        assert fields == ["labels"]
+        assert set(fields) <= {"labels", "schema"}
         return table
 
 
@@ -68,6 +70,21 @@ def test_a_column_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
     assert f"column seats is {shown}" in raised.value.detail
     assert "DROP COLUMN `seats`), do without it (TABLES_FILE: ignored_columns)" in raised.value.detail
+
+
+def test_who_drops_a_column_is_told_that_the_rows_without_a_letter_take_a_snapshot() -> None:
+    with pytest.raises(PoisonRecordError) as raised:
+        ensured(seats=("STRING", "NULLABLE"))
+    assert raised.value.detail.endswith(
+        "; then replay, and take a snapshot: rows without a letter have NULL there until then"
+    )
+
+    client: Any = OneTable()
+    with capture_logs() as logs:
+        BigQueryTables(client, "p", "d").ensure(COLOUR)
+    (said,) = [line for line in logs if line["event"] == "columns_added"]
+    assert (said["log_level"], said["columns"]) == ("info", ["colour"]), "most often the source has just added it"
+    assert "take a snapshot of the table, unless the source has just added" in said["note"]
 
 
 def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
