@@ -164,7 +164,8 @@ def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipelin
         pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"))
     pipeline.wait_until_equal("f", "g")
     assert "SNAPSHOT=never" in reader.output()
-    assert pipeline.command("--status") == (0, "")
+    name = pipeline.table.name.rpartition("/")[2]
+    assert pipeline.command("--status") == (0, f"{name}: no snapshot was asked for\n")
     code, said = pipeline.command("--after", "04", "--until", "09", "--watch", "--json")
     (shown,) = json.loads(said)["snapshots"]
     assert (code, shown["state"], shown["rows"], shown["keys"]) == (0, "DONE", 5, ["[04\\x00, 09\\x00)"])
@@ -183,7 +184,8 @@ def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipelin
 @pytest.mark.timeout(400)
 def test_one_that_waits_for_what_nobody_reads_says_so_with_the_cure_and_goes_on_with_it(pipeline: Snapshotting) -> None:
     assert "start the reader first" in pipeline.command()[1]
-    assert pipeline.command("--status") == (0, "")
+    name = pipeline.table.name.rpartition("/")[2]
+    assert pipeline.command("--status") == (0, f"{name}: no snapshot was asked for\n")
     over = {"END_TIMESTAMP": "2020-01-01T00:00:00Z", "LEASE_DURATION": "2s"}
     first = pipeline.start(LEASE_DURATION="2s", SNAPSHOT="never")
     for number in range(30):
