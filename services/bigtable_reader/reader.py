@@ -18,6 +18,7 @@ from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.outputs import Outputs
 from services.bigtable_reader.core.partitions import Piece, Survey
 from services.bigtable_reader.core.records import KeyRange
+from services.bigtable_reader.core.resync import Kind
 from services.bigtable_reader.core.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.held import Held, Options
 from services.bigtable_reader.leases import Leases
@@ -128,7 +129,12 @@ class Reader:
             catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused, marks
         )
         self._topic = TopicWatch(
-            subscriptions.check, options.recheck, self._stalls.reached, metrics.topic_loses, anew="CHANGE_STREAM_NAME"
+            subscriptions.check,
+            options.recheck,
+            self._stalls.reached,
+            metrics.topic_loses,
+            anew="CHANGE_STREAM_NAME",
+            lost=None if marks is None else lambda: retried(self._stop, lambda: marks.mark(Kind.TOPIC_LOST)),
         )
         self._failure: BaseException | None = None
         self._stopped_at: float | None = None

@@ -40,6 +40,7 @@ class Kind(StrEnum):
     STREAM_DISABLED = "change_stream_disabled"
     BEGUN_ANEW = "begun_anew_under_another_name"
     WATCHED_MORE = "tables_file_watches_more"
+    TOPIC_LOST = "changes_lost_by_the_topic"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
+from shared.runtime.topic_watch import MessagesLostError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog
 from tests.fakes.bigtable_resync import FakeResyncStore
@@ -49,6 +50,23 @@ def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_tabl
         mark = world.mark
         assert mark is not None
         assert [one.kind for one in mark.findings] == [Kind.STREAM_DISABLED]
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_the_topic_has_lost_marks_the_table_before_the_reader_ends(lost: bool) -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, [b"a"])
+        reader = world.start()
+        await world.wait_until_snapshots_are_over()
+        kind = MessagesLostError if lost else MisconfiguredError  # the other: they would be kept for too short a time
+        world.subscriptions.error = kind("topic t would lose messages")
+        with pytest.raises(MisconfiguredError, match="would lose messages"):
+            await reader.task
+        mark = world.mark
+        assert ([] if mark is None else [one.kind for one in mark.findings]) == ([Kind.TOPIC_LOST] if lost else [])
 
     run_in_virtual_time(scenario())
 
