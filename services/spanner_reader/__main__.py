@@ -218,6 +218,7 @@ async def read(
                 pauses=SpannerPauseStore(partitions, settings.partition_table),
                 changes=changes,
                 included=file.included,
+                table_options=file.options,
                 metrics=metrics,
                 health=health,
                 options=Options(

@@ -45,6 +45,7 @@ from services.spanner_reader.schema_watch import SchemaWatch
 from services.spanner_reader.snapshots import Snapshots
 from services.spanner_reader.topic_loss import mark_lost
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.health import Health
 from shared.runtime.retries import retried
@@ -79,6 +80,7 @@ class Reader:
         health: Health,
         options: Options,
         included: Callable[[str], bool] = lambda _table: True,
+        table_options: Callable[[str], TableOptions] | None = None,
         snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], Snapshots] | None = None,
     ) -> None:
         """Take what a reader needs; changes of a table that is not ``included`` are read and not published.
@@ -103,6 +105,7 @@ class Reader:
             included=included,
             every=options.look,
             fail=self._fail,
+            table_options=table_options,
         )
         self._partitions = PartitionReader(
             stream=stream,

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from services.spanner_reader.core.changes import WHOLE_ROW, ChangeMaker, googlesql_type
+from services.spanner_reader.core.file_words import excluding
 from services.spanner_reader.core.records import DataChangeRecord
 from services.spanner_reader.core.resync import cure
 from services.spanner_reader.core.shapes import (
@@ -21,12 +22,12 @@ from services.spanner_reader.core.shapes import (
     Finding,
     Sighting,
     TableShape,
-    excluding,
     lacked,
 )
 from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 _NEVER: Final = Nanoseconds(-1)
@@ -47,6 +48,7 @@ class SchemaWatch:
         included: Callable[[str], bool],
         every: timedelta,
         fail: Callable[[BaseException | None], None],
+        table_options: Callable[[str], TableOptions] | None = None,
     ) -> None:
         self._catalog = catalog
         self._shapes = shapes
@@ -54,6 +56,7 @@ class SchemaWatch:
         self._changes = changes
         self._metrics = metrics
         self._included = included
+        self._table_options = table_options
         self._every = every
         self._fail = fail
         self._known: set[Header] = set()
@@ -188,7 +191,7 @@ class SchemaWatch:
             self.retention = look.retention
             await self._announce(look)
             unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
-            seen = excluding(look.shapes, self._included)
+            seen = excluding(look.shapes, self._included, self._table_options)
             compared = await self._shapes.compare(seen, sightings)
             counted = compared.counted
             if counted:

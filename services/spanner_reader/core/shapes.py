@@ -7,7 +7,7 @@ included, cannot be seen; a change record that was committed in between and lack
 whenever it is read: each column is remembered with the time since which all looks have had it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -56,6 +56,8 @@ class ColumnShape:
     has_default: bool = False
     """Whether rows that were there when it was added got a value."""
     nullable: bool = True
+    ignored: bool = False
+    """By the tables file of whoever looked; then it is not written."""
     since: Nanoseconds = _NO_TIME
     """The time of the first look from which on all have had it, watched: a record of later that lacks it shows that it
     was away. 0 where it is not watched, and where nobody has remembered it."""
@@ -76,6 +78,8 @@ class TableShape:
     gone: bool = False
     dropped: frozenset[str] = frozenset()
     left_out: bool = False
+    history: bool = False
+    """Whether it has no mirror but a history alone, by the tables file of whoever looked."""
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
@@ -205,15 +209,6 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
     return Comparison(replace(new, tables=remembered, compared_since=since), tuple(findings), tuple(left))
 
 
-def excluding(look: Look, included: Callable[[str], bool]) -> Look:
-    """Return a look in which what is not to be mirrored is not watched."""
-    tables = {
-        name: table if included(name) else replace(table, watched=False, left_out=True)
-        for name, table in look.tables.items()
-    }
-    return replace(look, tables=tables)
-
-
 def lost(look: Look, after: Nanoseconds, before: Nanoseconds) -> Sequence[Finding]:
     """Return what it means for tables that changes were published and kept by nobody."""
     watched = sorted(name for name, table in look.tables.items() if table.watched and not table.gone)
@@ -238,7 +233,7 @@ def _kinds(
         return {} if born_watched else {Kind.TABLE_WATCHED: ()}
     if before.gone or before.key != now.key or any(one.is_key and one.name in before.dropped for one in now.columns):
         return {Kind.TABLE_AGAIN: ()}
-    if not before.watched:
+    if not before.watched or (before.history and not now.history):
         return {Kind.TABLE_WATCHED: ()}
     return _column_kinds(before, now)
 
@@ -257,7 +252,7 @@ def _column_kinds(before: TableShape, now: TableShape) -> Mapping[Kind, tuple[st
 def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -> Kind | None:
     if before is not None and before.type != now.type:
         return Kind.COLUMN_RETYPED
-    if before is not None and not before.watched:
+    if before is not None and (not before.watched or (before.ignored and not now.ignored)):
         return Kind.COLUMN_WATCHED
     if again:
         return Kind.COLUMN_AGAIN

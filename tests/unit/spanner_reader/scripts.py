@@ -16,6 +16,7 @@ from services.spanner_reader.core.records import (
 from services.spanner_reader.held import Options
 from services.spanner_reader.ports import ChangeStream, PauseStore, WatchedTable
 from services.spanner_reader.reader import Reader
+from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from tests.fakes.life import Life
@@ -98,6 +99,7 @@ class World:
         look: timedelta = timedelta(minutes=1),
         poll: timedelta = timedelta(milliseconds=1),
         included: Callable[[str], bool] = lambda _table: True,
+        table_options: Callable[[str], TableOptions] | None = None,
         buckets_of: Callable[[str], int | None] = lambda _table: None,
         health: Health | None = None,
         stream: ChangeStream | None = None,
@@ -115,6 +117,7 @@ class World:
             pauses=pauses or FakePauseStore(self.pauses, life),
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
             included=included,
+            table_options=table_options,
             metrics=self.metrics,
             health=health or Health(),
             options=Options(

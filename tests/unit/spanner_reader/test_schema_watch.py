@@ -15,6 +15,7 @@ from services.spanner_reader.core.shapes import Kind, Look, Sighting
 from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
 from services.spanner_reader.schema_watch import SchemaWatch, remember_refused
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import CrashError, Life
 from tests.fakes.reader_metrics import FakeMetrics
@@ -353,6 +354,23 @@ def test_tables_left_out_by_the_file_are_neither_announced_nor_published_and_cou
         async with running(world.reader()):  # taken in later: what was left out never came
             await until(lambda: bool(world.shapes.marks))
         assert kinds(world) == {"tmp_1": [(Kind.TABLE_WATCHED, ())]}
+
+    run(scenario)
+
+
+def test_a_column_that_a_new_tables_file_does_not_ignore_any_more_is_marked() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        ignoring = read_tables_file("[tables.Singers]\nignored_columns = ['Name']")
+        async with running(world.reader(table_options=ignoring.options)):
+            await until(lambda: world.shapes.look is not None)
+        async with running(world.reader(owner="next", table_options=ignoring.options)):
+            await until(lambda: world.shapes.look is not None and world.shapes.look.compared_since is not None)
+        assert kinds(world) == {}
+        async with running(world.reader(owner="a third", table_options=TablesFile().options)):
+            await until(lambda: bool(world.shapes.marks))
+        assert kinds(world) == {"Singers": [(Kind.COLUMN_WATCHED, ("Name",))]}
 
     run(scenario)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.spanner_reader.core.file_words import excluding
 from services.spanner_reader.core.shapes import (
     DROPPED_UNSEEN,
     ColumnShape,
@@ -15,9 +16,9 @@ from services.spanner_reader.core.shapes import (
     Sighting,
     TableShape,
     compare,
-    excluding,
     synced,
 )
+from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 
 THEN, NOW = Nanoseconds(1_000), Nanoseconds(2_000)
@@ -225,6 +226,21 @@ def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_ch
     unwatched = a_look(THEN, everything=True, Singers=replace(SINGERS, watched=False))
     (taken_up,) = compare(compare(None, unwatched).remembered, a_look(everything=True, Singers=SINGERS)).findings
     assert Mark("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"
+
+
+def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_the_rows_again() -> None:
+    def saying(at: Nanoseconds, text: str) -> Look:
+        file = read_tables_file(text)
+        return excluding(a_look(at, everything=True, Singers=SINGERS), file.included, file.options)
+
+    def changed(before: str, after: str) -> Mapping[str, Sequence[str]]:
+        return {kind: columns for (_table, kind), columns in found(saying(THEN, before), saying(NOW, after)).items()}
+
+    ignoring, history = "[tables.Singers]\nignored_columns = ['BORN']", "[tables.Singers]\nmode = 'history'"
+    assert changed("", "") == changed("", ignoring) == changed(ignoring, ignoring) == {}
+    assert changed(ignoring, "") == {Kind.COLUMN_WATCHED: ("Born",)}
+    assert changed("", history) == changed(history, history) == {}
+    assert changed(history, "") == changed(history, history.replace("history", "both")) == {Kind.TABLE_WATCHED: ()}
 
 
 def before_the_first_look(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:
