@@ -88,6 +88,7 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: P
     topic.wait_for("it to notice", lambda: bool(events(reader, "table_paused")))
     pipeline.database.commit([plane(3, "b"), seat(3), plane(2, None)])
     topic.wait_for("the other table", lambda: keys(topic, "Seats") == {1, 3})
+    topic.wait_for("what is dropped to be said", lambda: bool(events(reader, "changes_dropped")))
     (dropped,) = events(reader, "changes_dropped")
     assert dropped["table"] == "Planes"
     code, shown = pipeline.status()
