@@ -74,7 +74,7 @@ def test_what_no_reader_has_taken_is_said_to_be_so() -> None:
     found = hindrance(untaken, survey, None)
     assert found is not None
     assert "no reader has taken any of it yet" in found.why
-    assert "key_prefixes" in found.fix
+    assert "(key_prefixes, families, mode)" in found.fix
 
 
 def test_a_first_snapshot_waits_for_no_floors() -> None:
