@@ -20,8 +20,8 @@ _PAUSED: Final = Hindrance("the stream is paused", f"`resume` it, {_GIVE_UP}")
 _NO_READER: Final = Hindrance("no reader is there", "start one")
 _UNTAKEN: Final = Hindrance(
     "no reader has taken any of it yet",
-    "that takes seconds; none does whose tables file watches something else (key_prefixes, families, mode) than the one "
-    "that it was asked for with: give the readers that file, or ask again with theirs",
+    "that takes seconds; none does whose tables file watches something else (key_prefixes, families, mode) than the "
+    "one that it was asked for with: give the readers that file, or ask again with theirs",
 )
 _LOW: Final = Hindrance(
     "its rows are to win over all that was published before, and readers' numbers are not above that yet",
