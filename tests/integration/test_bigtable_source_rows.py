@@ -61,13 +61,14 @@ def test_rows_are_told_looked_up_and_published_and_what_is_published_wins_over_w
             list(source.read(name, "2026-11-22T10:00:00Z"))
         with pytest.raises(MisconfiguredError, match="not the one that is mirrored"):
             source.describe("another")
-        done = source.publish(name, [("03",), ("never",)])
+        done = source.publish(name, [("03",), ("never",)], above=applied)
         assert (done.rows, done.absent) == (1, 1)
+        assert done.sequence > applied
 
-    pipeline.pull()
-    for key, row in ((b"03", {"f": {"q": "Mw=="}, "g": None}), (b"never", None)):
-        sequence, text = pipeline.newest[key]
-        assert sequence >= done.sequence
-        assert (text is None) == (row is None)
+    def published() -> bool:
+        newest = pipeline.newest
+        return all(key in newest and newest[key][0] >= done.sequence for key in (b"03", b"never"))
+
+    pipeline.wait(published, "what was published", pipeline.pull)
+    assert pipeline.newest[b"never"][1] is None
     assert pipeline.mirror() == pipeline.source("f", "g")
-    assert applied < max(sequence for sequence, _row in pipeline.newest.values())

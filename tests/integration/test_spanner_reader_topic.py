@@ -99,14 +99,22 @@ def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
+@pytest.fixture
+def pipeline(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
     pubsub_channel: grpc.Channel,
     new_processes: Processes,
+) -> Pipeline:
+    """Return a pipeline with a database and a topic of its own."""
+    topology = a_topology(pubsub_channel)
+    return Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+
+
+def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
+    pipeline: Pipeline, pubsub_emulator: str, pubsub_channel: grpc.Channel
 ) -> None:
-    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
-    pipeline = Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology, other = pipeline.topology, a_topology(pubsub_channel)
     elsewhere = {
         "TOPIC": short_name(other.topic),
         "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic),
@@ -142,13 +150,9 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
 
 
 def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
-    new_processes: Processes,
+    pipeline: Pipeline, pubsub_channel: grpc.Channel
 ) -> None:
-    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
-    pipeline = Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology, other = pipeline.topology, a_topology(pubsub_channel)
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))
     for each in (topology, other):
         client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
