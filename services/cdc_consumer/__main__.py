@@ -183,7 +183,7 @@ def serve(settings: Settings, stop: Stop) -> bool:
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
     ):
         check_java(os.environ)
-        ack_deadline = check_start(settings, datasets, stop)
+        ack_deadline = check_start(settings, datasets, health, stop)
         exchange = Path(directory)
         try:
             with (
@@ -248,8 +248,11 @@ def run_query(
     watch(query, health, stop, exchange / "stop", may_end=settings.trigger == "available-now")
 
 
-def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> timedelta:
-    """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for."""
+def check_start(settings: Settings, datasets: Iterable[str], health: Health, stop: Stop) -> timedelta:
+    """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for.
+
+    A BigQuery that is away is waited for, alive: a restart would not bring it back.
+    """
     subscription = subscription_path(settings.project, settings.subscription)
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         check_subscription(
@@ -262,6 +265,7 @@ def check_start(settings: Settings, datasets: Iterable[str], stop: Stop) -> time
         client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
         for attempt in retrying(stop):
             with attempt:
+                health.progressed()
                 for dataset in datasets:
                     check_dataset(client, settings.dataset_project, dataset, _ANSWERS_WITHIN)
                 ack_deadline = ack_deadline_of(channel, subscription)

@@ -1,7 +1,9 @@
-"""A stop at the consumer's start, before servers that take what is asked of them and do not answer."""
+"""The consumer's start before servers that do not answer: it stops when it is told to, and is alive until they do."""
 
 import asyncio
+import json
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pytest
 
@@ -10,6 +12,8 @@ from services.cdc_consumer.settings import Settings, SetupSettings
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
+from shared.pubsub.topology import Topology
+from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology
@@ -29,7 +33,7 @@ NEEDED: Mapping[str, str] = {
 def test_what_pubsub_does_not_answer_at_the_start_is_cancelled() -> None:
     async def scenario(address: str, stop: Stop) -> None:
         settings = read_settings(Settings, {**NEEDED, "PUBSUB_EMULATOR_HOST": address})
-        await asyncio.to_thread(check_start, settings, [], stop)
+        await asyncio.to_thread(check_start, settings, [], Health(), stop)
 
     stopped_before_a_silent_server(scenario)
 
@@ -58,16 +62,8 @@ def test_a_stop_does_not_wait_for_a_bigquery_that_does_not_answer_longer_than_a_
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with open_channel(pubsub_emulator) as channel:
             topology = a_topology(channel)
-            given = {
-                **NEEDED,
-                "SUBSCRIPTION": short_name(topology.subscription),
-                "DEAD_LETTER_TOPIC": short_name(topology.dead_letter_topic),
-                "PUBSUB_EMULATOR_HOST": pubsub_emulator,
-                "BIGQUERY_EMULATOR_HOST": address,
-                "BIGQUERY_STORAGE_EMULATOR_HOST": address,
-            }
-            settings = read_settings(Settings, given)
-            task = asyncio.create_task(asyncio.to_thread(check_start, settings, ["mirror"], stop))
+            settings = _settings(topology, pubsub_emulator, address)
+            task = asyncio.create_task(asyncio.to_thread(check_start, settings, ["mirror"], Health(), stop))
             await asked.wait()
             stop.request()
             with pytest.raises(TransientError):
@@ -75,3 +71,44 @@ def test_a_stop_does_not_wait_for_a_bigquery_that_does_not_answer_longer_than_a_
         server.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_a_start_that_waits_for_bigquery_is_alive_however_long_it_is_away(pubsub_emulator: str) -> None:
+    seconds, alive = [0.0], list[bool]()
+    health = Health(timedelta(seconds=60), now=lambda: seconds[0])
+
+    async def away_for_an_hour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        alive.append(health.alive)
+        seconds[0] += 1_200
+        answer = b"503 Service Unavailable" if len(alive) <= 3 else b"200 OK"
+        body = json.dumps({"datasetReference": {"projectId": "millrace-test", "datasetId": "mirror"}}).encode()
+        head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        writer.write(head % (answer, len(body)) + body)
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> timedelta:
+        server = await asyncio.start_server(away_for_an_hour, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with open_channel(pubsub_emulator) as channel:
+            settings = _settings(a_topology(channel), pubsub_emulator, address)
+        try:
+            return await asyncio.to_thread(check_start, settings, ["mirror"], health, Stop())
+        finally:
+            server.close()
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 120)) > timedelta(0)
+    assert alive == [True] * 4
+
+
+def _settings(topology: Topology, pubsub: str, bigquery: str) -> Settings:
+    given = {
+        **NEEDED,
+        "SUBSCRIPTION": short_name(topology.subscription),
+        "DEAD_LETTER_TOPIC": short_name(topology.dead_letter_topic),
+        "PUBSUB_EMULATOR_HOST": pubsub,
+        "BIGQUERY_EMULATOR_HOST": bigquery,
+        "BIGQUERY_STORAGE_EMULATOR_HOST": bigquery,
+    }
+    return read_settings(Settings, given)
