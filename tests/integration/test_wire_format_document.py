@@ -15,12 +15,14 @@ import pytest
 
 from deploy.local.processes import Process, Processes
 from deploy.local.source import SpannerDatabase, Write
-from shared.contracts.change_batch import decode_batch
+from services.bigtable_reader.core.images import Trigger
+from shared.contracts.change_batch import decode_batch, encode_batch
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.stubs import PublishRequest, Subscription, publish_stub
 from shared.pubsub.topology import Topology
 from tests.integration.pubsub_topics import a_topology, pull
+from tests.unit.bigtable_reader.readings import a_record, outputs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -101,6 +103,19 @@ def published(processes: Processes, channel: grpc.Channel, topology: Topology, c
     return messages
 
 
+def of_bigtable() -> Sequence[Any]:
+    """Return batches of a Bigtable table, an image and an entry, such as may be on the same topic."""
+    makers, record = outputs(entries=True), a_record(b"row")
+    assert makers.images is not None
+    assert makers.entries is not None
+    image = makers.images.image(b"row", {}, Trigger.of(record), 1)
+    ((_key, entry),), _refused = makers.entries.changes(record)
+    made = [(image.header, image.change), (makers.entries.header, entry)]
+    batches = [json.loads(encode_batch(header, [change])) for header, change in made]
+    assert [(batch["header"]["origin"], len(batch["place"])) for batch in batches] == [("stream", 1)] * 2
+    return batches
+
+
 def test_the_ten_lines_print_every_change(
     orders: SpannerDatabase,
     pubsub_emulator: str,
@@ -153,6 +168,7 @@ def test_a_transaction_is_whole_once_whatever_the_order_and_the_repeats(
     orders.commit([Write("insert", "Orders", {"Id": number, "Item": "many"}) for number in range(100, 200)])
     batches = [json.loads(one.data) for one in published(new_processes, channel, topology, 3 + 2 + 100)]
     assert len(batches) > 10, "it came in pieces"
+    batches += of_bigtable()
     transactions = defined("transactions")["transactions"]
     (example,) = [json.loads(one) for one in shown("json") if one.startswith("[[")]
 
