@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from deploy.local.emulators import ROOT
 SERVICES = ("bigtable_reader", "cdc_consumer", "dead_letter", "spanner_reader")
 FILES = sorted(one.relative_to(ROOT) for part in ("services", "deploy") for one in (ROOT / part).rglob("Dockerfile"))
 OURS = [Path(f"services/{name}/Dockerfile") for name in SERVICES]
+BUILDS = [*OURS, *map(Path, ("deploy/local/Dockerfile", "deploy/local/emulators_of_sdk/compose.yaml"))]
+BUILDS += map(Path, ("README.md", "docs/containers.md"))
+KNOWN_OPTIONS = ("--from=", "--mount=type=cache,", "--interval=", "--timeout=", "--start-period=")
 
 
 def instructions(file: Path) -> list[tuple[str, str]]:
@@ -73,7 +77,19 @@ def test_packages_are_the_locked_ones_and_are_installed_in_a_stage_of_their_own(
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_every_base_is_the_same_and_nothing_asks_for_a_newer_builder(file: Path) -> None:
+def test_every_base_is_the_same_and_nothing_asks_for_a_newer_builder_than_buildkit_of_20_10(file: Path) -> None:
     assert {rest.split()[0] for rest in of(file, "FROM")} == {"python:3.11-slim-bookworm"}
     text = (ROOT / file).read_text()
-    assert not re.search(r"^#\s*syntax=|<<|--link\b", text, re.MULTILINE)
+    assert not re.search(r"^#\s*syntax=|<<", text, re.MULTILINE)
+    options = [
+        one for _, rest in instructions(file) for one in takewhile(lambda word: word.startswith("--"), rest.split())
+    ]
+    assert [one for one in options if not one.startswith(KNOWN_OPTIONS)] == []
+
+
+@pytest.mark.parametrize("file", BUILDS, ids=str)
+def test_a_build_that_is_shown_asks_for_the_builder_that_knows_such_mounts(file: Path) -> None:
+    lines = re.sub(r"\\\n#?\s*", "", (ROOT / file).read_text()).splitlines()
+    shown = [line for line in lines if re.search(r"\bdocker build |\bdocker compose .*--build", line)]
+    assert shown
+    assert [line for line in shown if "DOCKER_BUILDKIT=1 " not in line] == []
