@@ -57,7 +57,7 @@ def stopped() -> None:
 
 
 def version() -> str:
-    """Return which version runs: as its image says (MILLRACE_VERSION), or the installed package."""
+    """Return which version runs: what MILLRACE_VERSION says, or the installed package, whose version its image has."""
     if told := os.environ.get("MILLRACE_VERSION", "").strip():
         return told
     try:

@@ -56,9 +56,10 @@ line of the log (`service_started`), with the version; secrets are `***` there.
 | topic, subscription | its id, in GOOGLE_CLOUD_PROJECT, or its full name: `projects/P/topics/T` |
 
 Beside these: credentials are Application Default Credentials (`GOOGLE_APPLICATION_CREDENTIALS` names a file);
-`JAVA_HOME` says which Java the consumer's Spark runs on; `MILLRACE_VERSION` is what a service calls its version (its
-image sets it); `MILLRACE_USER` says who acts, for the dead-letter commands, `VISUAL` or `EDITOR` what they edit with.
-What is said of tables stands in a file, [TABLES_FILE](../README.md#choose-tables-names-history).
+`JAVA_HOME` says which Java the consumer's Spark runs on; `MILLRACE_VERSION` is what a service calls its version, in
+place of the one that its image was built with (`VERSION`); `MILLRACE_USER` says who acts, for the dead-letter commands,
+`VISUAL` or `EDITOR` what they edit with. What is said of tables stands in a file,
+[TABLES_FILE](../README.md#choose-tables-names-history).
 """
 
 
