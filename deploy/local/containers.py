@@ -106,7 +106,8 @@ def run_containers(
     with _taken_down(project, say):
         built = _build(project, say)
         wrong = [problem for service in SERVICES for problem in check_image(project, service)]
-        say("each image holds its own service and no other, no build tools, and does not run as root")
+        if not wrong:
+            say("each image holds its own service and no other, no build tools, and does not run as root")
         started = _up(project, stop, say)
         with _stack(project) as stack:
             killer = _Killer(project, settings, stop, say)
