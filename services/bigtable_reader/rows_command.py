@@ -4,72 +4,89 @@ That command starts this as its child; nobody types it. It takes the reader's ow
 """
 
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 
 from services.bigtable_reader.adapters.catalog import BigtableCatalog
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.adapters.rows import BigtableRows
-from services.bigtable_reader.adapters.scan import BigtableScan
-from services.bigtable_reader.adapters.snapshot_row import BigtableSnapshotStore
+from services.bigtable_reader.adapters.topic_cell import check_topic
 from services.bigtable_reader.core.filters import Watched
 from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.partitions import Survey
-from services.bigtable_reader.core.records import Microseconds
 from services.bigtable_reader.core.seen import require_the_same_cluster
 from services.bigtable_reader.core.snapshot import watched_ranges
+from services.bigtable_reader.core.watching import check_the_same_is_watched, watching_of
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.snapshot_command import key_of
 from services.bigtable_reader.source_rows import PublishedRows
+from services.bigtable_reader.stores import (
+    MicrosecondClock,
+    partition_rows,
+    partition_store,
+    resync_store,
+    snapshot_store,
+    table_scan,
+    watched_table,
+)
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.checked_publisher import checked_publisher
-from shared.pubsub.names import topic_path
+from shared.pubsub.names import published_to, topic_path
 from shared.pubsub.packer import Limits
-from shared.runtime.clock import SystemClock
+from shared.pubsub.publisher import BatchPublisher
 from shared.runtime.source_rows import answer_requests
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
 
 
 async def rows(settings: Settings) -> int:
-    """Answer requests until there are none any more; return the exit code."""
+    """Answer requests until there are none any more; return the exit code.
+
+    MisconfiguredError where readers watch something else: what this command would tell, or publish, is not of theirs.
+    """
     _text, file = load_tables_file(settings.tables_file)
     name = settings.bigtable_table
     options = file.options(name)
     if not file.included(name) or options.mode == "history":
         raise MisconfiguredError(f"table {name} has no mirror to compare with: see the tables file (include, mode)")
     channels = Channels(settings.bigtable_emulator_host)
-    stop = Stop()
+    stop, clock = Stop(), MicrosecondClock()
     try:
-        table = Table(settings.instance_path, name, settings.app_profile)
-        partitions = PartitionRows(
-            channels,
-            Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile),
-            settings.stream_name,
-        )
-        store = BigtablePartitionStore(
-            partitions,
-            source=settings.table_path,
-            owner="",
-            lease=settings.lease_duration,
-            retention=timedelta(0),
-        )
-        snapshots = BigtableSnapshotStore(partitions, owner="", lease=settings.lease_duration)
+        table = watched_table(settings)
+        partitions = partition_rows(settings, channels)
+        store = partition_store(settings, partitions, "", timedelta(0))
+        snapshots = snapshot_store(settings, channels, "")
+        watching, resyncs = watching_of(options.mode, options.bigtable), resync_store(settings, channels)
         found, known = await BigtableCatalog(channels, table).seen(), await store.seen()
         if known is not None and found.routed_to is not None:
             require_the_same_cluster(known.routed_to, found.routed_to)
+        check_the_same_is_watched(watching, await resyncs.watching())
         watched = Watched(options.bigtable)
 
         async def look() -> Survey:
-            return await store.view(Microseconds(SystemClock().now() // 1_000))
+            return await store.view(clock.now())
 
         async def run() -> int:
             snapshot = await snapshots.survey()
             return 0 if snapshot is None else snapshot.run
 
-        pattern, versions = watched.family_pattern(), options.bigtable.versions
+        @asynccontextmanager
+        async def publisher() -> AsyncIterator[BatchPublisher]:
+            check_the_same_is_watched(watching, await resyncs.watching())  # now, for readers may have come since
+            await check_topic(partitions, published_to(settings.project, settings.topic, settings.pubsub_emulator_host))
+            async with checked_publisher(
+                settings.pubsub_emulator_host,
+                topic_path(settings.project, settings.topic),
+                topic_path(settings.project, settings.dead_letter_topic),
+                stop,
+                keep_messages_for=settings.keep_messages_for,
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                failed_in="bigtable_reader",
+            ) as opened:
+                yield opened
+
         answers = PublishedRows(
             table=name,
             keys=watched_ranges(prefix.encode() for prefix in options.bigtable.key_prefixes),
@@ -83,19 +100,13 @@ async def rows(settings: Settings) -> int:
             ),
             watched=watched,
             key_of=partial(key_of, options=options.bigtable),
-            scan=BigtableScan(channels, table, family_pattern=pattern, versions=versions),
-            rows=BigtableRows(channels, table, family_pattern=pattern, versions=versions),
+            scan=table_scan(channels, table, watched, options.bigtable),
+            rows=BigtableRows(
+                channels, table, family_pattern=watched.family_pattern(), versions=options.bigtable.versions
+            ),
             look=look,
             run=run,
-            publisher=lambda: checked_publisher(
-                settings.pubsub_emulator_host,
-                topic_path(settings.project, settings.topic),
-                topic_path(settings.project, settings.dead_letter_topic),
-                stop,
-                keep_messages_for=settings.keep_messages_for,
-                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
-                failed_in="bigtable_reader",
-            ),
+            publisher=publisher,
             stop=stop,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)

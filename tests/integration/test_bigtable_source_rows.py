@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,11 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.source_rows import Done
 from shared.pubsub.channels import open_channel
+from shared.pubsub.names import published_to, short_name
+from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
-from tests.integration.bigtable_front import Front, delete_row, set_cell
-from tests.integration.pubsub_topics import a_topology
+from tests.integration.bigtable_front import PROJECT, Front, delete_row, set_cell
+from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.test_bigtable_reader_process import Pipeline
 
 pytestmark = pytest.mark.integration
@@ -72,3 +75,33 @@ def test_rows_are_told_looked_up_and_published_and_what_is_published_wins_over_w
     pipeline.wait(published, "what was published", pipeline.pull)
     assert pipeline.newest[b"never"][1] is None
     assert pipeline.mirror() == pipeline.source("f", "g")
+
+
+def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    pipeline.start()
+    older = tmp_path / "tables.toml"
+    older.write_text('[tables."*"]\nvalues = "text"\nversions = 2\n')
+
+    code, said = pipeline.says("rows", TABLES_FILE=str(older))
+
+    assert code == MISCONFIGURED
+    assert "watches something else than that of the reader that looked last (values, versions)" in said
+
+
+def test_a_command_with_another_topic_than_the_readers_tells_of_rows_and_publishes_none(pipeline: Pipeline) -> None:
+    pipeline.start()
+    pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
+    pipeline.wait_until_equal("f", "g")
+    name, other = pipeline.table.name.rpartition("/")[2], a_topology(pipeline.channel)
+    environ = dict(os.environ) | pipeline.environment() | {"TOPIC": short_name(other.topic)}
+
+    with opened_source("python -m services.bigtable_reader rows", environ, Stop()) as source:
+        batches, _done = source.look(name, [("row",)])
+        assert rows_of(list(batches)) == ["row"]
+        ours, theirs = (published_to(PROJECT, one.topic, pipeline.pubsub) for one in (other, pipeline.topology))
+        with pytest.raises(MisconfiguredError, match=f"publish to {theirs}, and this one would to {ours}"):
+            source.publish(name, [("row",)])
+
+    assert pull(pipeline.channel, other.subscription) == []

@@ -17,6 +17,17 @@ async def keep_topic(rows: PartitionRows, topic: str) -> None:
         kept = await rows.topic()
     if kept is None:
         raise TransientError(f"the topic of {rows.stream} was not remembered")
+    _same(rows, kept, topic)
+
+
+async def check_topic(rows: PartitionRows, topic: str) -> None:
+    """Refuse, with MisconfiguredError, another topic than the one that is remembered, if any is."""
+    kept = await rows.topic()
+    if kept is not None:
+        _same(rows, kept, topic)
+
+
+def _same(rows: PartitionRows, kept: str, topic: str) -> None:
     if kept != topic:
         raise MisconfiguredError(
             f"the readers of change stream {rows.stream} in partition table {rows.table.name} publish to {kept}, and "
