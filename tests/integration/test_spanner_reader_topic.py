@@ -1,6 +1,7 @@
 """The topic that belongs to a partition table: another one is refused, until it is changed on purpose."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase
+from services.cdc_consumer.adapters.source_rows import opened_source
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.topic_table import SpannerTopicStore
@@ -19,12 +21,15 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.names import published_to, short_name
 from shared.pubsub.topology import create_topology
 from shared.runtime.service import MISCONFIGURED
+from shared.runtime.stop import Stop
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
+from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.readers import STARTS
 from tests.integration.test_spanner_reader_process import DDL, Pipeline
 
 pytestmark = pytest.mark.integration
+
+ROWS = "python -m services.spanner_reader rows"
 
 Scenario = Callable[[SpannerPartitionStore, SpannerTopicStore, SpannerTopicStore], Awaitable[None]]
 
@@ -134,6 +139,14 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
     code, said = pipeline.says("topic", **elsewhere)
     assert code == MISCONFIGURED
     assert "stop every one" in said
+    with opened_source(ROWS, {**os.environ, **pipeline.environment(), **elsewhere}, Stop()) as rows:
+        _batches, done = rows.look("Planes", [("1",)])
+        assert (done.rows, done.absent) == (0, 1)
+        with pytest.raises(
+            MisconfiguredError, match=f"publish to {published_to(project, topology.topic, pubsub_emulator)}"
+        ):
+            rows.publish("Planes", [("1",)])
+    assert pull(pubsub_channel, other.subscription) == []
     pipeline.write(rows=20)
     pipeline.wait_for_all()  # all of it where it belongs
     reader.ask_to_end()
