@@ -66,7 +66,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
-from shared.pubsub.topology import Topology, check_subscription, create_topology
+from shared.pubsub.topology import Topology, check_subscription, create_topology, still_to_grant
 from shared.runtime.clock import SystemClock
 from shared.runtime.commands import check_arguments
 from shared.runtime.health import Health, serving_health
@@ -143,6 +143,8 @@ def set_up(settings: SetupSettings, stop: Stop) -> None:
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         create_topology(channel, topology, stop)
     structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
+    if settings.pubsub_emulator_host is None:  # an emulator has no rights
+        sys.stdout.write(still_to_grant(topology))
 
 
 def serve(settings: Settings, stop: Stop) -> bool:

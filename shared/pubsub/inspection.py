@@ -17,9 +17,11 @@ from shared.pubsub.errors import status_code
 from shared.pubsub.names import project_of, short_name
 from shared.pubsub.topology import (
     ACK_DEADLINE,
+    AGENT,
     MAX_DELIVERY_ATTEMPTS,
     SETUP,
     Mistake,
+    forwarding_rights,
     losses,
     mistakes_of,
 )
@@ -27,7 +29,6 @@ from shared.runtime.findings import Finding, Level
 
 _TIMEOUT: Final = 10.0  # seconds
 _SHORT_DEADLINE: Final = timedelta(seconds=30)
-_AGENT: Final = "gcp-sa-pubsub.iam.gserviceaccount.com"
 _NEEDED: Final = {
     "consume": "roles/pubsub.subscriber",
     "get": "roles/pubsub.viewer",
@@ -118,19 +119,12 @@ class Inspection:
 
     def forwarding(self, subscription: str, dead_letter_topic: str) -> Iterator[Finding]:
         """Look whether Pub/Sub's own agent may forward what was delivered too often: nothing says so if it may not."""
-        for kind, resource, role in (
-            ("topics", dead_letter_topic, "roles/pubsub.publisher"),
-            ("subscriptions", subscription, "roles/pubsub.subscriber"),
-        ):
-            what = f"Pub/Sub's right on {kind[:-1]} {short_name(resource)}"
-            cure = (
-                f"gcloud pubsub {kind} add-iam-policy-binding {short_name(resource)} --project={project_of(resource)} "
-                f"--member=serviceAccount:service-PROJECT_NUMBER@{_AGENT} --role={role}"
-            )
-            found = self._asked(what, self._bindings, resource)
+        for right in forwarding_rights(subscription, dead_letter_topic):
+            what = f"Pub/Sub's right on {right.kind[:-1]} {short_name(right.resource)}"
+            found, role, cure = self._asked(what, self._bindings, right.resource), right.role, right.grant
             if isinstance(found, Finding):
                 yield Finding(found.level, found.check, found.detail, cure if found.level is not Level.OK else "")
-            elif any(one.role == role and any(_AGENT in each for each in one.members) for one in found):
+            elif any(one.role == role and any(AGENT in each for each in one.members) for one in found):
                 yield Finding(Level.OK, what, role)
             else:
                 yield Finding(

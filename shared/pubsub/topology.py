@@ -27,6 +27,7 @@ ACK_DEADLINE: Final = timedelta(seconds=60)
 MAX_DELIVERY_ATTEMPTS: Final = (
     100  # Pub/Sub's maximum: an outage costs attempts too, and is no reason for a dead letter
 )
+AGENT: Final = "gcp-sa-pubsub.iam.gserviceaccount.com"
 SETUP: Final = "python -m services.cdc_consumer setup"
 
 _DEFAULT_RETENTION: Final = timedelta(days=7)  # what an unset retention means to the service
@@ -68,11 +69,52 @@ class Mistake:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardingRight:
+    """What Pub/Sub's own agent, of the subscription's project, needs so as to forward what was delivered too often."""
+
+    resource: str
+    role: str
+    project: str
+
+    @property
+    def kind(self) -> str:
+        """Return ``topics`` or ``subscriptions``."""
+        return self.resource.split("/")[2]
+
+    @property
+    def grant(self) -> str:
+        """Return the command that grants it."""
+        number = f"$(gcloud projects describe {self.project} --format='value(projectNumber)')"
+        return (
+            f"gcloud pubsub {self.kind} add-iam-policy-binding {short_name(self.resource)} "
+            f"--project={project_of(self.resource)} --role={self.role} "
+            f'--member="serviceAccount:service-{number}@{AGENT}"'
+        )
+
+
+def forwarding_rights(subscription: str, dead_letter_topic: str) -> tuple[ForwardingRight, ForwardingRight]:
+    """Return the two: it publishes to the topic, and acknowledges to the subscription."""
+    project = project_of(subscription)
+    return (
+        ForwardingRight(dead_letter_topic, "roles/pubsub.publisher", project),
+        ForwardingRight(subscription, "roles/pubsub.subscriber", project),
+    )
+
+
+def still_to_grant(topology: Topology) -> str:
+    """Return what is to be told after set-up: without it a message that was delivered too often comes on and on."""
+    rights = forwarding_rights(topology.subscription, topology.dead_letter_topic)
+    return (
+        f"So that Pub/Sub forwards to the dead-letter topic what was delivered {MAX_DELIVERY_ATTEMPTS} times, grant it "
+        "(once; repeating it changes nothing):\n" + "".join(f"{right.grant}\n" for right in rights)
+    )
+
+
 def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None = None) -> None:
     """Make what is missing, and check what is there; repeating it changes nothing.
 
-    On the service, Pub/Sub's own agent needs the right to forward to the dead-letter topic: it is granted where the
-    project is set up (roles/pubsub.publisher on that topic, roles/pubsub.subscriber on the subscription).
+    On the service, Pub/Sub's own agent needs `forwarding_rights`, which are granted by who sets the project up.
     """
     pubsub = _Pubsub(channel, stop or Stop())
     pubsub.create_topic(topology.dead_letter_topic)
