@@ -1,0 +1,77 @@
+"""What a container of the consumer's image starts: the consumer, or as `executor` what Spark's driver asks for."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+import pytest
+
+ENTRYPOINT = Path(__file__).resolve().parents[3] / "services" / "cdc_consumer" / "entrypoint.sh"
+JARS = Path(pyspark.__file__).parent / "jars"
+ECHO = '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n'
+TOLD = {
+    "SPARK_EXECUTOR_MEMORY": "1g",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.7",
+    "SPARK_EXECUTOR_POD_NAME": "consumer-exec-3",
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@driver:7078",
+    "SPARK_APPLICATION_ID": "spark-app",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+}
+
+
+def started(
+    directory: Path, *arguments: str, told: Mapping[str, str], program: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the entrypoint with an echo in the place of a program; its output is what that is given, word by word."""
+    echo = directory / program
+    echo.write_text(ECHO)
+    echo.chmod(0o755)
+    path = f"{directory}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    return subprocess.run(
+        [ENTRYPOINT, *arguments], env={"PATH": path, **told}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("doctor", "--json")], ids=str)
+def test_without_executor_it_is_the_consumer_with_the_command_that_is_given(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    ran = started(tmp_path, *arguments, told={}, program="python")
+    assert ran.stdout.splitlines() == ["-m", "services.cdc_consumer", *arguments]
+
+
+def test_as_executor_it_is_what_spark_on_kubernetes_starts_in_a_pod(tmp_path: Path) -> None:
+    options = {
+        "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078",
+        "SPARK_JAVA_OPT_1": "-Dtwo=a b",
+        "SPARK_JAVA_OPT_3": "no",
+    }
+    ran = started(tmp_path, "executor", told={**TOLD, **options, "SPARK_CLASSPATH": "/more/*"}, program="java")
+    assert ran.stdout.splitlines() == [
+        "-Dspark.driver.port=7078",
+        "-Dtwo=a b",
+        "-Xms1g",
+        "-Xmx1g",
+        "-cp",
+        f"/opt/spark/conf:/more/*:{JARS}/*",
+        "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+        *("--driver-url", "spark://CoarseGrainedScheduler@driver:7078"),
+        *("--executor-id", "3"),
+        *("--cores", "2"),
+        *("--app-id", "spark-app"),
+        *("--hostname", "10.0.0.7"),
+        *("--resourceProfileId", "0"),
+        *("--podName", "consumer-exec-3"),
+    ]
+
+
+@pytest.mark.parametrize("missing", sorted(TOLD))
+def test_an_executor_that_is_told_too_little_starts_nothing(tmp_path: Path, missing: str) -> None:
+    told = {name: value for name, value in TOLD.items() if name != missing}
+    ran = started(tmp_path, "executor", told=told, program="java")
+    assert (ran.returncode != 0, ran.stdout) == (True, "")
+    assert missing in ran.stderr
