@@ -1,7 +1,8 @@
 """A Spanner whose change stream follows a script, over a real socket: what the emulator cannot do.
 
 It answers change stream queries by itself, as strictly as the service does, and passes every other call on to the
-emulator: the partition table, the schema and the clock are real. Without an emulator behind it, only sessions are made.
+emulator: the partition table, the schema and the clock are real. Without an emulator behind it, only sessions are made,
+and there are no rows.
 """
 
 import re
@@ -14,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import grpc
-from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, ResultSet, Session, TypeCode
+from google.cloud.spanner_v1 import (
+    CreateSessionRequest,
+    ExecuteSqlRequest,
+    PartialResultSet,
+    ResultSet,
+    Session,
+    TypeCode,
+)
 
 from services.spanner_reader.core.records import (
     ROOT,
@@ -207,6 +215,10 @@ class ScriptedSpanner:
         """From when on old versions can be read: what is older is refused, which the emulator does for no schema."""
         self.options: dict[str, str] = {}
         """More options of the change stream: the emulator knows few."""
+        self.silent_for: float | None = 0.0
+        """How many seconds a call that streams is taken before anything is said to it; None for ever."""
+        self.given_up: list[str] = []
+        """The calls that their callers ended before anything was said to them."""
         self._name = change_stream
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
@@ -227,6 +239,8 @@ class ScriptedSpanner:
     def _handler(self, method: str) -> _Handler:
         if method == _SPANNER + "ExecuteStreamingSql":
             return grpc.unary_stream_rpc_method_handler(self._execute_streaming_sql)
+        if self._emulator is None and method == _SPANNER + "StreamingRead":
+            return grpc.unary_stream_rpc_method_handler(self._streaming_read)
         if self._emulator is None and method == _SPANNER + "CreateSession":
             return grpc.unary_unary_rpc_method_handler(_create_session)
 
@@ -264,8 +278,20 @@ class ScriptedSpanner:
             found.rows.add().extend(option)
         return bytes(found.SerializeToString())
 
+    def _be_silent(self, method: str, context: grpc.ServicerContext) -> None:
+        """Say nothing to a call, not even that it was taken, until its time has come or its caller is gone."""
+        gone = threading.Event()
+        if not context.add_callback(gone.set) or gone.wait(self.silent_for):
+            self.given_up.append(method)
+
+    def _streaming_read(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer that there are no rows."""
+        self._be_silent("StreamingRead", context)
+        yield bytes(PartialResultSet.pb(PartialResultSet()).SerializeToString())
+
     def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
+        self._be_silent("ExecuteStreamingSql", context)
         context.add_callback(self.stream.wake)
         resumed_after = int(request.resume_token or 0)
         try:

@@ -1,7 +1,11 @@
-"""A stop, and a caller that is gone, before a Spanner that takes every call and answers none of them, or only some."""
+"""Before a Spanner that takes calls and answers none of them, only some, or late: a stop, a caller that is gone, and
+what a reader does by itself.
+"""
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,17 +16,28 @@ from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Mut
 from prometheus_client import CollectorRegistry
 
 from services.spanner_reader.__main__ import read
+from services.spanner_reader.adapters import change_stream, rows
+from services.spanner_reader.adapters.change_stream import SpannerChangeStream, opening_seconds
 from services.spanner_reader.adapters.connection import Channels, Database, Row, Statement
+from services.spanner_reader.adapters.rows import SpannerRows
+from services.spanner_reader.core.records import ROOT, HeartbeatRecord, StreamQuery, StreamRecord
 from services.spanner_reader.metrics import ReaderMetrics
+from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.settings import Settings
+from shared.contracts.errors import TransientError
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
+from tests.integration.scripted_spanner import ScriptedSpanner
+from tests.integration.scripted_spanner_world import DATABASE, FIRST, START, a_world, until
 from tests.integration.silent_server import serving, stopped_before_a_silent_server
+from tests.unit.spanner_reader.scripts import COLUMNS
 
 pytestmark = pytest.mark.integration
 
+QUERY = StreamQuery(ROOT, START, None, 1_000)
+BEAT = HeartbeatRecord(FIRST)
 DELETION = Mutation(delete=Mutation.Delete(table="t"))
 
 
@@ -118,3 +133,95 @@ def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_th
         assert endless.given["Rollback"] < 1  # and what is left of the caller's second is for this
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+async def first_record(stream: SpannerChangeStream) -> StreamRecord:
+    async with aclosing(stream.read(QUERY)) as records:
+        return await anext(records)
+
+
+def before_a_scripted_spanner(scenario: Callable[[ScriptedSpanner, Database], Awaitable[None]]) -> None:
+    """Run a scenario before a stream that has one heartbeat to tell."""
+
+    async def running(server: ScriptedSpanner) -> None:
+        channels = Channels(server.address)
+        try:
+            await scenario(server, Database(DATABASE, channels))
+        finally:
+            await channels.close()
+
+    with a_world() as world:
+        world.stream.add(ROOT, BEAT)
+        asyncio.run(asyncio.wait_for(running(world.server), 60))
+
+
+def test_a_query_that_is_taken_and_never_answered_is_given_up_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_stream, "_STUCK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(change_stream, "_STUCK_AFTER_HEARTBEATS", 0.3)
+
+    async def scenario(server: ScriptedSpanner, database: Database) -> None:
+        monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 1.0)
+        server.silent_for = None
+        stream = SpannerChangeStream(database, "Everything")
+        with pytest.raises(TransientError, match="no record and no heartbeat in time"):
+            await first_record(stream)
+        await until(lambda: server.given_up == ["ExecuteStreamingSql"])
+
+        monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 30.0)
+        server.silent_for = 0.0
+        assert await first_record(stream) == BEAT
+
+    before_a_scripted_spanner(scenario)
+
+
+def test_a_service_that_always_needs_long_for_its_first_record_is_read_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_stream, "_STUCK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(change_stream, "_STUCK_AFTER_HEARTBEATS", 0)
+    monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.2)
+    given_up = 0
+
+    async def scenario(server: ScriptedSpanner, database: Database) -> None:
+        nonlocal given_up
+        server.silent_for = 2.0
+        stream = SpannerChangeStream(database, "Everything")
+        while True:
+            try:
+                assert await first_record(stream) == BEAT
+            except TransientError:
+                given_up += 1
+            else:
+                return
+
+    before_a_scripted_spanner(scenario)
+    assert given_up >= 1
+
+
+def test_patience_for_a_first_record_is_bounded() -> None:
+    assert [opening_seconds(silences) for silences in (0, 1, 2, 5, 6, 1_000)] == [10, 20, 40, 320, 320, 320]
+
+
+def test_a_reading_of_rows_that_is_taken_and_never_answered_is_given_up_and_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
+
+    async def scenario(server: ScriptedSpanner, database: Database) -> None:
+        reader = SpannerRows(database, data_boost=False)
+
+        async def read() -> list[object]:
+            async with aclosing(reader.read(table, START, after=None, until=None)) as batches:
+                return [row async for some in batches for row in some]
+
+        monkeypatch.setattr(rows, "_OPENING_PATIENCE", timedelta(seconds=1))
+        server.silent_for = None
+        with pytest.raises(TransientError, match="no rows in time"):
+            await read()
+        await until(lambda: server.given_up == ["StreamingRead"])
+
+        monkeypatch.setattr(rows, "_OPENING_PATIENCE", timedelta(seconds=30))
+        server.silent_for = 0.0
+        assert await read() == []
+
+    before_a_scripted_spanner(scenario)

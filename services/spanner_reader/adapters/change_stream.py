@@ -1,6 +1,7 @@
 """The change stream query, through the low-level asynchronous client: one call per partition, records as they come."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -29,13 +30,17 @@ from services.spanner_reader.adapters.connection import (
 from services.spanner_reader.adapters.dialects import Dialect
 from services.spanner_reader.adapters.json_record_decoder import JsonRecordDecoder
 from services.spanner_reader.adapters.record_decoder import RecordDecoder
-from services.spanner_reader.core.records import ROOT, StreamQuery, StreamRecord
+from services.spanner_reader.core.records import ROOT, PartitionToken, StreamQuery, StreamRecord
 from services.spanner_reader.core.resync import ROWS_AGAIN
 from services.spanner_reader.ports import StartPastEndError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _STUCK_AFTER_HEARTBEATS: Final = 3
 _STUCK_AFTER_SECONDS: Final = 60.0
+_OPENING_SECONDS: Final = 10.0
+"""What a query may take longer until it says something for the first time; twice that the next time."""
+_OPENING_DOUBLED: Final = 5
+"""A start that always takes long begins in the end; one that never comes is given up every few minutes."""
 # The only options that Spanner takes for a change stream query; a read timestamp is not asked for, it would be a lie.
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
@@ -74,32 +79,45 @@ class SpannerChangeStream:
     def __init__(self, database: Database, change_stream: str) -> None:
         self._database = database
         self._change_stream = change_stream
+        self._silences: Counter[PartitionToken] = Counter()
+        """How often in a row a query of a partition was given up before it said anything."""
 
     async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends."""
         # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
         patience = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
+        silences = self._silences
+        opening = patience + opening_seconds(silences[query.token])
         responses: Any = None
+        opened = False
         with self._errors(query), self._database.streaming() as client:
             try:
                 statement = change_stream_query(self._change_stream, query, self._database.dialect)
                 request: ExecuteSqlRequest = statement.request(await self._database.session(), _STRONG)
-                responses = await client.execute_streaming_sql(
-                    request,
-                    retry=None,
-                    timeout=None,  # the client's own is an hour, and a live partition may last longer
-                    metadata=self._database.metadata,
-                )
                 rows = StreamRows()
-                iterator = aiter(responses)
                 while True:
-                    async with asyncio.timeout(patience):
+                    async with asyncio.timeout(patience if opened else opening):
+                        if responses is None:  # that, too, waits for the service to say something
+                            responses = await client.execute_streaming_sql(
+                                request,
+                                retry=None,
+                                timeout=None,  # the client's own is an hour, and a live partition may last longer
+                                metadata=self._database.metadata,
+                            )
+                            iterator = aiter(responses)
                         response = await anext(iterator, None)
+                    if not opened:
+                        opened = True
+                        del silences[query.token]  # of a Counter: also where there were none
                     if response is None:
                         rows.end()
                         return
                     for record in rows.records(PartialResultSet.pb(response)):
                         yield record
+            except TimeoutError:
+                if not opened:
+                    silences[query.token] += 1
+                raise
             finally:
                 if responses is not None:
                     responses.cancel()
@@ -140,6 +158,11 @@ _FOREIGN_PARTITION: Final = (
     "The partition table names partitions that this change stream does not know: the stream was made anew under its "
     f"name, or the emulator was restarted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}."
 )
+
+
+def opening_seconds(silences: int) -> float:
+    """Return what a query may take to begin, beside its heartbeats, after so many silent ones in a row."""
+    return _OPENING_SECONDS * float(1 << min(silences, _OPENING_DOUBLED))
 
 
 class StreamRows:

@@ -32,7 +32,9 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 
 _PATIENCE: Final = timedelta(seconds=60)
-"""Without a response for so long, a reading has lost its connection unnoticed."""
+"""Without another response for so long, a reading has lost its connection unnoticed."""
+_OPENING_PATIENCE: Final = timedelta(minutes=5)
+"""So long a reading may take to begin: behind what the database's users ask for, or on computers made for it."""
 _MOST_PARTS: Final = 200
 _LOW: Final = RequestOptions(priority=RequestOptions.Priority.PRIORITY_LOW)
 """What the database's users ask for comes first, and the change stream as well."""
@@ -173,14 +175,17 @@ class SpannerRows:
         responses: Any = None
         with self._errors(table), self._database.streaming() as client:
             try:
-                responses = await client.streaming_read(
-                    request, retry=None, timeout=None, metadata=self._database.metadata
-                )
                 values = _Values(width)
-                iterator = aiter(responses)
+                patience = _OPENING_PATIENCE
                 while True:
-                    async with asyncio.timeout(_PATIENCE.total_seconds()):
+                    async with asyncio.timeout(patience.total_seconds()):
+                        if responses is None:  # that, too, waits for the service to say something
+                            responses = await client.streaming_read(
+                                request, retry=None, timeout=None, metadata=self._database.metadata
+                            )
+                            iterator = aiter(responses)
                         response = await anext(iterator, None)
+                    patience = _PATIENCE
                     if response is None:
                         values.end()
                         return
