@@ -41,7 +41,7 @@ from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import receiving_reports
 from services.cdc_consumer.adapters.tables import check_dataset, open_client
 from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource
-from services.cdc_consumer.coming_again import ComingAgain
+from services.cdc_consumer.coming_again import PUT_OFF, ComingAgain
 from services.cdc_consumer.command_line import COMMANDS, PROGRAM
 from services.cdc_consumer.core.counts import Report
 from services.cdc_consumer.doctor import doctor
@@ -221,7 +221,7 @@ def mirrors_kept(settings: Settings) -> KeptFile:
 def put_off_kept(settings: Settings) -> KeptFile:
     """Return what says by when the messages come again that this subscription's consumers have put off."""
     scope = f"{settings.pubsub_emulator_host or ''} {subscription_path(settings.project, settings.subscription)}"
-    return KeptFile(choose_directory(settings.checkpoint_location), "put-off", scope)
+    return KeptFile(choose_directory(settings.checkpoint_location), PUT_OFF, scope)
 
 
 def run_query(

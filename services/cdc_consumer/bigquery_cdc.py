@@ -16,11 +16,11 @@ Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` 
 ``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
 ``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
 service gives up), ``reportSocket`` (where counts are sent), ``suspectsDirectory`` (which outlives the workers: where
-they count how many of them a message has ended), ``poisonLimit`` (how many messages that cannot be read, or
-ten times as many changes that cannot be applied, may become dead letters in each process although most of what it saw
-last is such: 100), ``tablesFile`` (the text of one, for the workers do not see the driver's disk; every table is
-mirrored), ``dataDirectory`` (as the source's, where the rows say only where the messages' data is), ``clockMargin``
-(how far ahead of BigQuery's clock a source's times may be: 5m), ``logLevel``.
+they count how many of them a message has ended, and keep by when what they have put off comes again), ``poisonLimit``
+(how many messages that cannot be read, or ten times as many changes that cannot be applied, may become dead letters in
+each process although most of what it saw last is such: 100), ``tablesFile`` (the text of one, for the workers do not
+see the driver's disk; every table is mirrored), ``dataDirectory`` (as the source's, where the rows say only where the
+messages' data is), ``clockMargin`` (how far ahead of BigQuery's clock a source's times may be: 5m), ``logLevel``.
 """
 
 import functools
@@ -51,6 +51,7 @@ from services.cdc_consumer.adapters.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.reports import send_report
 from services.cdc_consumer.adapters.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
+from services.cdc_consumer.coming_again import PUT_OFF, ComingAgain
 from services.cdc_consumer.core.counts import Appends, Counts, Report, TableNote
 from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.flood import POISON_LIMIT, PoisonFlood
@@ -165,10 +166,13 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 messages=len(messages),
                 acked=leases.acked - acked,
                 put_off=leases.put_off_count - put_off,
+                put_off_until=leases.put_off_until,
                 given_back=leases.given_back - given_back,
             )
+            composed.coming.take(left)
             report(left, ended=True)
             raise
+        composed.coming.take(counts)
         report(ended=True)
         return Committed(counts)
 
@@ -252,6 +256,7 @@ class _Composed:
     ports: Ports
     leases: PubsubLeases
     writer: AppendStreams
+    coming: ComingAgain
     memory: Memory
     stop: Stop
 
@@ -285,7 +290,8 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         writer=writer,
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)
-    return _Composed(ports, leases, writer, Memory(flood=flood, plan=plan), stop)
+    coming = ComingAgain(KeptFile(suspects, PUT_OFF, scope), clock)
+    return _Composed(ports, leases, writer, coming, Memory(flood=flood, plan=plan), stop)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from shared.pubsub.stubs import (
     modify_ack_deadline_stub,
     routing,
 )
+from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -40,6 +41,7 @@ class PubsubLeases:
         ack_deadline: timedelta,
         stop: Stop,
         patience: timedelta = _PATIENCE,
+        clock: Clock | None = None,
     ) -> None:
         self._acknowledge = acknowledge_stub(channel)
         self._modify = modify_ack_deadline_stub(channel)
@@ -48,11 +50,13 @@ class PubsubLeases:
         self._ack_deadline = ack_deadline
         self._stop = stop
         self._patience = patience
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._keepers: list[Keeper] = []
         self.acked = 0
         self.given_back = 0
         self.put_off_count = 0
+        self.put_off_until = 0  # by when the last of those comes again, in microseconds
         self.extended = 0
 
     def ack(self, ack_ids: Sequence[str]) -> None:
@@ -77,9 +81,13 @@ class PubsubLeases:
 
     def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
         """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
-        self._send_ending_leases("put off", ack_ids, min(delay, LONGEST_DEADLINE))
+        delay = min(delay, LONGEST_DEADLINE)
+        self._send_ending_leases("put off", ack_ids, delay)
         with self._lock:
             self.put_off_count += len(ack_ids)
+            if ack_ids:
+                until = self._clock.now() // 1000 + delay // timedelta(microseconds=1)
+                self.put_off_until = max(self.put_off_until, until)
 
     @contextmanager
     def keeping(self, ack_ids: Sequence[str]) -> Iterator[None]:

@@ -104,7 +104,8 @@ class Counts:
     acked: int = 0
     put_off: int = 0
     put_off_until: int = 0
-    """By when the last of those comes again, in microseconds; 0: none is put off."""
+    """By when the last of those comes again, in microseconds; 0: none is put off. A task that failed may name a time
+    that its process has told before."""
     given_back: int = 0
     """Only where a task failed; then it is the task itself that reports."""
     tables: Mapping[str, TableNote] = field(default_factory=dict)

@@ -47,3 +47,14 @@ def test_what_is_not_understood_of_what_was_kept_is_passed_over(data: bytes) -> 
     kept = FakeKept()
     kept.write(data)
     assert ComingAgain(kept, SetClock()).until() is None
+
+
+def test_a_time_that_another_process_has_kept_counts_and_is_not_replaced_by_an_earlier_one() -> None:
+    kept, clock = FakeKept(), SetClock()
+    driver, worker = ComingAgain(kept, clock), ComingAgain(kept, clock)
+    worker.take(Counts(put_off=1, put_off_until=NOW // 1000 + 60_000_000))
+    assert driver.until() is not None
+
+    driver.take(Counts(put_off=1, put_off_until=NOW // 1000 + 1_000_000))
+    clock.pass_time(timedelta(seconds=60))
+    assert ComingAgain(kept, clock).until() is not None

@@ -1,0 +1,79 @@
+"""A task that fails and puts its messages off: by when they come again is told, and kept where nobody is told."""
+
+import queue
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from services.cdc_consumer import bigquery_cdc
+from services.cdc_consumer.__main__ import put_off_kept
+from services.cdc_consumer.adapters.deaths import choose_directory
+from services.cdc_consumer.adapters.reports import receiving_reports
+from services.cdc_consumer.bigquery_cdc import BigQueryCdcWriter, read_options
+from services.cdc_consumer.coming_again import ComingAgain
+from services.cdc_consumer.core.counts import Report
+from services.cdc_consumer.settings import Settings
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.clock import SystemClock
+from shared.runtime.settings import read_settings
+from tests.builders import a_message, messages_table
+from tests.fakes.pubsub_channel import FakeChannel
+from tests.unit.cdc_consumer.test_consumer_service import NEEDED
+
+OPTIONS = {
+    "subscription": "s",
+    "deadLetterTopic": "d",
+    "project": "p",
+    "dataset": "mirror",
+    "ackDeadline": "60s",
+    "poisonLimit": "0",
+    "bigqueryEmulatorHost": "127.0.0.1:9",
+    "bigqueryStorageEmulatorHost": "127.0.0.1:9",
+}
+
+
+@pytest.fixture
+def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
+    """Be a worker process: its channel to Pub/Sub is in memory, and the logs of this process stay as they are."""
+    channel = FakeChannel(lambda _name, _request: None)
+    monkeypatch.setattr(bigquery_cdc, "open_channel", lambda _host: channel)
+    monkeypatch.setattr(bigquery_cdc, "configure_logs", lambda *_arguments: None)
+    monkeypatch.setattr(bigquery_cdc, "log_whatever_happens", lambda: None)
+    bigquery_cdc._composed.cache_clear()
+    yield channel
+    bigquery_cdc._composed.cache_clear()
+
+
+def put_off_a_flood(options: Mapping[str, str]) -> None:
+    messages = messages_table(a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
+    with pytest.raises(MisconfiguredError, match="POISON_LIMIT"):
+        BigQueryCdcWriter(read_options(OPTIONS | dict(options))).write(iter(messages.to_batches()))
+
+
+def test_a_flood_that_is_put_off_is_told_with_the_time_by_which_the_last_of_it_comes_again(
+    pubsub: FakeChannel, tmp_path: Path
+) -> None:
+    taken: queue.Queue[Report] = queue.Queue()
+    before = SystemClock().now() // 1000
+    with receiving_reports(tmp_path / "r", taken.put):
+        put_off_a_flood({"reportSocket": str(tmp_path / "r")})
+        told = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
+    after = SystemClock().now() // 1000
+
+    deadlines = {request.ack_deadline_seconds for name, request in pubsub.calls if name == "ModifyAckDeadline"}
+    assert deadlines == {30, 60}
+    minute = timedelta(minutes=1) // timedelta(microseconds=1)
+    assert (told.put_off, told.acked) == (2, 0)
+    assert before + minute <= told.put_off_until <= after + minute
+
+
+def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrived(
+    pubsub: FakeChannel, tmp_path: Path
+) -> None:
+    next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
+    put_off_a_flood({"suspectsDirectory": str(choose_directory(next_run.checkpoint_location))})
+
+    assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
+    assert ComingAgain(put_off_kept(next_run), SystemClock()).until() is not None
