@@ -155,6 +155,41 @@ class TestThroughput:
             assert not any(writing.append([a_row(key)]).HasField("error") for key in range(3, 6))
 
 
+class TestTableUpdates:
+    """BigQuery, "Quotas and limits", standard tables: five metadata updates of a table in ten seconds."""
+
+    def test_the_sixth_update_is_refused_until_time_has_passed(self, stand_in: StandIn) -> None:
+        stand_in.control("POST", "limits", table_updates=3_600)
+        table, other = (
+            stand_in.client.get_table(f"{stand_in.dataset}.t"),
+            stand_in.client.get_table(f"{stand_in.dataset}.u"),
+        )
+        for number in range(5):
+            table.description = str(number)
+            table = stand_in.client.update_table(table, ["description"], retry=NO_RETRY)
+        table.description = other.description = "one more"
+        with pytest.raises(exceptions.Forbidden) as refused:
+            stand_in.client.update_table(table, ["description"], retry=NO_RETRY)
+        assert [each["reason"] for each in refused.value.errors] == ["rateLimitExceeded"]
+        assert "too many table update operations for this table." in refused.value.message
+        assert stand_in.client.update_table(other, ["description"], retry=NO_RETRY).description == "one more"
+
+        stand_in.control("POST", "clock", seconds=3_600)
+        assert stand_in.client.update_table(table, ["description"], retry=NO_RETRY).description == "one more"
+
+    def test_a_statement_counts_too_and_no_limit_is_the_usual(self, stand_in: StandIn) -> None:
+        for number in range(8):
+            stand_in.run(f"ALTER TABLE t ADD COLUMN c{number} STRING")
+        stand_in.control("POST", "limits", table_updates=3_600)
+        for number in range(5):
+            stand_in.run(f"ALTER TABLE t ADD COLUMN d{number} STRING")
+        table = stand_in.client.get_table(f"{stand_in.dataset}.t")
+        with pytest.raises(exceptions.Forbidden):
+            stand_in.client.update_table(table, ["description"], retry=NO_RETRY)
+        stand_in.control("POST", "limits", table_updates=None)
+        stand_in.client.update_table(table, ["description"], retry=NO_RETRY)
+
+
 class TestFaults:
     @pytest.mark.parametrize("code", ["SCHEMA_MISMATCH_EXTRA_FIELDS", "TABLE_NOT_FOUND", "KMS_PERMISSION_DENIED"])
     @pytest.mark.parametrize("action", ["answer", "close"])
@@ -232,6 +267,15 @@ class TestFaults:
             stand_in.client.create_table(bigquery.Table(name(stand_in, "v")), retry=NO_RETRY)
         stand_in.client.create_table(bigquery.Table(name(stand_in, "w")), retry=NO_RETRY)
 
+    @pytest.mark.parametrize("reason", ["rateLimitExceeded", "quotaExceeded"])
+    def test_it_is_answered_as_what_is_forbidden_is(self, stand_in: StandIn, reason: str) -> None:
+        fault = {"action": "answer", "on": "rest", "method": "GET", "status": "RESOURCE_EXHAUSTED", "times": 1}
+        stand_in.control("POST", "faults", **fault, reason=reason)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://{stand_in._rest}/bigquery/v2/projects/{PROJECT}/datasets/d", timeout=10)
+        error = json.load(refused.value)["error"]
+        assert (refused.value.code, error["code"], error["errors"][0]["reason"]) == (403, 403, reason)
+
     def test_a_rest_call_that_was_done_and_not_answered(self, stand_in: StandIn) -> None:
         fault = {"action": "answer", "on": "rest", "method": "PATCH", "when": "after", "times": 1}
         stand_in.control("POST", "faults", **fault, status="UNAVAILABLE", table=name(stand_in, "t"))
@@ -244,7 +288,13 @@ class TestFaults:
         assert stand_in.client.get_table(table.reference).description == "new"
 
     @pytest.mark.parametrize(
-        "fault", [{"action": "burn"}, {"action": "answer", "status": "ODD"}, {"action": "answer", "storage_error": "X"}]
+        "fault",
+        [
+            {"action": "burn"},
+            {"action": "answer", "status": "ODD"},
+            {"action": "answer", "storage_error": "X"},
+            {"action": "answer", "reason": "tired"},
+        ],
     )
     def test_a_fault_that_is_none_is_refused(self, stand_in: StandIn, fault: dict[str, str]) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:

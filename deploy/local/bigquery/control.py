@@ -6,7 +6,8 @@ POST   /control/faults           let something go wrong: the fields of `faults.F
 DELETE /control/faults           let everything be right again; with {"fault": n} only that one
 POST   /control/idle             {"seconds": 0.5}: close connections that are idle for so long
 POST   /control/limits           {"connections": 20}: refuse more at once; {"bytes_per_second": 1000}: refuse faster
-                                 appends of any one project (null: as BigQuery has it)
+                                 appends of any one project (null: as BigQuery has it); {"table_updates": 10}:
+                                 refuse to change a table more than five times in so many seconds (null: do not)
 POST   /control/clock            {"seconds": 600}: put the clock forward
 POST   /control/delay            {"new_tables": 5, "alterations": 180}: what the write API notices late
 DELETE /control/delay            it notices at once again
@@ -82,6 +83,7 @@ class Control:
         self.faults.clear(body.get("fault"))
         if "fault" not in body:
             self._throughput.limit(BYTES_PER_SECOND)
+            self._warehouse.updates.limit(None)
         return {}
 
     def hold_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -117,15 +119,19 @@ class Control:
         return {}
 
     def set_limits(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Set how many connections may be open at once, and how many bytes a second a project may append.
+        """Set how many connections may be open at once, how many bytes a second a project may append, and updates.
 
         Only what is named is set; null takes the limit of connections off, and gives back the quota of throughput.
+        How often a table is changed is not limited unless ``table_updates`` names seconds; BigQuery's are 10.
         """
         if "connections" in body:
             self.faults.connections = None if body["connections"] is None else int(body["connections"])
         if "bytes_per_second" in body:
             asked = body["bytes_per_second"]
             self._throughput.limit(BYTES_PER_SECOND if asked is None else int(asked))
+        if "table_updates" in body:
+            asked = body["table_updates"]
+            self._warehouse.updates.limit(None if asked is None else float(asked))
         return {}
 
     def set_idle(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

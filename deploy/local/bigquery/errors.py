@@ -18,10 +18,13 @@ _CODES: Final = {
     "conditionNotMet": (412, "FAILED_PRECONDITION"),
     "accessDenied": (403, "PERMISSION_DENIED"),
     "rateLimitExceeded": (403, "RESOURCE_EXHAUSTED"),
+    "quotaExceeded": (403, "RESOURCE_EXHAUSTED"),
     "backendError": (503, "UNAVAILABLE"),
     "internalError": (500, "INTERNAL"),
     "notImplemented": (501, "UNIMPLEMENTED"),
 }
+REASONS: Final = frozenset(_CODES)
+"""The words of Google's error table that are known here."""
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import grpc
 
 from deploy.local.bigquery.append_errors import AppendRefusedError
-from deploy.local.bigquery.errors import ApiError
+from deploy.local.bigquery.errors import REASONS, ApiError
 from deploy.local.bigquery.protocol import StorageError
 
 IDLE_SECONDS: Final = 600.0
@@ -41,7 +41,7 @@ class Fault:
     ``storage_error`` is a StorageErrorCode beside the status; ``row`` blames one row by its index. ``containing``: only
     requests with this text in them (a row that BigQuery chokes on). ``times``: how many requests it meets; None until
     removed. Of REST calls, ``method`` chooses those of one HTTP method; the action makes no difference unless it is
-    ``stall``.
+    ``stall``; ``reason`` is the one in the answer where it is to be another than the status has (`_REASONS`).
     """
 
     action: Literal["close", "answer", "stall"]
@@ -55,6 +55,7 @@ class Fault:
     containing: str = ""
     on: Literal["append", "rest"] = "append"
     method: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
         if self.action not in ("close", "answer", "stall") or self.when not in ("before", "after"):
@@ -65,6 +66,8 @@ class Fault:
             raise ValueError(f"not a StorageErrorCode: {self.storage_error}")
         if self.on not in ("append", "rest"):
             raise ValueError("on is append or rest")
+        if self.reason and self.reason not in REASONS:
+            raise ValueError(f"not a reason: {self.reason}")
 
     def refusal(self) -> AppendRefusedError:
         """Return what an append is refused with."""
@@ -120,7 +123,8 @@ class Faults:
         if self._faults:
             chosen = await self._met(lambda f: f.on == "rest" and f.method in ("", method), when, table, body)
             if chosen is not None:
-                raise ApiError(_REASONS.get(chosen.status, "internalError"), chosen.message)
+                reason = chosen.reason or _REASONS.get(chosen.status, "internalError")
+                raise ApiError(reason, chosen.message)
 
     async def _met(self, concerns: Callable[[Fault], bool], when: When, table: str, request: bytes) -> Fault | None:
         number, fault = self._due(concerns, when, table, request)

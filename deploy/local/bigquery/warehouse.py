@@ -25,6 +25,7 @@ from deploy.local.bigquery.rows import Rows
 from deploy.local.bigquery.saved import Saved, from_json, to_json
 from deploy.local.bigquery.staleness import Staleness
 from deploy.local.bigquery.storage import Storage, view
+from deploy.local.bigquery.table_updates import TableUpdates
 from deploy.local.bigquery.visibility import Visibility
 
 
@@ -39,6 +40,7 @@ class Warehouse:
         self.storage = Storage(now, directory)
         self.staleness = Staleness(now)
         self.visibility = Visibility(now)
+        self.updates = TableUpdates(now)
         self.history = JobHistory()
         self._lock = threading.RLock()
         self._datasets: dict[DatasetName, Dataset] = {}
@@ -180,14 +182,16 @@ class Warehouse:
         etag: str = "",
         dropped: Collection[str] = (),
     ) -> Table:
-        """Change a table's definition by what ``change`` returns for it; ApiError where the etag is another by now.
+        """Change a table's definition by what ``change`` returns for it.
 
+        ApiError where the etag is another by now, or the table was changed too often of late.
         ``dropped``: the columns, in lower case, that may be missing in what it returns.
         """
         with self._lock:
             table = self.table(name)
             if etag not in ("", "*", table.etag):
                 raise ApiError("conditionNotMet", f"Precondition check failed: table {name} has changed")
+            self.updates.count(name)
             altered = table.changed(self.now(), **change(table))
             if not table.query:
                 check_added_columns(table, altered.columns, dropped)
