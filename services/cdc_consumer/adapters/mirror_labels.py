@@ -63,11 +63,14 @@ def completed(
     return {**labels, **told, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
 
 
-def lettered(labels: Mapping[str, str], until: int) -> dict[str, str] | None:
-    """Return a mirror's labels once changes have become letters until a time; None where that changes nothing."""
-    if MIRROR_OF not in labels or until <= label_time(labels, LETTERS):
+def lettered(labels: Mapping[str, str], needed: int, beyond: int) -> dict[str, str] | None:
+    """Return a mirror's labels once changes have become letters; None where they say so until ``needed`` at least.
+
+    Else they come to say so until ``beyond``, for all whose turn is next: of many processes one changes the table.
+    """
+    if MIRROR_OF not in labels or needed <= label_time(labels, LETTERS):
         return None
-    return {**labels, LETTERS: str(until)}
+    return {**labels, LETTERS: str(beyond)}
 
 
 def until(at: int, margin: timedelta) -> int:

@@ -25,7 +25,9 @@ from services.cdc_consumer.adapters.history_views import HistoryViews
 from services.cdc_consumer.adapters.label_changes import NoTableError, change_labels
 from services.cdc_consumer.adapters.mirror_labels import (
     CLOCK_MARGIN,
+    LETTERS,
     completed,
+    label_time,
     left_out,
     lettered,
     made_anew,
@@ -135,12 +137,17 @@ class BigQueryTables:
     def note_letters(self, name: str, dataset: str, at: int) -> None:
         """Let a mirror say that changes of its source table have become dead letters; as `Tables.note_letters`."""
         path, margin = f"{self._project}.{dataset or self._dataset}.{name}", self._clock_margin
-        if until(at, margin) <= self._lettered.get(path, 0):
+        needed, beyond = until(at, margin), until(at, 2 * margin)  # so that it need not be said again at once
+        if needed <= self._lettered.get(path, 0):
             return
-        beyond = until(at, 2 * margin)  # so that it need not be said again at once
+
+        def labels(found: bigquery.Table) -> Mapping[str, str] | None:
+            self._lettered[path] = label_time(found.labels, LETTERS)
+            return lettered(found.labels, needed, beyond)
+
         with suppress(NoTableError):
-            change_labels(self._client, path, lambda found: lettered(found.labels, beyond))
-        self._lettered[path] = beyond
+            if change_labels(self._client, path, labels):
+                self._lettered[path] = beyond
 
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
         path = self._path(definition)

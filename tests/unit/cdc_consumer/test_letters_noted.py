@@ -124,10 +124,11 @@ def test_a_table_that_has_no_name_in_bigquery_has_no_mirror() -> None:
 
 def test_a_label_never_goes_back_and_is_a_mirrors_alone() -> None:
     mirror = {MIRROR_OF: "x"}
-    assert lettered(mirror, 5) == {**mirror, LETTERS: "5"}
-    assert lettered({**mirror, LETTERS: "5"}, 6) == {**mirror, LETTERS: "6"}
-    assert lettered({**mirror, LETTERS: "5"}, 5) is None
-    assert lettered({"a": "b"}, 5) is None
+    assert lettered(mirror, 5, 9) == {**mirror, LETTERS: "9"}
+    assert lettered({**mirror, LETTERS: "5"}, 6, 10) == {**mirror, LETTERS: "10"}
+    assert lettered({**mirror, LETTERS: "5"}, 5, 9) is None
+    assert lettered({**mirror, LETTERS: "9"}, 6, 10) is None, "another has said enough a moment before"
+    assert lettered({"a": "b"}, 5, 9) is None
 
 
 @pytest.mark.parametrize(
