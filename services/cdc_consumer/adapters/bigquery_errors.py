@@ -1,10 +1,11 @@
 """BigQuery's errors, of both its APIs, as the three errors; and which of them are one table's trouble only.
 
 Sources: google.cloud.bigquery.storage.v1 `StorageError`; BigQuery, "Introduction to the Storage Write API", error
-handling (which codes are worth a retry); the codes that Google's Java client retries on.
+handling (which codes are worth a retry); the codes that Google's Java client retries on; BigQuery, "Troubleshoot quota
+and limit errors" (what is beyond a limit is answered as what is forbidden is, 403, and told apart by its reason).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ _TABLE_TROUBLE: Final = frozenset(
         _Code.KMS_PERMISSION_DENIED,
     }
 )
+_LIMITS: Final = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"})
+"""The reasons by which the REST API says that a call may succeed later."""
 _storage_error: Final = StorageError.pb()
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -86,9 +89,17 @@ def call_status(ended: Any) -> Status:
     return Status(code=ended.code().value[0], message=ended.details() or "")
 
 
+def beyond_limits(error: exceptions.GoogleAPICallError) -> bool:
+    """Tell whether a call was refused for a limit or a quota of BigQuery's: not what it asks for, but when."""
+    return any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in error.errors)
+
+
 @contextmanager
 def rest_errors(what: str) -> Iterator[None]:
-    """Translate what the BigQuery client raises about one table; ``what`` says what was being done."""
+    """Translate what the BigQuery client raises about one table; ``what`` says what was being done.
+
+    Whoever catches Forbidden in the block lets it pass where it is `beyond_limits`: nobody needs another right then.
+    """
     try:
         yield
     except (
@@ -105,6 +116,8 @@ def rest_errors(what: str) -> Iterator[None]:
             f"{what}: {_words(error)}; give the process credentials (gcloud auth application-default login)"
         ) from error
     except exceptions.GoogleAPICallError as error:
+        if beyond_limits(error):
+            raise TransientError(f"{what}: {_words(error)}") from error
         raise TableTroubleError(f"{what}: {_words(error)}") from error
 
 

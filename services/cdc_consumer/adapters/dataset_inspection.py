@@ -20,6 +20,7 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteStream
 
+from services.cdc_consumer.adapters.bigquery_errors import beyond_limits
 from services.cdc_consumer.adapters.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW
@@ -128,11 +129,8 @@ def _probe(client: bigquery.Client, path: str) -> Iterator[tuple[str, list[Findi
     findings: list[Finding] = []
     try:
         client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
-    except exceptions.Forbidden as error:
-        yield "", [Finding(Level.ERROR, check, f"tables cannot be made in it: {error.message}", _GRANT)]
-        return
     except _ANSWERS as error:
-        yield "", [_unanswered(check, error)]
+        yield "", [_unanswered(check, error, "tables cannot be made in it: ")]
         return
     findings.append(Finding(Level.OK, check, "a table could be made"))
     try:
@@ -306,11 +304,16 @@ def _key(table: bigquery.Table) -> Iterable[str]:
     return constraints.primary_key.columns if constraints is not None and constraints.primary_key is not None else ()
 
 
-def _unanswered(check: str, error: Exception) -> Finding:
-    """Return what it means that a call did not succeed; BigQuery's words of a call about tables quote no rows."""
+def _unanswered(check: str, error: Exception, what: str = "") -> Finding:
+    """Return what it means that a call did not succeed; BigQuery's words of a call about tables quote no rows.
+
+    ``what`` cannot be done where it is for want of a right.
+    """
     words = str(getattr(error, "message", "")) or str(error) or type(error).__name__
+    if isinstance(error, exceptions.GoogleAPICallError) and beyond_limits(error):
+        return Finding(Level.ERROR, check, f"BigQuery takes no more calls for now: {words}", "ask again in a minute")
     if isinstance(error, exceptions.Forbidden):
-        return Finding(Level.ERROR, check, words, _GRANT)
+        return Finding(Level.ERROR, check, what + words, _GRANT)
     if isinstance(error, exceptions.Unauthorized | auth_exceptions.GoogleAuthError):
         return Finding(Level.ERROR, check, words, "gcloud auth application-default login")
     return Finding(

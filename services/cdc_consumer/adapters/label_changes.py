@@ -1,13 +1,14 @@
 """Labels of BigQuery tables, changed as they are found: whoever else changes the table meanwhile keeps what it did."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.bigquery_errors import beyond_limits, rest_errors
 from services.cdc_consumer.ports import TableTroubleError
 
 _TIMEOUT: Final = 30.0  # seconds for a call
@@ -36,13 +37,22 @@ def change_labels(
             labels = change(found)
             if labels is None:
                 return False
-            found.labels = labels
-            try:
-                client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-            except (exceptions.Conflict, exceptions.PreconditionFailed):
-                continue
-            except exceptions.Forbidden as error:
-                structlog.get_logger().warning("table_not_labelled", table=path, error=str(error.message))
-                return False
-            return True
+            with suppress(exceptions.Conflict, exceptions.PreconditionFailed):
+                return labelled(client, found, labels) is not None
     raise TableTroubleError(f"table {path}: altered by others all the time")
+
+
+def labelled(client: bigquery.Client, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table | None:
+    """Give a table labels, and return it with them; None, which is said in the log, where they may not be written.
+
+    The client's errors: Conflict or PreconditionFailed where another has changed the table since it was read, Forbidden
+    where so many have that BigQuery takes no more of it for now.
+    """
+    found.labels = labels
+    try:
+        return client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+    except exceptions.Forbidden as error:
+        if beyond_limits(error):
+            raise
+        structlog.get_logger().warning("table_not_labelled", table=str(found.reference), error=str(error.message))
+        return None

@@ -11,7 +11,7 @@ import pyarrow as pa
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.bigquery_errors import beyond_limits, rest_errors
 from services.cdc_consumer.core.answers import answered_column
 from services.cdc_consumer.core.tables import DELETED_COLUMN, TableColumn
 from shared.contracts.errors import MisconfiguredError
@@ -54,13 +54,15 @@ class MirrorQueries:
                 for page in answer.pages:
                     if rows := page.raw_page.get("rows"):
                         yield rows
-            except exceptions.Forbidden as error:
+            except (exceptions.Forbidden, exceptions.NotFound, exceptions.BadRequest) as error:
+                if beyond_limits(error):
+                    raise
+                if not isinstance(error, exceptions.Forbidden):
+                    raise MisconfiguredError(f"table {path}: {error.message}") from error
                 raise MisconfiguredError(
                     f"table {path} may not be queried ({error.message}): give this identity roles/bigquery.jobUser on "
                     f"project {self._client.project}, and roles/bigquery.dataViewer on the dataset"
                 ) from error
-            except (exceptions.NotFound, exceptions.BadRequest) as error:
-                raise MisconfiguredError(f"table {path}: {error.message}") from error
 
     def tables(
         self, path: str, query: str, columns: Sequence[TableColumn], parameters: Sequence[Any] = ()

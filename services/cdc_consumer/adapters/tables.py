@@ -20,9 +20,9 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import bigquery
 from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
-from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.bigquery_errors import beyond_limits, rest_errors
 from services.cdc_consumer.adapters.history_views import HistoryViews
-from services.cdc_consumer.adapters.label_changes import NoTableError, change_labels
+from services.cdc_consumer.adapters.label_changes import NoTableError, change_labels, labelled
 from services.cdc_consumer.adapters.mirror_labels import (
     CLOCK_MARGIN,
     LETTERS,
@@ -89,6 +89,8 @@ def check_dataset(
                 f"it: bq --project_id={project} mk --dataset {dataset}"
             ) from error
         except exceptions.Forbidden as error:
+            if beyond_limits(error):
+                raise
             raise MisconfiguredError(
                 f"dataset {project}.{dataset} may not be read ({error.message}); give this identity the role "
                 "roles/bigquery.dataEditor on it"
@@ -164,7 +166,7 @@ class BigQueryTables:
                     if _missing(seen, definition):
                         found = self._widen(found, definition)
                     elif not _labels(definition).items() <= found.labels.items():
-                        found = self._claim(found, definition)
+                        found = self._labelled(found, {**found.labels, **_labels(definition)})
                     if not as_stale(found, definition.max_staleness):
                         found = self._set_staleness(found, definition)
                     found = self._compared_with_before(found, definition)
@@ -220,15 +222,6 @@ class BigQueryTables:
         structlog.get_logger().info("columns_added", table=definition.identity, columns=names, **more)
         return widened
 
-    def _claim(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
-        """Let a table that another has made say whose mirror it is now, where that is allowed."""
-        found.labels = {**found.labels, **_labels(definition)}
-        try:
-            return self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        except exceptions.Forbidden as error:
-            structlog.get_logger().warning("table_not_claimed", table=definition.identity, error=str(error.message))
-            return found
-
     def _set_staleness(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a table be as stale as the tables file says, where that is allowed."""
         assert definition.max_staleness is not None
@@ -237,6 +230,8 @@ class BigQueryTables:
         try:
             found = self._client.update_table(found, ["max_staleness"], retry=_NO_RETRY, timeout=_TIMEOUT)
         except exceptions.Forbidden as error:
+            if beyond_limits(error):
+                raise
             log.warning("max_staleness_not_set", error=str(error.message))
             found.max_staleness = before
         else:
@@ -263,13 +258,8 @@ class BigQueryTables:
         return found if labels is None else self._labelled(found, labels)
 
     def _labelled(self, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table:
-        """Give a table labels, where that is allowed."""
-        found.labels = labels
-        try:
-            return self._client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        except exceptions.Forbidden as error:
-            structlog.get_logger().warning("table_not_labelled", table=found.table_id, error=str(error.message))
-            return found
+        """Give a table labels that it lacks, where that is allowed."""
+        return found if labels == found.labels else labelled(self._client, found, labels) or found
 
     def _leave_out(self, definition: TableDefinition) -> None:
         """Let the mirror in whose stead a history is kept, if there is one, say that it lacks what changes now."""

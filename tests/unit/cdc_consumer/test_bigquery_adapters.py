@@ -13,7 +13,7 @@ from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.bigquery_errors import append_error, rest_errors
+from services.cdc_consumer.adapters.bigquery_errors import append_error, beyond_limits, rest_errors
 from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.mirror_tables import BigQueryMirrors
 from services.cdc_consumer.adapters.tables import BigQueryTables
@@ -119,6 +119,36 @@ def test_each_error_of_the_client_says_what_to_do_next(
 
     assert type(translated.value) is expected
     assert str(translated.value).startswith("table planes: x")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "passes"),
+    [
+        (["rateLimitExceeded"], True),
+        (["quotaExceeded"], True),
+        (["jobRateLimitExceeded"], True),
+        (["other", "quotaExceeded"], True),
+        (["accessDenied"], False),
+        (["billingNotEnabled"], False),
+        (["policyViolation"], False),
+        ([], False),
+    ],
+)
+@pytest.mark.parametrize("kind", [exceptions.Forbidden, exceptions.BadRequest])
+def test_what_is_beyond_a_limit_is_no_want_of_a_right_and_passes(
+    kind: Callable[..., exceptions.GoogleAPICallError], reasons: Sequence[str], passes: bool
+) -> None:
+    error = kind("words", errors=[{"reason": reason, "domain": "global", "message": "words"} for reason in reasons])
+    assert beyond_limits(error) is passes
+    with pytest.raises(TransientError) as translated, rest_errors("table planes"):
+        raise error
+
+    assert type(translated.value) is (TransientError if passes else TableTroubleError)
+
+
+def test_errors_of_another_form_have_no_reason() -> None:
+    forbidden: Any = exceptions.Forbidden  # untyped
+    assert not beyond_limits(forbidden("words", errors=["rateLimitExceeded", {"message": "words"}]))
 
 
 def test_an_error_that_nobody_knows_is_left_as_it_is() -> None:

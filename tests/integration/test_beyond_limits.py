@@ -1,0 +1,249 @@
+"""Calls that BigQuery refuses for a limit, as it refuses what is forbidden: they are made later, nothing is lost."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud import bigquery
+from structlog.testing import capture_logs
+
+from deploy.local import emulators
+from deploy.local.processes import Processes
+from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset
+from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, LETTERS, NEEDS_RESYNC, label_time
+from services.cdc_consumer.adapters.mirror_queries import MirrorQueries
+from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset
+from services.cdc_consumer.letters_noted import note_letters
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, TableTroubleError
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.mirrors import MIRROR_OF
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.findings import Finding
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+from tests.contract.test_tables import HISTORY, PLANES
+from tests.integration.stand_in import PROJECT, StandIn
+
+pytestmark = pytest.mark.integration
+
+NO_RETRY: Any = None
+MINUTE = 60_000_000
+NOW = 1_700_000_000_000_000
+LATER = 4_000_000_000_000_000
+REASONS = ["rateLimitExceeded", "quotaExceeded"]
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Run one for these tests alone: its limits and its clock are for all who use it."""
+    with (
+        Processes(tmp_path_factory.mktemp("processes"), os.environ) as processes,
+        emulators.bigquery_stand_in(processes) as found,
+    ):
+        yield found
+
+
+@pytest.fixture
+def stand_in(addresses: tuple[str, str]) -> Iterator[StandIn]:
+    stand_in = StandIn(addresses)
+    yield stand_in
+    stand_in.control("DELETE", "faults")
+
+
+def a_process(stand_in: StandIn) -> BigQueryTables:
+    return BigQueryTables(stand_in.client, PROJECT, stand_in.dataset)
+
+
+def refuse(stand_in: StandIn, reason: str, method: str, table: str = "", times: int = 1) -> None:
+    name = f"{PROJECT}.{stand_in.dataset}.{table}" if table else ""
+    fault = {"action": "answer", "on": "rest", "status": "RESOURCE_EXHAUSTED", "reason": reason, "method": method}
+    stand_in.control("POST", "faults", **fault, table=name, times=times)
+
+
+def a_table(stand_in: StandIn, name: str = "planes") -> bigquery.Table:
+    return stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}")
+
+
+def labels(stand_in: StandIn, name: str = "planes") -> dict[str, str]:
+    found: dict[str, str] = a_table(stand_in, name).labels
+    return found
+
+
+def alterations(stand_in: StandIn, name: str = "planes") -> int:
+    return int(stand_in.control("GET", "stats")["tables"][f"{PROJECT}.{stand_in.dataset}.{name}"]["alterations"])
+
+
+class TestLetters:
+    def test_many_processes_at_once_change_the_table_once(self, stand_in: StandIn) -> None:
+        a_process(stand_in).ensure(PLANES)
+        processes, before = [a_process(stand_in) for _ in range(12)], alterations(stand_in)
+        stand_in.control("POST", "limits", table_updates=3_600)
+        for number, process in enumerate(processes):
+            process.note_letters("planes", "", NOW + number * 500_000)
+
+        assert alterations(stand_in) == before + 1
+        assert label_time(labels(stand_in), LETTERS) >= NOW + 11 * 500_000 + 5 * MINUTE
+
+    def test_what_another_has_said_is_enough_until_it_is_not(self, stand_in: StandIn) -> None:
+        one, two = a_process(stand_in), a_process(stand_in)
+        one.ensure(PLANES)
+        one.note_letters("planes", "", NOW)
+        two.note_letters("planes", "", NOW + 5 * MINUTE)
+        assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
+        two.note_letters("planes", "", NOW + 5 * MINUTE + 1)
+        assert label_time(labels(stand_in), LETTERS) == NOW + 15 * MINUTE + 1
+
+    @pytest.mark.parametrize("reason", REASONS)
+    @pytest.mark.parametrize("method", ["GET", "PATCH"])
+    def test_a_refusal_is_waited_out(self, stand_in: StandIn, reason: str, method: str) -> None:
+        tables = a_process(stand_in)
+        tables.ensure(PLANES)
+        refuse(stand_in, reason, method, "planes", times=3)
+        with capture_logs() as logs:
+            for attempt in retrying(Stop(), longest_wait=timedelta(milliseconds=1)):
+                with attempt:
+                    note_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000))
+
+        assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
+        assert not {"table_not_labelled", "letters_not_noted"} & {line["event"] for line in logs}
+
+    def test_beyond_the_limit_it_is_said_when_there_is_room_again(self, stand_in: StandIn) -> None:
+        tables = a_process(stand_in)
+        tables.ensure(PLANES)
+        stand_in.control("POST", "limits", table_updates=3_600)
+        for number in range(5):
+            stand_in.run(f"ALTER TABLE planes ADD COLUMN c{number} STRING")
+        for _attempt in range(2):
+            with pytest.raises(TransientError, match="too many table update operations") as refused:
+                tables.note_letters("planes", "", NOW)
+            assert not isinstance(refused.value, TableTroubleError)
+        stand_in.control("POST", "clock", seconds=3_600)
+        tables.note_letters("planes", "", NOW)
+
+        assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
+
+    def test_a_right_that_is_wanting_is_told_and_asked_for_again(self, stand_in: StandIn) -> None:
+        tables = a_process(stand_in)
+        tables.ensure(PLANES)
+        refuse(stand_in, "accessDenied", "PATCH", "planes")
+        with capture_logs() as logs:
+            tables.note_letters("planes", "", NOW)
+        assert [line["event"] for line in logs] == ["table_not_labelled"]
+        tables.note_letters("planes", "", NOW)
+
+        assert LETTERS in labels(stand_in)
+
+    def test_a_table_that_is_made_a_moment_later_says_so_too(self, stand_in: StandIn) -> None:
+        tables = a_process(stand_in)
+        tables.note_letters("planes", "", NOW)
+        tables.ensure(PLANES)
+        tables.note_letters("planes", "", NOW + 1)
+        assert LETTERS in labels(stand_in)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+class TestTables:
+    def test_a_snapshot_at_its_end_is_told_later(self, stand_in: StandIn, reason: str) -> None:
+        tables = a_process(stand_in)
+        tables.ensure(PLANES)
+        refuse(stand_in, reason, "PATCH", "planes")
+        with pytest.raises(TransientError) as refused:
+            tables.complete(PLANES, LATER, LATER)
+        assert not isinstance(refused.value, TableTroubleError)
+        tables.complete(PLANES, LATER, LATER)
+
+        assert labels(stand_in)[COMPLETE_SINCE] == str(LATER)
+
+    def test_a_mirror_is_left_out_later(self, stand_in: StandIn, reason: str) -> None:
+        tables = a_process(stand_in)
+        tables.ensure(PLANES)
+        refuse(stand_in, reason, "PATCH", "planes")
+        with pytest.raises(TransientError):
+            tables.ensure(HISTORY)
+        assert NEEDS_RESYNC not in labels(stand_in)
+        tables.ensure(HISTORY)
+
+        assert labels(stand_in)[NEEDS_RESYNC] == LEFT_OUT
+
+    def test_a_table_made_by_hand_is_claimed_later(self, stand_in: StandIn, reason: str) -> None:
+        columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
+        stand_in.run(f"CREATE TABLE planes ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
+        tables = a_process(stand_in)
+        refuse(stand_in, reason, "PATCH", "planes")
+        with pytest.raises(TransientError):
+            tables.ensure(PLANES)
+        tables.ensure(PLANES)
+
+        assert MIRROR_OF in labels(stand_in)
+
+    def test_staleness_is_set_later(self, stand_in: StandIn, reason: str) -> None:
+        a_process(stand_in).ensure(PLANES)
+        tables, stale = a_process(stand_in), replace(PLANES, max_staleness=timedelta(minutes=15))
+        refuse(stand_in, reason, "PATCH", "planes")
+        with pytest.raises(TransientError):
+            tables.ensure(stale)
+        tables.ensure(stale)
+
+        assert str(a_table(stand_in).max_staleness).endswith("0:15:0")
+
+    def test_a_table_is_made_later(self, stand_in: StandIn, reason: str) -> None:
+        refuse(stand_in, reason, "POST", "planes")
+        with pytest.raises(TransientError) as refused:
+            a_process(stand_in).ensure(PLANES)
+        assert not isinstance(refused.value, TableTroubleError)
+        assert a_process(stand_in).ensure(PLANES) == PLANES
+
+    def test_that_a_table_was_made_anew_is_said_later_and_once(self, stand_in: StandIn, reason: str) -> None:
+        one, two = a_process(stand_in), a_process(stand_in)
+        for tables in (one, two):
+            tables.ensure(PLANES)
+        stand_in.client.delete_table(a_table(stand_in))
+        for tables in (one, two):
+            tables.forget("planes")
+        refuse(stand_in, reason, "PATCH", "planes")
+        with pytest.raises(TransientError):
+            one.ensure(PLANES)
+        one.ensure(PLANES)
+        assert labels(stand_in)[NEEDS_RESYNC] == MADE_ANEW
+        before = alterations(stand_in)
+        two.ensure(PLANES)
+
+        assert alterations(stand_in) == before
+
+    def test_a_start_waits_and_names_no_cure_that_is_none(self, stand_in: StandIn, reason: str) -> None:
+        refuse(stand_in, reason, "GET")
+        with pytest.raises(TransientError, match=f"dataset {PROJECT}.{stand_in.dataset}: "):
+            check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+        check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+        refuse(stand_in, "accessDenied", "GET")
+        with pytest.raises(MisconfiguredError, match=r"roles/bigquery\.dataEditor"):
+            check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+
+    def test_a_query_is_asked_again(self, stand_in: StandIn, reason: str) -> None:
+        a_process(stand_in).ensure(PLANES)
+        path = f"{PROJECT}.{stand_in.dataset}.planes"
+        asked = partial(MirrorQueries(stand_in.client).pages, path, f"SELECT 7 AS n FROM `{path}`, UNNEST([1])")
+        refuse(stand_in, reason, "POST")
+        with pytest.raises(TransientError) as refused:
+            list(asked())
+        assert not isinstance(refused.value, TableTroubleError)
+        assert list(asked()) == []
+
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    def test_doctor_asks_for_no_right_that_is_there(
+        self, stand_in: StandIn, addresses: tuple[str, str], reason: str, method: str
+    ) -> None:
+        def found() -> list[Finding]:
+            with grpc.insecure_channel(addresses[1]) as storage:
+                return list(inspect_dataset(stand_in.client, storage, PROJECT, stand_in.dataset))
+
+        refuse(stand_in, reason, method)
+        told = [one for one in found() if "no more calls" in one.detail]
+        assert [one.cure for one in told] == ["ask again in a minute"]
+        refuse(stand_in, "accessDenied", method)
+        assert any("roles/bigquery.dataEditor" in one.cure for one in found())
