@@ -1,7 +1,7 @@
 """Calls that BigQuery refuses for a limit, as it refuses what is forbidden: they are made later, nothing is lost."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,14 +20,19 @@ from services.cdc_consumer.adapters.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset
 from services.cdc_consumer.letters_noted import note_letters
 from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, TableTroubleError
+from services.dead_letter.adapters import mirrors as replayed
+from services.dead_letter.core.rows import content_of
+from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.findings import Finding
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
+from tests.builders import a_change, a_header
 from tests.contract.test_tables import HISTORY, PLANES
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.unit.dead_letter.letters import a_letter
 
 pytestmark = pytest.mark.integration
 
@@ -247,3 +252,33 @@ class TestTables:
         assert [one.cure for one in told] == ["ask again in a minute"]
         refuse(stand_in, "accessDenied", method)
         assert any("roles/bigquery.dataEditor" in one.cure for one in found())
+
+
+@pytest.mark.parametrize("reason", REASONS)
+class TestReplays:
+    @pytest.fixture
+    def ask(self, stand_in: StandIn) -> Callable[[], Any]:
+        a_process(stand_in).ensure(PLANES)
+        stand_in.run(f"INSERT INTO planes (id, _millrace_sequence) VALUES (1, '{four_sections(10)}')")
+        row = content_of(a_letter(a_change(1), a_header())).row
+        assert row is not None
+        mirrors = replayed.BigQueryMirrors(stand_in.client, PROJECT, [stand_in.dataset])
+        return lambda: mirrors.sequences([row])
+
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    def test_what_is_applied_is_asked_again(
+        self, stand_in: StandIn, ask: Callable[[], Any], reason: str, method: str
+    ) -> None:
+        refuse(stand_in, reason, method)
+        with pytest.raises(TransientError):
+            ask()
+        assert list(ask().values()) == [str(four_sections(10))]
+        refuse(stand_in, "accessDenied", "POST")
+        with pytest.raises(MisconfiguredError, match="jobUser"):
+            ask()
+
+    def test_doctor_says_that_it_may_pass(self, stand_in: StandIn, reason: str) -> None:
+        refuse(stand_in, reason, "GET")
+        with pytest.raises(TransientError):
+            replayed.check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+        replayed.check_dataset(stand_in.client, PROJECT, stand_in.dataset)

@@ -30,6 +30,9 @@ _NO_RETRY: Final[Any] = None  # retries are not nested: whoever replays has the 
 _KEYS: Final = 500
 """Rows that one query asks for."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LIMITS: Final = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"})
+"""The reasons by which BigQuery says that a call may succeed later: 403, as where a right is wanting ("Troubleshoot
+quota and limit errors")."""
 _values: Final = msgspec.json.Decoder(list[object])
 
 
@@ -257,13 +260,19 @@ def _rest_errors(what: str) -> Iterator[None]:
         auth_exceptions.TransportError,
     ) as error:
         raise TransientError(f"{what}: {_words(error)}") from error
-    except (exceptions.Forbidden, exceptions.Unauthorized, auth_exceptions.GoogleAuthError) as error:
-        raise MisconfiguredError(
+    except (exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError) as error:
+        raise _refusal(what, error) from error
+
+
+def _refusal(what: str, error: exceptions.GoogleAPICallError | auth_exceptions.GoogleAuthError) -> Exception:
+    if any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in getattr(error, "errors", ())):
+        return TransientError(f"{what}: {_words(error)}")
+    if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | auth_exceptions.GoogleAuthError):
+        return MisconfiguredError(
             f"{what}: {_words(error)}; give this identity roles/bigquery.dataViewer on the dataset and "
             "roles/bigquery.jobUser on the project, or leave BIGQUERY_DATASET out: then nothing counts as superseded"
-        ) from error
-    except exceptions.GoogleAPICallError as error:
-        raise MisconfiguredError(f"{what}: {_words(error)}") from error
+        )
+    return MisconfiguredError(f"{what}: {_words(error)}")
 
 
 def _words(error: Exception) -> str:
