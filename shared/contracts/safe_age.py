@@ -1,4 +1,4 @@
-"""How old an upsert may be that does not come live from the stream: BigQuery forgets deletes.
+"""How old an upsert may be, and how long one that comes live from the stream may be held: BigQuery forgets deletes.
 
 Source: BigQuery, "Stream table updates with change data capture": what was deleted is remembered for two days.
 """
@@ -15,6 +15,12 @@ SNAPSHOT_END_AGE: Final = SAFE_AGE - timedelta(hours=26)
 
 A snapshot row is a day old at most when it is published, and becomes a dead letter where it is older than `SAFE_AGE`
 when it is applied. What arrives later than this arrives with rows that may be refused, and two hours are margin.
+"""
+MOST_HELD: Final = SAFE_AGE - timedelta(hours=26)
+"""How long a reader may hold a live change before it publishes it, and must read it again.
+
+Who takes over from a reader that is cut off publishes what came after, deletes too. A day is left in which what the
+one held may wait for the consumer, and two hours are margin.
 """
 SAFE_MICROSECONDS: Final = SAFE_AGE // timedelta(microseconds=1)
 

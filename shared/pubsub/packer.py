@@ -18,10 +18,12 @@ import msgspec
 
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds
 
 REQUEST_BYTES: Final = 9_000_000
 """No request, and so no message, is larger. Pub/Sub's limit is 10 MB for each."""
 _KEY: Final = itemgetter(0)
+_UNTOLD: Final = Nanoseconds(0)
 _REQUEST_OVERHEAD: Final = 2_048  # the topic's name and the request's own framing
 _MESSAGE_OVERHEAD: Final = 1_024  # attributes but for source and table (twice), the document's frame, framing
 
@@ -48,6 +50,7 @@ class Receipt(msgspec.Struct, eq=False):
 
     waiting: int = 0
     size: int = 0
+    taken_at: Nanoseconds = _UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Request:
 
     ordering_key: str
     messages: Sequence[Message]
+    taken_at: Nanoseconds
+    """Of its oldest change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,11 @@ class Packer:
         """Bytes added and not confirmed yet."""
 
     def add(
-        self, header: Header, changes: Sequence[tuple[str, Change]], announce_under: str = ""
+        self,
+        header: Header,
+        changes: Sequence[tuple[str, Change]],
+        announce_under: str = "",
+        taken_at: Nanoseconds = _UNTOLD,
     ) -> tuple[Receipt, Sequence[Oversized]]:
         """Take changes, each with its ordering key; none announces the header under the key ``announce_under``.
 
@@ -129,7 +138,7 @@ class Packer:
             raise MisconfiguredError(
                 f"table {header.table}: its column list alone, {header_size} bytes, fits no message"
             )
-        receipt = Receipt(waiting=max(1, len(changes)))
+        receipt = Receipt(waiting=max(1, len(changes)), taken_at=taken_at)
         oversized: list[Oversized] = []
         if not changes:
             self._enqueue(announce_under, [_Entry(header, header_size, None, 0, receipt)], 0)
@@ -237,6 +246,7 @@ class Packer:
 
     def _cut(self, key: str, lane: _Lane) -> Request:
         lane.due, lane.resting = False, self._resting
+        taken_at = lane.waiting[0].receipt.taken_at
         messages: list[Message] = []
         room = self._limits.bytes_per_request - _REQUEST_OVERHEAD
         overhead = _MESSAGE_OVERHEAD + len(key.encode())
@@ -249,7 +259,7 @@ class Packer:
             lane.waiting_bytes -= size - overhead - cut[0].header_size  # what is left is the changes'
             messages.append(Message(cut[0].header, [entry.change for entry in cut if entry.change is not None]))
         self._under_way += 1
-        return Request(key, messages)
+        return Request(key, messages, taken_at)
 
     def _cut_message(self, waiting: deque[_Entry], room: int, overhead: int) -> tuple[list[_Entry], int]:
         """Take one message's entries from the front: one header, at most N and S, and no more than there is room."""

@@ -18,7 +18,8 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import key_text, ordering_key
-from shared.contracts.timestamps import format_timestamp, parse_timestamp
+from shared.contracts.safe_age import MOST_HELD
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import REQUEST_BYTES, Limits, Message, Oversized, Packer, Receipt, Request
@@ -91,14 +92,17 @@ class BatchPublisher:
         """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
 
         The future resolves when Pub/Sub has confirmed all of them (of a change too large for any message: its dead
-        letter), and fails with TransientError where a stop came first, or MisconfiguredError.
+        letter), and fails with TransientError where a stop came first or they have waited for longer than `MOST_HELD`,
+        or MisconfiguredError.
         """
+        taken_at = self._clock.now()
         async with self._gate:
             while self._packer.outstanding_bytes >= self._most_outstanding and self._error is None:
                 self._room.clear()
                 await self._room.wait()
             self._refuse_if_over()
-            receipt, oversized = self._packer.add(header, changes, announce_under=ordering_key(header.table, 0))
+            announce_under = ordering_key(header.table, 0)
+            receipt, oversized = self._packer.add(header, changes, announce_under, taken_at)
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         for too_large in oversized:
@@ -162,6 +166,7 @@ class BatchPublisher:
             messages = [batch_message(message, request.ordering_key) for message in request.messages]
             wire = PublishRequest(topic=self._topic, messages=messages)
             async for attempt in retrying_async(self._stop):
+                self._refuse_held_too_long(request.taken_at)
                 with attempt, pubsub_errors(f"publish to {self._topic}"):
                     await self._stub(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         except Exception as error:  # noqa: BLE001  whatever it is, those who wait must learn of it
@@ -174,6 +179,18 @@ class BatchPublisher:
             self._resolve(self._packer.confirm(request.ordering_key))
             self._room.set()
             self._pump()
+
+    def _refuse_held_too_long(self, taken_at: Nanoseconds) -> None:
+        """Raise TransientError if what was taken then may be of a reader that is long replaced.
+
+        By the clock of the day: another may stand still for as long as the machine does.
+        """
+        held = timedelta(microseconds=(self._clock.now() - taken_at) // 1_000)
+        if held > MOST_HELD:
+            raise TransientError(
+                f"changes have waited for {self._topic} since {format_timestamp(taken_at)}: deletes that others have "
+                "published meanwhile may soon be forgotten by BigQuery, so the changes have to be read again"
+            )
 
     async def _set_aside(self, too_large: Oversized) -> None:
         letter = self._letter(too_large)

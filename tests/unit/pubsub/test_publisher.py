@@ -14,6 +14,7 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import from_message
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.safe_age import MOST_HELD
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import Limits
@@ -178,7 +179,7 @@ async def test_a_key_that_has_rested_publishes_by_itself() -> None:
 
 @dataclass
 class Later:
-    """A clock that stands still, some seconds after the changes were committed."""
+    """A clock that stands still until it is set, some seconds after the changes were committed."""
 
     seconds: float
 
@@ -214,6 +215,64 @@ def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room(
             resting = await publisher.publish(a_header(), [("k", a_change(4))])
             await asyncio.sleep(0.1)
             assert (waiting.done(), resting.done()) == (False, True)
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgotten_is_never_sent() -> None:
+    async def scenario() -> None:
+        clock = Later(0.0)
+        world = World(clock=clock)
+        world.channel.failures = [UNAVAILABLE] * 3
+        async with world.publisher as publisher:
+            cut_off = await publisher.publish(a_header(), [("k", a_change(1))])
+            await turns()
+            clock.seconds = MOST_HELD.total_seconds() + 1
+            fresh = await publisher.publish(a_header(), [("k", a_change(2))])
+            for waiting in (cut_off, fresh):
+                with pytest.raises(TransientError, match=r"since 2026-.* have to be read again"):
+                    await waiting
+            with pytest.raises(TransientError, match="have to be read again"):
+                await publisher.publish(a_header(), [("other", a_change(3))])
+
+        assert len(world.channel.requests) == 1
+        assert world.channel.confirmed == []
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize(("key", "room"), [("k", 1_000_000), ("other", 1)], ids=["behind another", "for room"])
+def test_the_age_of_what_waits_here_counts_from_when_it_was_handed_over(key: str, room: int) -> None:
+    async def scenario() -> None:
+        clock = Later(0.0)
+        world = World(clock=clock, outstanding_bytes=room)
+        world.channel.open.clear()
+        async with world.publisher as publisher:
+            first = await publisher.publish(a_header(), [("k", a_change(1))])
+            await turns()
+            waiting = asyncio.create_task(publisher.publish(a_header(), [(key, a_change(2))]))
+            await turns()
+            clock.seconds = MOST_HELD.total_seconds() + 1  # the machine stood still; the answer had come just before
+            world.channel.open.set()
+            await first
+            with pytest.raises(TransientError, match="have to be read again"):
+                await (await waiting)
+
+        assert [found for _ordering_key, found in world.confirmed()] == [a_change(1).key]
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_has_waited_for_less_is_sent_as_soon_as_the_service_is_back() -> None:
+    async def scenario() -> None:
+        clock = Later(0.0)
+        world = World(clock=clock)
+        world.channel.failures = [UNAVAILABLE] * 3
+        async with world.publisher as publisher:
+            future = await publisher.publish(a_header(), [("k", a_change(1))])
+            await turns()
+            clock.seconds = MOST_HELD.total_seconds()
+            await future
 
     run_in_virtual_time(scenario())
 
