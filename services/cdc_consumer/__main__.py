@@ -326,7 +326,7 @@ def start_query(
         "clockMargin": f"{settings.clock_margin / timedelta(milliseconds=1):.0f}ms",
         "poisonLimit": str(settings.poison_limit),
         "suspectsDirectory": str(choose_directory(settings.checkpoint_location) or ""),
-        "checkpointLocation": str(settings.checkpoint_location or exchange / "checkpoint"),
+        "checkpointLocation": settings.checkpoint_location or str(exchange / "checkpoint"),
     }
     messages = session.readStream.format("pubsub").options(**source).load()
     if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written

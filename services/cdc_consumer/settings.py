@@ -37,10 +37,11 @@ class Settings:
     )
     spark_master: str = setting("where Spark runs", default="local[2]", check=_master)
     driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
-    checkpoint_location: Path | None = setting(
+    checkpoint_location: str | None = setting(  # no Path: that would make gs:/bucket/x of gs://bucket/x
         "a directory for Spark's count of micro-batches, for that of the processes that a message has ended, and for "
-        "when each mirror was made, which has to outlive its container; without one in a temporary place, which loses "
-        "nothing, but one that is dropped and made again around a restart is not found",
+        "when each mirror was made, which has to outlive its container; elsewhere (gs://bucket/x) Spark keeps its own "
+        "count, and the rest is as without one: in a temporary place, which loses nothing, but a mirror that is "
+        "dropped and made again around a restart is not found",
         default=None,
     )
     trigger: Literal["always", "available-now"] = setting(

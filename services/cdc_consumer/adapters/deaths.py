@@ -22,14 +22,14 @@ _PROBE: Final = ".probe"
 _TOGETHER: Final = ".together"
 
 
-def choose_directory(checkpoint: Path | None) -> Path | None:
+def choose_directory(checkpoint: str | None) -> Path | None:
     """Make the directory for the files, with the checkpoint if that is on a disk; None if there is nowhere to keep it.
 
     Elsewhere it is in the temporary place of the machine and not of the process, which would not outlive it.
     """
     directory = Path(tempfile.gettempdir()) / f"millrace-suspects-{os.getuid()}"
-    if checkpoint is not None and ":" not in checkpoint.parts[0]:  # a scheme: that is no disk of ours
-        directory = checkpoint.absolute() / "suspects"
+    if checkpoint and ":" not in checkpoint.partition("/")[0]:  # a scheme: that is no disk of ours
+        directory = Path(checkpoint).absolute() / "suspects"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours = directory.stat().st_uid == os.getuid()  # anyone may have made one in a place that is everyone's

@@ -45,6 +45,11 @@ def test_settings_have_defaults_for_everything_but_names() -> None:
     assert (settings.dataset_project, settings.tasks, settings.spark_master) == ("p", 2, "local[2]")
 
 
+@pytest.mark.parametrize("place", ["gs://bucket/x", "s3a://b/x", "hdfs://host:8020/x", "/var/lib/x", "here"])
+def test_the_place_of_the_checkpoint_reaches_spark_as_it_was_written(place: str) -> None:
+    assert read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": place}).checkpoint_location == place
+
+
 def test_every_missing_setting_is_named_at_once() -> None:
     with pytest.raises(MisconfiguredError) as raised:
         read_settings(Settings, {})

@@ -305,11 +305,11 @@ def test_a_directory_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_the_directory_is_beside_the_checkpoint_or_where_the_machine_keeps_what_is_passing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose_directory(tmp_path / "checkpoint") == tmp_path / "checkpoint" / "suspects"
+    assert choose_directory(str(tmp_path / "checkpoint")) == tmp_path / "checkpoint" / "suspects"
     assert (tmp_path / "checkpoint" / "suspects").is_dir()
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    elsewhere = [choose_directory(None), choose_directory(Path("gs://bucket/checkpoint"))]
+    elsewhere = [choose_directory(None), choose_directory("gs://bucket/checkpoint")]
     assert elsewhere[0] == elsewhere[1] != tmp_path
     assert elsewhere[0] is not None
     assert elsewhere[0].parent == tmp_path
