@@ -21,23 +21,12 @@ from services.bigtable_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from tests.integration.bigtable_front import (
-    INSTANCE,
-    Front,
-    FrontTable,
-)
+from tests.integration.bigtable_front import INSTANCE, Front, FrontTable
 
 HEARTBEAT = 100  # milliseconds
 PATIENCE = 30.0
 LARGE = 1_000_000
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    """Return the front."""
-    with Front(bigtable_front) as front:
-        yield front
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The change-stream front before the real Bigtable emulator: what is written is what the stream tells, in order."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +20,6 @@ from tests.integration.bigtable_front import (
 pytestmark = pytest.mark.integration
 
 SOON = timedelta(milliseconds=100)
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    with Front(bigtable_front) as front:
-        yield front
 
 
 def entries(change: Any) -> list[str]:

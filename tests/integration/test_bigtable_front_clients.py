@@ -3,7 +3,7 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,6 @@ from tests.integration.bigtable_front import INSTANCE, PROJECT, Front, FrontTabl
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore:Connecting to Bigtable emulator")]
 
 Cbt = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    with Front(bigtable_front) as front:
-        yield front
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The start checks against the front: what is found, and the cure of what is not as it should be."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -18,12 +17,6 @@ from shared.runtime.findings import Finding, Level
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, FrontTable
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    with Front(bigtable_front) as front:
-        yield front
 
 
 def looked_at(

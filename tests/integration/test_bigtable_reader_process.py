@@ -6,7 +6,7 @@ import json
 import random
 import signal
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,6 @@ from google.cloud.bigtable_admin_v2 import types as admin_types
 from deploy.local.processes import Processes
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
@@ -110,20 +109,6 @@ class Pipeline(Readers):
     def wait_until_equal(self, *families: str) -> None:
         """Wait until the mirror is what the table is."""
         self.wait(lambda: self.mirror() == self.source(*families), "the mirror to be equal", self.pull)
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
-
-
-@pytest.fixture
-def front(bigtable_front: str) -> Iterator[Front]:
-    """Return the session's front."""
-    with Front(bigtable_front) as front:
-        yield front
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The topic that a stream in the partition table belongs to: readers of another one are refused."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 
 import grpc
@@ -13,7 +12,6 @@ from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.topic_cell import keep_topic
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import published_to, short_name
 from shared.runtime.service import MISCONFIGURED
 from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
@@ -50,13 +48,6 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
             await channels.close()
 
     asyncio.run(run())
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(

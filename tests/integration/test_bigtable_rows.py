@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -15,12 +15,6 @@ from shared.contracts.errors import MisconfiguredError
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, delete_row, set_cell
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    with Front(bigtable_front) as front:
-        yield front
 
 
 def read(

@@ -1,7 +1,7 @@
 """Rows read in key order from the real emulator, through the front, page by page: what a snapshot reads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
@@ -16,12 +16,6 @@ from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_ce
 
 pytestmark = pytest.mark.integration
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def front(bigtable_front: str) -> Iterator[Front]:
-    with Front(bigtable_front) as front:
-        yield front
 
 
 def scanning(

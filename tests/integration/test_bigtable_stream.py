@@ -43,7 +43,6 @@ from tests.integration.bigtable_streams import (
     run,
     to_the_end,
 )
-from tests.integration.bigtable_streams import front as front  # noqa: PLC0414  a fixture
 from tests.integration.bigtable_streams import whole_again as whole_again  # noqa: PLC0414  a fixture
 
 pytestmark = pytest.mark.integration

@@ -22,7 +22,6 @@ from tests.integration.bigtable_front import (
     set_cell,
 )
 from tests.integration.bigtable_streams import after, at, opened, query, read_until, run, to_the_end
-from tests.integration.bigtable_streams import front as front  # noqa: PLC0414  a fixture
 from tests.integration.bigtable_streams import whole_again as whole_again  # noqa: PLC0414  a fixture
 
 pytestmark = pytest.mark.integration

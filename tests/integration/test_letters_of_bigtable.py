@@ -21,8 +21,6 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.test_bigtable_reader_process import Pipeline
-from tests.integration.test_bigtable_reader_process import front as front  # noqa: PLC0414  a fixture
-from tests.integration.test_bigtable_reader_process import pubsub_channel as pubsub_channel  # noqa: PLC0414  the same
 from tests.integration.test_dead_letter_process import PATIENCE, Letters
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

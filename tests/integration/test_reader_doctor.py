@@ -4,7 +4,7 @@ import io
 import json
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,6 @@ from services.spanner_reader.__main__ import main
 from services.spanner_reader.adapters.inspection import inspect_stream
 from services.spanner_reader.adapters.schema import StreamDefinition
 from services.spanner_reader.doctor import doctor
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.findings import Level
@@ -73,12 +72,6 @@ class Patient:
         found = {one["check"]: one["cure"] for one in findings if one["level"] == "error"}
         assert code == int(bool(found))
         return found
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture

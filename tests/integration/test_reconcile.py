@@ -21,7 +21,6 @@ from services.cdc_consumer.reconcile_command import reconcile
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.channels import open_channel
 from shared.pubsub.topology import Topology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
@@ -91,13 +90,6 @@ class Pipe:
         finally:
             over.set()
             consumer.join()
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture

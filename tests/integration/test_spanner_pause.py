@@ -1,27 +1,19 @@
 """The stream and a table paused and resumed, over restarts, with two readers and the emulator's own stream."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 import pytest
 
 from deploy.local.processes import Processes
 from deploy.local.source import SpannerDatabase, Write
-from shared.pubsub.channels import open_channel
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.test_spanner_reader_process import Pipeline
 from tests.integration.test_spanner_snapshot import DDL, Topic
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture

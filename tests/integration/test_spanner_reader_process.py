@@ -97,13 +97,6 @@ class Pipeline(Readers):
 
 
 @pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
-
-
-@pytest.fixture
 def pipeline(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,

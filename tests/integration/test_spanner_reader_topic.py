@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import grpc
@@ -17,7 +17,6 @@ from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.topic_table import SpannerTopicStore
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import published_to, short_name
 from shared.pubsub.topology import create_topology
 from shared.runtime.service import MISCONFIGURED
@@ -95,13 +94,6 @@ def test_it_is_changed_only_while_nobody_reads(kept: Callable[[Scenario], None])
             await ours.keep("ours")
 
     kept(scenario)
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What the Spanner reader's command ``rows`` answers of the emulator's rows, of every type and in both dialects."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 
 import grpc
@@ -14,7 +14,6 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.source_rows import Done, Key
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.stop import Stop
@@ -26,13 +25,6 @@ pytestmark = pytest.mark.integration
 __all__ = ["target"]  # a fixture
 
 COMMAND = "python -m services.spanner_reader rows"
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 def environment(source: SpannerDatabase, stream: str, topology: Topology, pubsub: str) -> Mapping[str, str]:

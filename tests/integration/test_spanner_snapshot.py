@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,7 +15,6 @@ from deploy.local.processes import Process, Processes
 from deploy.local.source import SpannerDatabase, Write
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.pubsub.channels import open_channel
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.readers import STARTS
@@ -67,13 +66,6 @@ class Topic:
     def wait_for(self, what: str, ready: Callable[[], bool]) -> None:
         """Wait until what has arrived is as it should be."""
         self.pipeline.wait(ready, what, self.pull)
-
-
-@pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    """Return a channel to the Pub/Sub emulator."""
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture
