@@ -59,8 +59,9 @@ class AcknowledgingWriter(DataSourceStreamArrowWriter):
 
 
 def read_journal(directory: Path, event: str) -> list[dict[str, Any]]:
-    """Return the events of a kind that the sink wrote down, in order of time."""
-    lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    """Return the events of a kind that the sink wrote down, in order of time; not what it is just writing."""
+    written = [path.read_text().rpartition("\n")[0] for path in directory.glob("*.jsonl")]
+    lines = [line for text in written for line in text.splitlines()]
     return sorted((one for one in map(json.loads, lines) if one["event"] == event), key=lambda one: float(one["at"]))
 
 
