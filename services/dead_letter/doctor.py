@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Final, TextIO
 
 from services.dead_letter.adapters.database import open_database
+from services.dead_letter.adapters.disk import mounts, short_lived
 from services.dead_letter.adapters.mirrors import check_dataset, open_client
 from services.dead_letter.adapters.store import SqlLetterStore
 from services.dead_letter.command_line import pipeline_named
@@ -49,6 +50,9 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     yield Finding(Level.OK, "settings", f"project {settings.project}, subscription {settings.dead_letter_subscription}")
     yield _store(settings)
+    if place := short_lived(settings.database, mounts()):
+        cure = "mount a volume for it, or name PostgreSQL in DATABASE"
+        yield Finding(Level.WARNING, "store: disk", f"it is on {place}, and all letters with it", cure)
     file = TablesFile()
     try:
         _text, file = load_tables_file(settings.tables_file)
