@@ -316,7 +316,7 @@ async def prepare(
     definition = await catalog.definition()
     look = await catalog.look()
     if look.leaves_out is not None and await store.exists() and not await store.is_empty():
-        await remember_refused(shapes, file.included, look)
+        await remember_refused(shapes, file.included, file.options, look)
     check_stream(settings.change_stream, definition)
     watched = look.watched
     check_partition_table(
@@ -348,6 +348,7 @@ async def prepare(
             partitions=store,
             snapshots=snapshots if settings.snapshot == "initial" else None,
             included=file.included,
+            table_options=file.options,
             wanted=settings.start_timestamp,
             end=end,
             check=check,

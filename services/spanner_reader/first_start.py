@@ -11,6 +11,7 @@ import structlog
 
 from services.spanner_reader.ports import Catalog, PartitionStore, ShapeStore, SnapshotStore, WatchedTable
 from services.spanner_reader.schema_watch import remember_start
+from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
@@ -21,6 +22,7 @@ async def first_start(
     partitions: PartitionStore,
     snapshots: SnapshotStore | None,
     included: Callable[[str], bool],
+    table_options: Callable[[str], TableOptions],
     wanted: Nanoseconds | None,
     end: Nanoseconds | None,
     check: Callable[[Nanoseconds, Nanoseconds], Awaitable[None]],
@@ -33,7 +35,7 @@ async def first_start(
     look = await catalog.look()
     start = look.shapes.at if wanted is None else wanted
     await check(start, look.shapes.at)
-    await remember_start(catalog, shapes, included, start, look)
+    await remember_start(catalog, shapes, included, table_options, start, look)
     if snapshots is not None:  # of a table that came after the start nothing is found then: the stream has its rows
         await _request(snapshots, [table for table in look.watched if included(table.name)], start)
     if await partitions.add_root(start, end):

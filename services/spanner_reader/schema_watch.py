@@ -281,7 +281,12 @@ def _sighting(record: DataChangeRecord) -> Sighting:
 
 
 async def remember_start(
-    catalog: Catalog, shapes: ShapeStore, included: Callable[[str], bool], start: Nanoseconds, now: CatalogLook
+    catalog: Catalog,
+    shapes: ShapeStore,
+    included: Callable[[str], bool],
+    table_options: Callable[[str], TableOptions],
+    start: Nanoseconds,
+    now: CatalogLook,
 ) -> None:
     """Remember what the tables looked like where a first start begins, so that what came after is compared with it.
 
@@ -289,12 +294,17 @@ async def remember_start(
     """
     look = now if start >= now.shapes.at else await catalog.look_back(start)
     if look is not None:
-        await shapes.compare(excluding(look.shapes, included), ())
+        await shapes.compare(excluding(look.shapes, included, table_options), ())
 
 
-async def remember_refused(shapes: ShapeStore, included: Callable[[str], bool], look: CatalogLook) -> None:
+async def remember_refused(
+    shapes: ShapeStore,
+    included: Callable[[str], bool],
+    table_options: Callable[[str], TableOptions],
+    look: CatalogLook,
+) -> None:
     """Remember a look that a start is refused for, and mark what was found: the next start may see nothing of it."""
-    compared = await shapes.compare(excluding(look.shapes, included), ())
+    compared = await shapes.compare(excluding(look.shapes, included, table_options), ())
     cures = {mark.table: cure(mark, look.quote) for mark in compared.marks}
     for found in compared.findings:
         _tell(found, cures[found.table])

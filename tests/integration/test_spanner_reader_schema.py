@@ -25,6 +25,7 @@ from services.spanner_reader.held import Options
 from services.spanner_reader.reader import Reader
 from services.spanner_reader.schema_watch import remember_start
 from shared.contracts.change_batch import Header
+from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -70,7 +71,9 @@ class Watched:
         await store.create_table()
         catalog, shapes = SpannerCatalog(database, "s"), SpannerShapeStore(partitions, "p")
         if remembering_start:
-            await remember_start(catalog, shapes, lambda _table: True, self.started, await catalog.look())
+            await remember_start(
+                catalog, shapes, lambda _table: True, TablesFile().options, self.started, await catalog.look()
+            )
         await store.add_root(self.started, None)
         reader = Reader(
             stream=SpannerChangeStream(database, "s"),

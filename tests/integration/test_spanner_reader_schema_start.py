@@ -10,6 +10,7 @@ from deploy.local.source import SpannerDatabase
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.schema import SpannerCatalog
 from services.spanner_reader.schema_watch import remember_start
+from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_schema import FakeShapeStore
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
@@ -95,9 +96,9 @@ def test_a_time_that_spanner_does_not_remember_is_no_error(
             before = Nanoseconds(look.shapes.at - 1)
             assert await catalog.look_back(before) is None
             assert await catalog.look_back(look.shapes.at) == look
-            await remember_start(catalog, shapes, lambda _table: True, before, look)
+            await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, before, look)
             assert shapes.shapes.look is None, "a look that was made later says nothing of the start"
-            await remember_start(catalog, shapes, lambda _table: True, look.shapes.at, look)
+            await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, look.shapes.at, look)
             assert shapes.shapes.look is not None
         finally:
             await channels.close()

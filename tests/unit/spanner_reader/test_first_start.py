@@ -12,6 +12,7 @@ from services.spanner_reader.core.shapes import Kind
 from services.spanner_reader.first_start import first_start
 from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import CrashError, Life
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
@@ -46,6 +47,7 @@ class World:
     made_before: int
     clock: SteppingClock = field(default_factory=lambda: SteppingClock(at("09:00:00")))
     shapes: Shapes = field(default_factory=Shapes)
+    file: TablesFile = field(default_factory=TablesFile)
     steps: int = 0
     made_at: Nanoseconds | None = None
 
@@ -67,7 +69,8 @@ class World:
             shapes=FakeShapeStore(self.shapes, life),
             partitions=FakePartitionStore(self.partitions, "o", LEASE, life),
             snapshots=FakeSnapshotStore(self.snapshots, "o", LEASE, life),
-            included=lambda _table: True,
+            included=self.file.included,
+            table_options=self.file.options,
             wanted=wanted,
             end=None,
             check=self.check,
@@ -141,3 +144,13 @@ def test_a_beginning_that_is_refused_leaves_nothing_behind() -> None:
     with pytest.raises(MisconfiguredError, match="still to come"):
         asyncio.run(world.start(wanted=Nanoseconds(world.clock.now() + 60_000_000_000)))
     assert (world.partitions.rows, world.snapshots.rows, world.shapes.look) == ({}, {}, None)
+
+
+def test_what_the_tables_file_says_is_remembered_from_the_first_start_on() -> None:
+    file = read_tables_file("[tables.Singers]\nignored_columns = ['Name']\n[tables.Albums]\nmode = 'history'")
+    world = World(everything=True, made_before=1, file=file)
+    asyncio.run(world.start())
+    assert world.shapes.look is not None
+    tables = world.shapes.look.tables
+    assert [one.name for one in tables["Singers"].columns if one.ignored] == ["Name"]
+    assert [name for name, table in tables.items() if table.history] == ["Albums"]

@@ -123,10 +123,25 @@ def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_the_tables
         world.catalog.exclusions = frozenset({"exclude_delete"})
         with capture_logs() as logs:
             store = FakeShapeStore(world.shapes)
-            await remember_refused(store, lambda _table: True, await world.catalog.look())
+            await remember_refused(store, lambda _table: True, TablesFile().options, await world.catalog.look())
         assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
         assert [line["event"] for line in logs] == ["table_needs_resync"]
         assert " sweep Singers --before" in logs[0]["fix"]
+
+    run(scenario)
+
+
+def test_a_start_that_is_refused_does_not_take_a_history_for_a_mirror_that_began() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        file = read_tables_file("[tables.Singers]\nmode = 'history'")
+        async with running(world.reader(table_options=file.options)):
+            await until(lambda: world.shapes.look is not None)
+        world.catalog.exclusions = frozenset({"exclude_delete"})
+        store = FakeShapeStore(world.shapes)
+        await remember_refused(store, file.included, file.options, await world.catalog.look())
+        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
 
     run(scenario)
 
