@@ -164,7 +164,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is to be remembered from now on, and what was found. ``notes`` need no re-sync."""
+    """What is to be remembered from now on, and what was found."""
 
     remembered: Look
     findings: tuple[Finding, ...] = ()
