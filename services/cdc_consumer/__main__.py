@@ -158,7 +158,7 @@ def serve(settings: Settings, stop: Stop) -> bool:
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    held = Held(SystemClock(), settings.liveness)
+    held = Held(SystemClock(), settings.liveness, settings.sweep_after)
     metrics = ConsumerMetrics(registry, SystemClock(), held)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(

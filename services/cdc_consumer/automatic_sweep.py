@@ -41,8 +41,11 @@ class Known(Protocol):
     def troubled(self) -> Collection[str]:
         """Return the tables whose changes wait or are refused, and those that are gone."""
 
-    def oldest_held(self) -> int | None:
-        """Return when the oldest message was published that any process holds, in microseconds."""
+    def oldest_held_lately(self) -> int | None:
+        """Return when the oldest message was published that any process holds or held lately, in microseconds.
+
+        Not of an instant: between two tasks nothing is held, whatever waits in the subscription.
+        """
 
     def sweep_refused(self, table: str, why: str) -> None:
         """Take note of why a table is not swept; empty: it is."""
@@ -112,7 +115,7 @@ class AutomaticSweep:
 
     def due(self) -> Sequence[Mirror]:
         """Return the mirrors to sweep now."""
-        now, troubled, held = self._clock.now(), self._known.troubled(), self._known.oldest_held()
+        now, troubled, held = self._clock.now(), self._known.troubled(), self._known.oldest_held_lately()
         found = []
         for mirror in self._known.mirrors():
             at = mirror.table, mirror.complete_since

@@ -179,9 +179,9 @@ class ConsumerStatus:
             waiting = {name for name, table in self._tables.items() if now < table.again_at or table.waits_for(now)}
             return waiting | {name for name, table in self._tables.items() if table.refused} | {*self._dropped}
 
-    def oldest_held(self) -> int | None:
-        """Return when the oldest message was published that any process holds, in microseconds."""
-        return self._held.oldest()
+    def oldest_held_lately(self) -> int | None:
+        """Return when the oldest message was published that any process holds or held lately, in microseconds."""
+        return self._held.oldest_lately()
 
     def sweep_refused(self, table: str, why: str) -> None:
         """Take note of why a table is not swept; empty: it is."""

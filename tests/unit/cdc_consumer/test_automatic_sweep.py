@@ -11,6 +11,7 @@ import pytest
 from services.cdc_consumer.automatic_sweep import AutomaticSweep, check_part
 from services.cdc_consumer.core.counts import Counts, Report, TableNote
 from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.held import Held
 from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
 from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.sweep import SweepRefusedError, Swept
@@ -43,7 +44,7 @@ class Known:
     def troubled(self) -> Collection[str]:
         return self.in_trouble
 
-    def oldest_held(self) -> int | None:
+    def oldest_held_lately(self) -> int | None:
         return self.held
 
     def sweep_refused(self, table: str, why: str) -> None:
@@ -246,6 +247,35 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_put_off_though_other
     assert due_meanwhile(timedelta(minutes=2)) == {"planes"}
 
 
+def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_published_before() -> None:
+    clock = SetClock()
+    mirrors = [Mirror("planes", 1, complete_since=SINCE)]
+    status = ConsumerStatus(clock, lambda _datasets: mirrors, lambda _mirror: None, held=Held(clock, lately=AFTER))
+    automatic = AutomaticSweep(
+        status, lambda _mirror: Swept(SINCE, left=0), clock, after=AFTER, keep_messages_for=timedelta(days=7)
+    )
+
+    def due() -> set[str]:
+        status.document(ready=True, alive=True)
+        return {mirror.table for mirror in automatic.due()}
+
+    def micro_batches(time: timedelta, published: int) -> set[str]:
+        """Let a worker hold messages for some seconds of each minute; return what was due between its tasks."""
+        found: set[str] = set()
+        for minute in range(time // timedelta(minutes=1)):
+            status.take(Report(process="worker", oldest_held=published + minute))
+            clock.pass_time(timedelta(seconds=10))
+            status.take(Report(process="worker"))
+            clock.pass_time(timedelta(seconds=50))
+            found |= due()
+        return found
+
+    assert due() == set()
+    assert micro_batches(4 * AFTER, published=SINCE - 1_000) == set()
+    assert micro_batches(AFTER - timedelta(minutes=1), published=SINCE + 1) == set()
+    assert micro_batches(timedelta(minutes=1), published=SINCE + 1) == {"planes"}
+
+
 def test_the_consumer_knows_what_speaks_against_it() -> None:
     mirrors = [Mirror("planes", 1, complete_since=SINCE)]
     status = ConsumerStatus(SetClock(), lambda _datasets: mirrors, lambda _mirror: None)
@@ -257,7 +287,7 @@ def test_the_consumer_knows_what_speaks_against_it() -> None:
 
     assert list(status.mirrors()) == mirrors
     assert set(status.troubled()) == {"planes", "pilots"}
-    assert status.oldest_held() == 5
+    assert status.oldest_held_lately() == 5
     status.sweep_refused("planes", "too many")
     document = status.document(ready=True, alive=True)
     tables = document["tables"]
