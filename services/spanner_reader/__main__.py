@@ -296,7 +296,8 @@ async def asked(what: str, arguments: Sequence[str], settings: Settings, out: Te
                 return await resume(arguments, pauses, out)
             case _:
                 store = snapshot_store(settings, partitions, owner="command")
-                return await snapshot(arguments, catalog, store, file.included, out)
+                shapes = SpannerShapeStore(partitions, settings.partition_table)
+                return await snapshot(arguments, catalog, store, shapes, file.included, out)
     finally:
         await channels.close()
 

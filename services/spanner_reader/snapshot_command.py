@@ -13,6 +13,7 @@ import msgspec
 
 from services.spanner_reader.core.changes import googlesql_type
 from services.spanner_reader.core.key_ranges import check_some_between, typed_key
+from services.spanner_reader.core.shapes import Mark
 from services.spanner_reader.core.snapshot import (
     UNFINISHED,
     KeyText,
@@ -22,8 +23,9 @@ from services.spanner_reader.core.snapshot import (
     by_run,
     complete_snapshots,
     is_read,
+    lost_until,
 )
-from services.spanner_reader.ports import Catalog, SnapshotStore, WatchedTable
+from services.spanner_reader.ports import Catalog, ShapeStore, SnapshotStore, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.retries import retried
@@ -59,13 +61,14 @@ async def snapshot(
     arguments: Sequence[str],
     catalog: Catalog,
     store: SnapshotStore,
+    shapes: ShapeStore,
     included: Callable[[str], bool],
     out: TextIO,
 ) -> int:
     """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
     told = snapshot_parser().parse_args(arguments)
     if told.status and not told.tables:
-        return await _status(store, told, out)
+        return await _status(store, shapes, told, out)
     look = await catalog.look()
     names = {table.name for table in look.watched if included(table.name)}
     tables = sorted(names) if told.all else told.tables
@@ -82,7 +85,7 @@ async def snapshot(
             f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
         )
     if told.status:
-        return await _status(store, told, out)
+        return await _status(store, shapes, told, out)
     if told.cancel:
         given_up = await retried(Stop(), lambda: store.cancel(tables), COMMANDS_PATIENCE)
         out.writelines(f"{table}: given up; what was read stays\n" for table in given_up)
@@ -101,27 +104,28 @@ async def snapshot(
     else:
         await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMANDS_PATIENCE)
     if told.watch:
-        return await _watch(store, tables, told.json, out)
-    _print(summaries(await store.survey(), tables), tables, told.json, out)
+        return await _watch(store, shapes, tables, told.json, out)
+    _print(summaries(await store.survey(), (await shapes.read())[1], tables), tables, told.json, out)
     return 0
 
 
-async def _status(store: SnapshotStore, told: argparse.Namespace, out: TextIO) -> int:
+async def _status(store: SnapshotStore, shapes: ShapeStore, told: argparse.Namespace, out: TextIO) -> int:
     if told.watch:
-        return await _watch(store, told.tables, told.json, out)
-    shown = summaries(await store.survey(), told.tables)
+        return await _watch(store, shapes, told.tables, told.json, out)
+    shown = summaries(await store.survey(), (await shapes.read())[1], told.tables)
     _print(shown, told.tables, told.json, out)
     return int(any(one["state"] == "READING" for one in shown))
 
 
-async def _watch(store: SnapshotStore, tables: Sequence[str], as_json: bool, out: TextIO) -> int:
+async def _watch(store: SnapshotStore, shapes: ShapeStore, tables: Sequence[str], as_json: bool, out: TextIO) -> int:
     async def look() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
         survey = await store.survey()
-        return summaries(survey, tables), None if is_read(survey) else _NOBODY
+        shown = summaries(survey, (await shapes.read())[1], tables)
+        return shown, None if is_read(survey) else _NOBODY
 
     shown = await watch(look, out)
     _print(shown, tables, as_json, out)
-    return int(any(one["state"] != "DONE" for one in shown))
+    return int(any(one["state"] != "DONE" or one["never_told"] for one in shown))
 
 
 def _keys(
@@ -147,16 +151,21 @@ def _between(after: str | None, until: str | None) -> str:
     return " ".join([*parts, f"up to {until}"] if until is not None else parts)
 
 
-def summaries(survey: SnapshotSurvey, tables: Sequence[str] = ()) -> Sequence[Mapping[str, Any]]:
-    """Return how far the latest snapshot of each table is, and of keys of it; of all tables if none is named."""
+def summaries(survey: SnapshotSurvey, marks: Sequence[Mark], tables: Sequence[str] = ()) -> Sequence[Mapping[str, Any]]:
+    """Return how far the latest snapshot of each table is, and of keys of it; of all tables if none is named.
+
+    ``marks``: those of the tables that need re-sync.
+    """
     runs = by_run(one for one in survey.ranges if not tables or one.table in tables)
-    return [_summary(table, ranges) for (table, _run), ranges in runs.items()]
+    return [_summary(table, ranges, marks) for (table, _run), ranges in runs.items()]
 
 
-def _summary(table: str, ranges: Sequence[SnapshotRange]) -> Mapping[str, Any]:
+def _summary(table: str, ranges: Sequence[SnapshotRange], marks: Sequence[Mark]) -> Mapping[str, Any]:
     left = [one for one in ranges if one.state in UNFINISHED]
     cancelled = any(one.state is RangeState.CANCELLED for one in ranges)
-    first = ranges[0]
+    first, read_at = ranges[0], Nanoseconds(min(one.first_read_at for one in ranges))
+    lost = None if first.number or cancelled else lost_until(table, read_at, marks)
+    complete = [] if lost is not None else [one.since for one in complete_snapshots(ranges)]
     return {
         "table": table,
         "keys": {"after": first.after, "until": first.until} if first.number else None,
@@ -164,8 +173,18 @@ def _summary(table: str, ranges: Sequence[SnapshotRange]) -> Mapping[str, Any]:
         "rows": sum(one.rows for one in ranges),
         "ranges": len(ranges),
         "ranges_left": len(left),
-        "read_timestamp": format_timestamp(min(one.first_read_at for one in ranges)),
-        "complete_since": next((format_timestamp(one.since) for one in complete_snapshots(ranges)), None),
+        "read_timestamp": format_timestamp(read_at),
+        "complete_since": next(map(format_timestamp, complete), None),
+        "never_told": None if lost is None else _never_told(table, lost),
+    }
+
+
+def _never_told(table: str, until: Nanoseconds) -> Mapping[str, str]:
+    """Return why nobody is told that a snapshot is complete, and what to do."""
+    lost = format_timestamp(until)
+    return {
+        "why": f"the topic lost messages until {lost}, and rows that were read before may be among them",
+        "fix": f"take another one after that time: `snapshot {table}`; RESYNC=automatic does",
     }
 
 
@@ -173,6 +192,8 @@ def summary_line(shown: Mapping[str, Any]) -> str:
     """Return a summary as text."""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     complete = f", complete since {shown['complete_since']}" if shown["complete_since"] else ""
+    if (never := shown["never_told"]) is not None:
+        complete = f", never told to be complete: {never['why']} -> {never['fix']}"
     keys = f", rows {_between(**shown['keys'])}," if shown["keys"] else ""
     return (
         f"snapshot of {shown['table']}{keys} as of {shown['read_timestamp']}: {shown['state'].lower()}, "

@@ -3,7 +3,8 @@
 A batch without changes says in its header from when on all rows of the table are published, so that whoever keeps a
 mirror of it knows that what is older in there is not in the source any more. It is said at least once: by every reader
 that sees the end of a snapshot, and again by each one that starts soon after it. An end of long ago is not said again:
-under a new time of publishing it would be believed while its rows have become too old to be applied.
+under a new time of publishing it would be believed while its rows have become too old to be applied. Nor is the end of
+one of which the topic may have lost rows, however many were confirmed.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import structlog
 
 from services.spanner_reader.core.changes import ChangeMaker
 from services.spanner_reader.core.shapes import Mark
-from services.spanner_reader.core.snapshot import CompleteSnapshot, SnapshotSurvey, complete_snapshots
+from services.spanner_reader.core.snapshot import CompleteSnapshot, SnapshotSurvey, complete_snapshots, lost_until
 from services.spanner_reader.ports import Catalog, Metrics, Publisher, ShapeStore, SnapshotStore, WatchedTable
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import TransientError
@@ -54,6 +55,7 @@ class SnapshotEnds:
         self._complete: Sequence[CompleteSnapshot] = ()
         self._told: set[tuple[str, int]] = set()
         self._too_old: set[tuple[str, int]] = set()  # for that
+        self._lost: set[tuple[str, int]] = set()  # with messages of the topic, as far as is known
         self._others: set[tuple[str, int]] = set()  # of tables that are not mirrored here
         self._said: set[tuple[str, int]] = set()  # in the log, of those that are too old
         self._something_new = asyncio.Event()
@@ -87,22 +89,43 @@ class SnapshotEnds:
 
     @property
     def _untold(self) -> Sequence[CompleteSnapshot]:
-        return [one for one in self._complete if (one.table, one.run) not in self._told | self._too_old | self._others]
+        settled = self._told | self._too_old | self._others | self._lost
+        return [one for one in self._complete if (one.table, one.run) not in settled]
 
     async def _tell(self) -> None:
         untold = self._untold
         if not untold or not self._trusted():
             return
         look = await self._catalog.look()
+        self._look_for_losses((await self._shapes.read())[1])
         for one in untold:
             table = next((each for each in look.watched if each.name == one.table), None)
             if table is None or not self._included(one.table):
                 self._others.add((one.table, one.run))
+            elif (one.table, one.run) in self._lost:
+                continue
             elif one.may_be_told(look.shapes.at):
                 await self._tell_of(one, table)
                 self._told.add((one.table, one.run))
             else:
                 self._too_old.add((one.table, one.run))
+
+    def _look_for_losses(self, marks: Sequence[Mark]) -> None:
+        """Notice of which snapshots the topic may have lost rows, until a mark goes: then all rows came again."""
+        before, self._lost = self._lost, set()
+        for one in self._complete:
+            place, until = (one.table, one.run), lost_until(one.table, one.since, marks)
+            if until is None or place in self._told:
+                continue
+            self._lost.add(place)
+            if place not in before:
+                self._log.warning(
+                    "snapshot_not_told",
+                    table=one.table,
+                    snapshot=format_timestamp(one.since),
+                    why=f"the topic lost messages until {format_timestamp(until)}, and rows of it may be among them",
+                    fix="take another snapshot; RESYNC=automatic does",
+                )
 
     async def _tell_of(self, one: CompleteSnapshot, table: WatchedTable) -> None:
         self._changes.learn({table.name: table.primary_key})
@@ -119,6 +142,7 @@ class SnapshotEnds:
         told by the next, nobody who keeps a mirror has heard: it takes another one.
         """
         _look, marks = await self._shapes.read()
+        self._look_for_losses(marks)
         told = {one.table: one for one in self._complete if (one.table, one.run) in self._told}
         left = []
         for mark in marks:

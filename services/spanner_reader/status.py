@@ -64,7 +64,7 @@ def document(
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
         "schema_looked_at": None if look is None else format_timestamp(look.at),
         "needs_resync": [resync(mark, quote) for mark in marks],
-        "snapshots": summaries(snapshots),
+        "snapshots": summaries(snapshots, marks),
         "left": [] if look is None else [n for n, t in sorted(look.tables.items()) if t.mirrored and not t.watched],
     }
 

@@ -12,8 +12,10 @@ from services.spanner_reader.core.snapshot import RangeState, SnapshotSurvey
 from services.spanner_reader.snapshot_command import snapshot
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
+from tests.fakes.spanner_schema import FakeShapeStore
 from tests.fakes.terminal import Terminal
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.spanner_reader.test_snapshot_ends import half_read_and_lost
 from tests.unit.spanner_reader.test_snapshots import LEASE, World, until_over
 
 
@@ -37,7 +39,8 @@ async def command(
     """Run the command; return its exit code and what it said."""
     out = out or io.StringIO()
     store = store or FakeSnapshotStore(world.snapshots, "command", LEASE)
-    return await snapshot(arguments, world.catalog, store, lambda _table: True, out), out.getvalue()
+    shapes = FakeShapeStore(world.shapes)
+    return await snapshot(arguments, world.catalog, store, shapes, lambda _table: True, out), out.getvalue()
 
 
 def filled() -> World:
@@ -163,5 +166,26 @@ def test_watched_it_says_that_nobody_reads_and_goes_on_watching(terminal: bool) 
             code, said = await watching
         ended = said.rpartition("\x1b[J")[2]
         assert (code, json.loads(ended)["snapshots"][0]["state"]) == (0, "DONE")
+
+    run_in_virtual_time(scenario())
+
+
+def test_one_whose_rows_the_topic_may_have_lost_is_shown_never_to_be_told_and_complete_since_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        await half_read_and_lost(world)
+        for left, state in ((1, "READING"), (0, "DONE")):
+            code, said = await command(world, "Planes", "--status", "--json")
+            (shown,) = json.loads(said)["snapshots"]
+            assert (code, shown["state"], shown["ranges_left"], shown["complete_since"]) == (left, state, left, None)
+            assert "the topic lost messages until" in shown["never_told"]["why"]
+            assert "`snapshot Planes`" in shown["never_told"]["fix"]
+            await until_over(world, world.reader()[0])
+        assert "never told to be complete: the topic lost" in (await command(world, "--status"))[1]
+        assert (await command(world, "--status", "--watch"))[0] == 1
+        await world.request(again=True)
+        await until_over(world, world.reader()[0])
+        code, said = await command(world, "--status", "--watch")
+        assert (code, "complete since" in said, "never told" in said) == (0, True, False)
 
     run_in_virtual_time(scenario())

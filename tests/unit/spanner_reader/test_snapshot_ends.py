@@ -138,6 +138,92 @@ def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_s
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
+async def half_read_and_lost(world: World) -> None:
+    """Let half of a snapshot be confirmed by a topic that then loses it, and mark the table."""
+    for key in range(10):
+        world.write(key, "a")
+    world.clock.step(SECOND)
+    await world.request()
+    store = FakeSnapshotStore(world.snapshots, "stopped half way", LEASE)
+    (claimed,) = await store.claim([("Planes", 0)])
+    cut = await store.cut(claimed, [])
+    assert cut is not None
+    await store.save([RangeProgress(cut, KeyText('["4"]'), 5, cut.read_at)], release=True)
+    world.clock.step(SECOND)
+    world.shapes.marks = {"Planes": a_loss(world.clock.now())}
+    world.clock.step(SECOND)
+
+
+def a_loss(before: Nanoseconds) -> Mark:
+    return Mark("Planes", (Finding("Planes", Kind.TABLE_LOST, START, before),))
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
+    world = World()
+
+    async def scenario() -> None:
+        await half_read_and_lost(world)
+        for owner in ("one", "started later"):
+            reader, _rows = world.reader(owner, automatic=automatic)
+            task = asyncio.create_task(reader.keep_reading())
+            await asyncio.sleep(60)
+            assert world.over
+            assert await reader.over()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    with capture_logs() as logs:
+        run_in_virtual_time(scenario())
+    assert "snapshot_not_told" in [line["event"] for line in logs]
+    if automatic:
+        assert set(world.mirrored()) == set(range(10))
+        assert world.shapes.marks == {}
+    else:
+        assert set(world.mirrored()) == set(range(5, 10))
+        assert "Planes" in world.shapes.marks
+    assert (world.told != []) is automatic
+    assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
+
+
+def test_one_that_the_topic_has_lost_rows_of_is_told_once_somebody_says_that_all_rows_came_again() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        await half_read_and_lost(world)
+        task = asyncio.create_task(world.reader()[0].keep_reading())
+        await asyncio.sleep(60)
+        assert world.told == []
+        world.shapes.marks = {}  # by `synced`
+        await asyncio.sleep(60)
+        assert len(world.told) == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize(("later", "told_again"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
+def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(later: int, told_again: bool) -> None:
+    world = World()
+    world.write(1, "a")
+    world.clock.step(SECOND)
+
+    async def scenario() -> None:
+        await world.request()
+        at = world.clock.now()
+        await until_over(world, world.reader()[0])
+        told = len(world.told)
+        world.shapes.marks = {"Planes": a_loss(Nanoseconds(at + later))}
+        task = asyncio.create_task(world.reader("later")[0].keep_reading())
+        await asyncio.sleep(60)
+        assert (len(world.told) > told) is told_again
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+
+
 def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> None:
     world = World()
     world.write(1, "a")
