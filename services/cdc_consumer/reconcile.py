@@ -9,7 +9,7 @@ A repair writes nothing by itself: the source's reader publishes what is true of
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from services.cdc_consumer.second_look import KEYS, PATIENCE, SecondLook, Waits
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done, Key
-from shared.runtime.retries import retrying
+from shared.runtime.retries import Headway, retrying
 
 _AT_ONCE: Final = 16
 """Batches that are parsed together, each of 500 rows or a megabyte at most."""
@@ -116,15 +116,20 @@ class Reconciler:
         """Read both sides whole; return the rows that differ, some of which only seem to."""
         buckets = min(max(mirror.bytes // _BUCKET_BYTES, _LEAST_BUCKETS), _MOST_BUCKETS)
         candidates: dict[str, Candidate] = {}
-        for attempt in retrying(self._waits.stop, PATIENCE):
-            with attempt, self._spilled(table, buckets) as ours:
-                done, unfit = self._read_source(table, ours)
-                for second in retrying(self._waits.stop, PATIENCE):
-                    with second, self._spilled(table, buckets) as theirs:
-                        result.newest_applied = self._read_mirror(table, mirror, theirs)
-                        candidates = dict(self._compared(table, looking, result, ours, theirs, buckets))
-                candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
-                result.read_at = done.at
+        with ExitStack() as kept:
+            headway = Headway()
+            for attempt in retrying(self._waits.stop, PATIENCE, headway=headway):
+                with attempt, ExitStack() as room:
+                    ours = room.enter_context(self._spilled(table, buckets))
+                    done, unfit = self._read_source(table, ours, headway)
+                    kept.enter_context(room.pop_all())
+            headway = Headway()
+            for attempt in retrying(self._waits.stop, PATIENCE, headway=headway):
+                with attempt, self._spilled(table, buckets) as theirs:
+                    result.newest_applied = self._read_mirror(table, mirror, theirs, headway)
+                    candidates = dict(self._compared(table, looking, result, ours, theirs, buckets))
+        candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
+        result.read_at = done.at
         self._log.info(
             "both_sides_read",
             table=result.table,
@@ -134,7 +139,7 @@ class Reconciler:
         )
         return candidates
 
-    def _read_source(self, table: Mirrored, into: Spilled) -> tuple[Done, Sequence[Unfit]]:
+    def _read_source(self, table: Mirrored, into: Spilled, headway: Headway) -> tuple[Done, Sequence[Unfit]]:
         unfit: list[Unfit] = []
         some: list[bytes] = []
 
@@ -144,7 +149,8 @@ class Reconciler:
             unfit.extend(refused[: max(0, _MOST_KEPT - len(unfit))])
             some.clear()
 
-        for answer in self._source.read(table.header.table, self._options.at):
+        for place, answer in enumerate(self._source.read(table.header.table, self._options.at)):
+            headway.reached(place)
             if isinstance(answer, Done):
                 take()
                 into.finish()
@@ -154,10 +160,11 @@ class Reconciler:
                 take()
         raise AssertionError("a reading ends with Done")
 
-    def _read_mirror(self, table: Mirrored, mirror: FoundMirror, into: Spilled) -> str:
+    def _read_mirror(self, table: Mirrored, mirror: FoundMirror, into: Spilled, headway: Headway) -> str:
         """Read a mirror whole; return the highest sequence in it that is of the source's past."""
         newest, until = "", self._source.describe(table.header.table)[1].sequence
-        for rows in self._mirrors.read(table, mirror):
+        for place, rows in enumerate(self._mirrors.read(table, mirror), 1):
+            headway.reached(place)
             newest = max(newest, newest_sequence(rows, until))
             into.add(rows)
         into.finish()

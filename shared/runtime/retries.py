@@ -32,15 +32,41 @@ LONGEST_WAIT = timedelta(seconds=10)
 T = TypeVar("T")
 
 
-def retrying(stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT) -> Retrying:
+class Headway:
+    """How far attempts have come that take long, each of which may begin anew: further than any before is headway."""
+
+    def __init__(self) -> None:
+        self._furthest = 0
+        self._made = False
+
+    def reached(self, place: int) -> None:
+        """Say how far this attempt is."""
+        if place > self._furthest:
+            self._furthest, self._made = place, True
+
+    def made(self) -> bool:
+        """Return whether there was any since this was asked last."""
+        made, self._made = self._made, False
+        return made
+
+
+def retrying(
+    stop: Stop,
+    patience: timedelta | None = None,
+    longest_wait: timedelta = LONGEST_WAIT,
+    *,
+    headway: Headway | None = None,
+) -> Retrying:
     """Retry what raises TransientError; without ``patience`` until it succeeds or the process is asked to stop.
 
+    Patience counts from the first attempt's start. With ``headway``, for what takes longer than that when all is well,
+    from the first failure after any: so what has come further than ever before is always tried again.
     What the last attempt raised is raised again. Use as ``for attempt in retrying(...): with attempt: ...``.
     """
     return Retrying(
         retry=retry_if_exception_type(TransientError),
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
-        stop=_ends(stop, patience),
+        stop=_ends(stop, patience, headway),
         sleep=sleep_using_event(stop.event),
         before_sleep=_log,
         reraise=True,
@@ -77,9 +103,27 @@ async def retried(stop: Stop, call: Callable[[], Awaitable[T]], patience: timede
     raise AssertionError("a retry ends with a value or an error")
 
 
-def _ends(stop: Stop, patience: timedelta | None) -> stop_base:
-    after = stop_never if patience is None else stop_after_delay(patience)
-    return after | stop_when_event_set(stop.event)
+class _StandsStill(stop_base):
+    """Ends attempts once none has made headway for a time."""
+
+    def __init__(self, patience: timedelta, headway: Headway) -> None:
+        self._patience = patience.total_seconds()
+        self._headway = headway
+        self._since: float | None = None
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        failed = retry_state.outcome_timestamp
+        assert failed is not None
+        if self._headway.made() or self._since is None:
+            self._since = failed
+        return failed - self._since >= self._patience
+
+
+def _ends(stop: Stop, patience: timedelta | None, headway: Headway | None = None) -> stop_base:
+    asked = stop_when_event_set(stop.event)
+    if patience is None:
+        return stop_never | asked
+    return (stop_after_delay(patience) if headway is None else _StandsStill(patience, headway)) | asked
 
 
 def _log(state: RetryCallState) -> None:

@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import tenacity
 
 from deploy.local.processes import wait_until
 from services.cdc_consumer.adapters.append_stream import AppendStreams
@@ -124,10 +127,12 @@ def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(
     assert mirror.keys() == [*LIVING, *NEWER]
 
 
-def test_what_breaks_off_between_two_pages_is_read_from_its_start(
+def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_it_took(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.adapters.mirror_queries._PAGE", 2)
+    hours = count(step=3600.0)
+    monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=lambda: next(hours)))
     rows = BigQueryMirrorRows(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset, Stop())
     found = rows.find("Things")
     mirror.stand_in.control("POST", "faults", action="answer", on="rest", method="GET", times=1)

@@ -26,7 +26,7 @@ from services.cdc_consumer.core.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_C
 from services.cdc_consumer.ports import MirrorTable, RowCount, Spool
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
-from shared.runtime.retries import retrying
+from shared.runtime.retries import Headway, retrying
 from shared.runtime.stop import Stop
 
 _PATIENCE: Final = timedelta(minutes=5)
@@ -74,17 +74,19 @@ class BigQueryMirrorRows:
     def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
         """Put the rows from before a time into a spool; as `MirrorRows.older`."""
         key = [(name, "ascending") for name in mirror.definition.primary_key]
-        for attempt in retrying(self._stop, _PATIENCE):
+        headway = Headway()
+        for attempt in retrying(self._stop, _PATIENCE, headway=headway):
             with attempt:
                 into.clear()
-                for rows in self._asked(mirror, _OLDER, before):
+                for page, rows in enumerate(self._asked(mirror, _OLDER, before), 1):
+                    headway.reached(page)
                     into.add(rows.sort_by(key))
                     if self._stop.requested:
                         raise TransientError("asked to stop")
 
     def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
         """Return some of the others; as `MirrorRows.newer`."""
-        for attempt in retrying(self._stop, _PATIENCE):
+        for attempt in retrying(self._stop, _PATIENCE, headway=Headway()):  # of a query, which may take an hour
             with attempt:
                 some = list(self._asked(mirror, f"NOT {_OLDER}", since, f" LIMIT {most}"))
         nothing = pa.schema([(column.name, column.type.wire) for column in _columns(mirror)]).empty_table()
@@ -95,7 +97,7 @@ class BigQueryMirrorRows:
         path = self._path(mirror)
         counts = f"COUNTIF({_OLDER}) AS older, COUNT(*) AS n"
         query = f"SELECT {counts} FROM `{path}` AS t WHERE {live(mirror.soft_delete)}"  # noqa: S608  names
-        for attempt in retrying(self._stop, _PATIENCE):
+        for attempt in retrying(self._stop, _PATIENCE, headway=Headway()):
             with attempt:
                 ((counted,),) = self._queries.pages(path, query, [_limit(before)])
         older, rows = (int(cell["v"]) for cell in counted["f"])

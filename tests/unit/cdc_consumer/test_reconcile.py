@@ -1,13 +1,16 @@
 """Comparing a mirror with its source: exactly the planted differences are named, whatever the rows hold."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+import tenacity
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +18,12 @@ from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.comparison import Comparison
 from services.cdc_consumer.core.destinations import Plan
 from services.cdc_consumer.core.equality import same_json
-from services.cdc_consumer.core.source_table import mirrored
+from services.cdc_consumer.core.source_table import Mirrored, mirrored
 from services.cdc_consumer.reconcile_command import compared
 from services.cdc_consumer.reconcile_report import document, exit_code, lines
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.source_rows import Done
 from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.runtime.stop import Stop
 from tests.source_values import VALUES
@@ -57,6 +61,42 @@ def test_exactly_the_planted_differences_are_named_whatever_the_rows_and_however
     assert result.mirror_rows == len(world.mirror)
     assert exit_code([result]) == int(bool(expected))
     assert not result.undecided
+
+
+@dataclass
+class LongReadings(World):
+    """Each answer takes an hour; of all answers some are none, for the reading breaks off."""
+
+    broken: frozenset[int] = frozenset()
+    answers: int = 0
+
+    def read(self, table: str, at: str | None = None) -> Iterator[bytes | Done]:
+        for answer in super().read(table, at):
+            self._wait()
+            yield answer
+
+    def rows_of(self, table: Mirrored, keys: Sequence[int]) -> pa.Table:
+        self._wait()
+        return super().rows_of(table, keys)
+
+    def _wait(self) -> None:
+        self.answers += 1
+        if self.answers in self.broken:
+            raise TransientError("UNAVAILABLE")
+
+
+def test_readings_that_break_off_after_hours_are_begun_again_and_of_two_sides_only_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = dict.fromkeys(range(6), NOTE)
+    world = LongReadings(rows, dict(rows), broken=frozenset({3, 9}))
+    monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=lambda: 3600.0 * world.answers))
+
+    result = reconciled(world, tmp_path)
+
+    assert exit_code([result]) == 0
+    assert (result.source_rows, result.mirror_rows) == (6, 6)
+    assert world.answers == 3 + 4 + 2 + 3  # two batches, header and end; three pages
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+import tenacity
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.retries import retrying, retrying_async
+from shared.runtime.retries import Headway, retrying, retrying_async
 from shared.runtime.stop import Stop
 
 SOON = timedelta(milliseconds=1)
@@ -76,3 +78,41 @@ def test_the_same_holds_in_an_event_loop() -> None:
     assert asyncio.run(tried(Stop(), 3)) == 4
     with pytest.raises(TransientError):
         asyncio.run(stopped())
+
+
+class Reading:
+    """Something that takes an hour for each step, and breaks off at a place; the next time elsewhere."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *breaks: int) -> None:
+        self.hours = self.attempts = 0
+        self.headway = Headway()
+        self._breaks = breaks
+        monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=lambda: 3600.0 * self.hours))
+
+    def __call__(self) -> int:
+        self.attempts += 1
+        for place in range(10):
+            self.hours += 1
+            if self.attempts <= len(self._breaks) and place == self._breaks[self.attempts - 1]:
+                raise TransientError(f"broken off at {place}")
+            self.headway.reached(place)
+        return self.attempts
+
+    def tried(self) -> int:
+        return retrying(Stop(), timedelta(minutes=1), longest_wait=SOON, headway=self.headway)(self)
+
+
+def test_what_takes_longer_than_patience_is_tried_again_for_as_long_as_it_gets_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Reading(monkeypatch, 0).tried() == 2
+    assert Reading(monkeypatch, 3, 5, 9).tried() == 4
+
+
+def test_what_gets_no_further_ends_when_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, 3, 5, 5, 7)
+
+    with pytest.raises(TransientError, match="at 5"):
+        reading.tried()
+
+    assert reading.attempts == 3
