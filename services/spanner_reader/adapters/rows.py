@@ -36,6 +36,7 @@ _PATIENCE: Final = timedelta(seconds=60)
 _OPENING_PATIENCE: Final = timedelta(minutes=5)
 """So long a reading may take to begin: behind what the database's users ask for, or on computers made for it."""
 _MOST_PARTS: Final = 200
+"""As many ranges a table is cut into: each is a row of the table of snapshots. Spanner takes no notice of that wish."""
 _LOW: Final = RequestOptions(priority=RequestOptions.Priority.PRIORITY_LOW)
 """What the database's users ask for comes first, and the change stream as well."""
 
@@ -107,7 +108,7 @@ class SpannerRows:
                 yield rows
 
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
-        """Return the first keys of the parts that Spanner itself would read a table in, but for the first part's.
+        """Return first keys of the parts that Spanner itself would read a table in, but for the first part's.
 
         Spanner says where its parts begin only by their first rows; and it is Spanner that sorts them, by being asked
         for the rows of just these keys.
@@ -117,7 +118,7 @@ class SpannerRows:
         firsts: list[ListValue] = []
         cuts: list[KeyText] = []
         async with self._partitions(table, at, key, everything) as (reading, tokens):
-            for token in tokens if len(tokens) > 1 else ():
+            for token in spread(tokens, _MOST_PARTS) if len(tokens) > 1 else ():
                 request = ReadRequest(**reading, columns=key, key_set=everything, partition_token=token)
                 async with aclosing(self._rows(table, request, columns=key)) as batches:
                     async for rows in batches:
@@ -207,6 +208,13 @@ class SpannerRows:
             if isinstance(error.__cause__, _NOT_THEN):
                 raise NotReadableError(str(error)) from error
             raise
+
+
+def spread(tokens: Sequence[bytes], most: int) -> Sequence[bytes]:
+    """Return as many of some tokens at most, from all over them."""
+    if len(tokens) <= most:
+        return tokens
+    return [tokens[place * len(tokens) // most] for place in range(most)]
 
 
 class _Values:
