@@ -22,7 +22,6 @@ from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, decode_
 from services.cdc_consumer.core.counts import Counts
 from services.cdc_consumer.core.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.poison import Poison, poison_change
-from services.cdc_consumer.core.tables import shown_name
 from services.cdc_consumer.decoding import decoded_groups
 from services.cdc_consumer.flood import PoisonFlood, Seen
 from services.cdc_consumer.letters_noted import mirrors_of, note_letters
@@ -138,7 +137,7 @@ class _Task:
     def run(self) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
         self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
-        self._refused = {shown_name(table): str(error) for table, error in self._decoded.unfit.items()}
+        self._refused = {table: str(error) for table, error in self._decoded.unfit.items()}
         say_what_is_noticed(self._messages, self._decoded, self._memory.says_for_the_first_time, self._clock.now())
         self._believe_in_replays()
         known = []

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.cdc_consumer.core.destinations import EVERYTHING, Destinations, Plan, destinations
+from services.cdc_consumer.core.destinations import EVERYTHING, Destinations, Plan, destinations, identity_of
 from services.cdc_consumer.core.entries import entry_columns
 from services.cdc_consumer.core.history import history_columns
 from services.cdc_consumer.core.json_array import json_arrays
@@ -76,7 +76,7 @@ class Decoded:
     batches: Mapping[int, ChangeBatch]
     """The decoded batch of each message that has one, to cut letters out of."""
     unfit: Mapping[str, PoisonRecordError] = field(default_factory=dict)
-    """Source tables with a header that BigQuery could not hold, and why."""
+    """Tables, by identity, that a header asks for and that BigQuery could not hold, and why."""
     left_out: Mapping[tuple[str, Content], int] = field(default_factory=dict)
     """How many changes came of source tables of which the tables file leaves such changes out."""
     unknown: Collection[tuple[str, str]] = frozenset()
@@ -204,7 +204,7 @@ def _grouped(batches: Mapping[int, ChangeBatch], late: frozenset[int], forced: f
             case None:
                 found.left_out[batch.header.table, batch.header.content] += len(batch)
             case PoisonRecordError() as error:
-                found.unfit[batch.header.table] = error
+                found.unfit[identity_of(batch.header, plan)] = error
                 of_all = [poison_change(index, batch, n, error.reason, error.detail) for n in range(len(batch))]
                 found.poison += of_all or [Poison(index, None, error.reason, error.detail, table=batch.header.table)]
             case _Group() as group:

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from services.cdc_consumer.core.entries import entries_definition
-from services.cdc_consumer.core.history import history_definition
+from services.cdc_consumer.core.history import CHANGELOG_SUFFIX, history_definition
 from services.cdc_consumer.core.tables import (
     TableColumn,
     TableDefinition,
     checked_name,
     mirror_definition,
+    shown_name,
     source_columns,
 )
 from services.cdc_consumer.core.types import json_of
@@ -109,9 +110,27 @@ def mirror_name(table: str, plan: Plan = EVERYTHING) -> tuple[str, str] | None:
 
     Whatever its columns are: of a table that does not fit any more there may be a mirror from before.
     """
-    options = plan.file.options(table)
-    if not plan.file.included(table) or options.mode == "history":
+    if not plan.file.included(table) or plan.file.options(table).mode == "history":
         return None
+    return _place(table, plan)
+
+
+def identity_of(header: Header, plan: Plan = EVERYTHING) -> str:
+    """Return the identity of the table that changes under a header are for, whether BigQuery could hold it or not.
+
+    The mirror where there are both; what the source calls it where there can be no table of the name.
+    """
+    place = _place(header.table, plan)
+    if place is None:
+        return shown_name(header.table)
+    name, dataset = place
+    history = header.content == "changes" and plan.file.options(header.table).mode == "history"
+    suffix = CHANGELOG_SUFFIX if history or header.content == "entries" else ""
+    return f"{dataset}.{name}{suffix}" if dataset else name + suffix
+
+
+def _place(table: str, plan: Plan) -> tuple[str, str] | None:
+    options = plan.file.options(table)
     try:
         name = checked_name(options.name, table)
     except PoisonRecordError:

@@ -1,14 +1,18 @@
 """What a micro-batch says of each table: running, put off or refused, and when its latest change came by each stage."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.core.counts import Applied, TableNote
+from services.cdc_consumer.core.counts import Applied, Report, TableNote
 from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.status import ConsumerStatus
 from services.cdc_consumer.trouble import Patience
+from shared.contracts.change_batch import Content, Header
 from shared.contracts.timestamps import parse_timestamp
 from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, WIDER, World
@@ -117,6 +121,35 @@ def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: o
 
     assert counts.tables[name].refused.startswith(reason)
     assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest)
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "name", "also"),
+    [
+        ('name = "Fleet"', "changes", "Fleet", ()),
+        ('dataset = "elsewhere"', "changes", "elsewhere.planes", ()),
+        ('mode = "history"', "changes", "planes_changelog", ()),
+        ('mode = "history"\nname = "Fleet"\ndataset = "elsewhere"', "changes", "elsewhere.Fleet_changelog", ()),
+        ('mode = "both"', "changes", "planes", ("planes_changelog",)),
+        ("", "entries", "planes_changelog", ()),
+        ("", "images", "planes", ()),
+    ],
+)
+def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
+    options: str, content: Content, name: str, also: Collection[str]
+) -> None:
+    world = World(tables_file=f"[tables.planes]\n{options}\n")
+    status = ConsumerStatus(world.clock, lambda _datasets: (), lambda _mirror: None)
+
+    def states(header: Header) -> dict[str, str]:
+        status.take(Report(counts=world.apply(a_message(a_change(1), header=header))))
+        tables: Any = status.document(ready=True, alive=True)["tables"]
+        return {one["table"]: one["state"] for one in tables}
+
+    fitting = msgspec.structs.replace(a_header(), content=content)
+    misfit = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "INTERVAL"))), content=content)
+    assert states(misfit) == {name: "refused"}
+    assert states(fitting) == dict.fromkeys({name, *also}, "running")
 
 
 def test_a_table_whose_columns_conflict_is_refused_until_it_is_mended(world: World) -> None:
