@@ -37,6 +37,7 @@ A message costs both of its ends more than the changes in it do, and Pub/Sub cou
 _LONGEST_REST: Final = timedelta(milliseconds=500)
 """Of a key whose changes are old already: who catches up makes fuller messages, and is a tenth later at most."""
 _AGE_FOR_REST: Final = 10
+_LOOK_AT_CLOCK: Final = timedelta(minutes=1)
 _SECOND: Final = 1_000_000_000  # in nanoseconds
 _TIMEOUT: Final = 30.0
 _LAST_CHANCE: Final = timedelta(seconds=8)  # of the ten seconds in which a stopped process has to be gone
@@ -80,6 +81,8 @@ class BatchPublisher:
         self._pump_is_due = False
         self._error: BaseException | None = None
         self._closed = False
+        self._awake_at: Nanoseconds | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self.published_messages = 0
         self.published_changes = 0
 
@@ -92,8 +95,8 @@ class BatchPublisher:
         """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
 
         The future resolves when Pub/Sub has confirmed all of them (of a change too large for any message: its dead
-        letter), and fails with TransientError where a stop came first or they have waited for longer than `MOST_HELD`,
-        or MisconfiguredError.
+        letter), and fails with TransientError where a stop came first, or they have waited for longer than `MOST_HELD`,
+        or this process has stood still for as long; or with MisconfiguredError.
         """
         taken_at = self._clock.now()
         async with self._gate:
@@ -105,6 +108,11 @@ class BatchPublisher:
             receipt, oversized = self._packer.add(header, changes, announce_under, taken_at)
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
+        if self._awake_at is None:
+            self._look_at_clock()
+        elif self._is_held_too_long(self._awake_at):  # they may have been read before that
+            self._break(_stale(f"this process stood still from {format_timestamp(self._awake_at)} on"))
+            return future
         for too_large in oversized:
             self._start(self._set_aside(too_large))
         if not self._pump_is_due:  # once a turn of the loop, so that what is published in one turn is packed together
@@ -115,6 +123,8 @@ class BatchPublisher:
     async def close(self) -> None:
         """Publish what is left for some seconds, then return; the futures of what is not confirmed by then fail."""
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         self._packer.hurry()
         self._pump()
         last_chance = asyncio.ensure_future(asyncio.sleep(self._last_chance.total_seconds()))
@@ -166,7 +176,9 @@ class BatchPublisher:
             messages = [batch_message(message, request.ordering_key) for message in request.messages]
             wire = PublishRequest(topic=self._topic, messages=messages)
             async for attempt in retrying_async(self._stop):
-                self._refuse_held_too_long(request.taken_at)
+                if self._is_held_too_long(request.taken_at):
+                    since = format_timestamp(request.taken_at)
+                    raise _stale(f"changes have waited for {self._topic} since {since}")
                 with attempt, pubsub_errors(f"publish to {self._topic}"):
                     await self._stub(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         except Exception as error:  # noqa: BLE001  whatever it is, those who wait must learn of it
@@ -180,17 +192,18 @@ class BatchPublisher:
             self._room.set()
             self._pump()
 
-    def _refuse_held_too_long(self, taken_at: Nanoseconds) -> None:
-        """Raise TransientError if what was taken then may be of a reader that is long replaced.
+    def _is_held_too_long(self, taken_at: Nanoseconds) -> bool:
+        """Tell whether what was taken then may be of a reader that is long replaced.
 
         By the clock of the day: another may stand still for as long as the machine does.
         """
-        held = timedelta(microseconds=(self._clock.now() - taken_at) // 1_000)
-        if held > MOST_HELD:
-            raise TransientError(
-                f"changes have waited for {self._topic} since {format_timestamp(taken_at)}: deletes that others have "
-                "published meanwhile may soon be forgotten by BigQuery, so the changes have to be read again"
-            )
+        return timedelta(microseconds=(self._clock.now() - taken_at) // 1_000) > MOST_HELD
+
+    def _look_at_clock(self) -> None:
+        """Note every now and then that this process is awake, but not after it has stood still for too long."""
+        if self._awake_at is None or not self._is_held_too_long(self._awake_at):
+            self._awake_at = self._clock.now()
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_AT_CLOCK.total_seconds(), self._look_at_clock)
 
     async def _set_aside(self, too_large: Oversized) -> None:
         letter = self._letter(too_large)
@@ -252,6 +265,13 @@ class BatchPublisher:
             raise RuntimeError("publishing has failed") from self._error
         if self._closed:
             raise RuntimeError("the publisher is closed")
+
+
+def _stale(why: str) -> TransientError:
+    return TransientError(
+        f"{why}: deletes that others have published meanwhile may soon be forgotten by BigQuery, so what was read "
+        "has to be read again"
+    )
 
 
 def batch_message(message: Message, ordering_key: str) -> Any:

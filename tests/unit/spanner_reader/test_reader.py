@@ -11,7 +11,7 @@ from services.spanner_reader.core.partitions import State
 from services.spanner_reader.core.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
 from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.reader import Reader
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 from tests.fakes.spanner_reader import FakePublisher, Script
@@ -305,6 +305,24 @@ def test_what_only_a_person_can_mend_ends_the_reader_and_saves_what_was_confirme
         publisher.confirm(publisher.waiting[1])
         publisher.waiting[1].set_exception(MisconfiguredError("topic not found: create it"))
         with pytest.raises(MisconfiguredError, match="create it"):
+            await asyncio.wait_for(task, 5)
+        assert world.table.rows[ROOT].watermark == FIRST
+        assert world.table.rows[ROOT].lease_until is None
+
+    run(scenario)
+
+
+def test_a_publisher_that_has_given_up_ends_the_reader_and_what_was_not_sent_is_read_again() -> None:
+    async def scenario() -> None:
+        world = World(Script({ROOT: [a_record(START), HeartbeatRecord(FIRST), a_record(at("09:00:02"))]}))
+        await world.add_root(START)
+        publisher = FakePublisher(world.topic, by_hand=True)
+        task = asyncio.create_task(world.reader(publisher=publisher).run(Stop()))
+        await until(lambda: len(publisher.waiting) == 3)
+        publisher.confirm(publisher.waiting[1])
+        publisher.error = TransientError("what was read has to be read again")
+        publisher.waiting[1].set_exception(publisher.error)
+        with pytest.raises(TransientError, match="read again"):
             await asyncio.wait_for(task, 5)
         assert world.table.rows[ROOT].watermark == FIRST
         assert world.table.rows[ROOT].lease_until is None
