@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.core.sweep import check_same_table, deletions, endings, wire_keys, with_whole_keys
+from services.cdc_consumer.core.sweep import check_same_table, deletions, endings, source_keys, with_whole_keys
 from services.cdc_consumer.core.tables import TableDefinition
 from services.cdc_consumer.ports import (
     CdcWriter,
@@ -197,7 +197,7 @@ def _check_source(mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror,
     """Refuse a source that has not proved to be the right one."""
     check_same_table(source.header, mirror.definition, mirror.label)
     some = with_whole_keys(rows.newer(mirror, before, _WITNESSES), mirror.definition.primary_key)
-    newer = wire_keys(some, source.header)
+    newer = source_keys(some, source.header)
     if newer and not any(source.living(newer)):
         raise SweepRefusedError(
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
@@ -207,7 +207,7 @@ def _check_source(mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror,
 
 def _without_living(older: pa.Table, source: SourceOfMirror, found: Swept) -> pa.Table:
     """Return those rows that the source does not have."""
-    keys = wire_keys(older, source.header)
+    keys = source_keys(older, source.header)
     living = source.living(keys)
     found.living += sum(living)
     for key, lives in zip(keys, living, strict=True):

@@ -1,8 +1,7 @@
 """What a sweep deletes and as what, how a history says so, and a mirror's keys as its source writes them."""
 
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +13,7 @@ from services.cdc_consumer.core.history import (
     SOURCE_TABLE_COLUMN,
     WRITTEN_COLUMN,
 )
+from services.cdc_consumer.core.row_keys import wire_keys
 from services.cdc_consumer.core.tables import (
     CHANGE_SEQUENCE_NUMBER,
     CHANGE_TYPE,
@@ -28,11 +28,10 @@ from shared.contracts.change_batch import Header
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of, source_table
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from shared.contracts.source_rows import Key
+from shared.contracts.timestamps import Nanoseconds, microseconds
 
 _LAST: Final = (1 << 64) - 1
-_EPOCH: Final = dt.date(1970, 1, 1)
-_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _ENDING: Final = (
     TableColumn(MOD_TYPE_COLUMN, STRING),
     TableColumn(SOURCE_TABLE_COLUMN, STRING),
@@ -135,37 +134,19 @@ def with_whole_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows
 
 
-def wire_keys(rows: pa.Table, header: Header) -> Sequence[tuple[Any, ...]]:
-    """Return the keys of a mirror's rows, none of which holds a NULL, as its source writes them in change batches."""
+def source_keys(rows: pa.Table, header: Header) -> Sequence[Key]:
+    """Return the keys of a mirror's rows, none of which holds a NULL, as its source writes them in change batches.
+
+    MisconfiguredError where one is none that the source can write.
+    """
     names = {name.upper(): name for name in rows.schema.names}
-    columns = [
-        [_WIRE.get(kind, _as_it_is)(value) for value in rows.column(names[name.upper()]).to_pylist()]
-        for name, kind in header.key_types()
-    ]
-    return list(zip(*columns, strict=True))
-
-
-def _as_it_is(value: object) -> object:
-    return value
-
-
-def _date(days: int) -> str:
-    return (_EPOCH + dt.timedelta(days=days)).isoformat()
-
-
-def _timestamp(micros: int) -> str:
-    return format_timestamp(Nanoseconds(micros * 1_000))
-
-
-def _number(text: str) -> object:
-    return text if text in _NO_NUMBERS else float(text)
-
-
-_WIRE: Final[Mapping[str, Callable[[Any], object]]] = {
-    "INT64": str,
-    "DATE": _date,
-    "TIMESTAMP": _timestamp,
-    "FLOAT64": _number,
-    "FLOAT32": _number,
-}
-"""What a value of a mirror's key is in its source; others are the same in both."""
+    kinds = {names[name.upper()]: KEY_TYPES[column_type(kind)] for name, kind in header.key_types()}
+    keys = wire_keys(rows, kinds)
+    found = [key for key in keys if key is not None]
+    if len(found) < len(keys):
+        raise MisconfiguredError(
+            f"the mirror of table {header.table} has {len(keys) - len(found)} rows with keys that no row of its source "
+            f"can have ({', '.join(kinds)}), so nothing can be asked of them: delete them in BigQuery; nothing was "
+            "deleted"
+        )
+    return found

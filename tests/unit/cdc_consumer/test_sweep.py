@@ -14,7 +14,7 @@ from msgspec import UNSET, structs
 
 from services.cdc_consumer.adapters.spooled_rows import spooled
 from services.cdc_consumer.core.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN
-from services.cdc_consumer.core.sweep import first_sequence, last_sequence_before, wire_keys
+from services.cdc_consumer.core.sweep import first_sequence, last_sequence_before, source_keys
 from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE, TableDefinition
 from services.cdc_consumer.ports import MirrorTable, Spool
 from services.cdc_consumer.sweep import SourceOfMirror, Swept, described, sweep
@@ -198,11 +198,18 @@ def test_keys_are_as_the_source_writes_them() -> None:
         }
     )
 
-    first, second = wire_keys(rows, header)
+    first, second = source_keys(rows, header)
     assert first == (
         str(1 << 60), True, "", "1.5", "1970-01-01", "1970-01-01T00:00:00.000001Z", "AA==", "NaN", "-Infinity", "u",
     )  # fmt: skip
     assert second == ("-1", False, "é", "0", "0001-01-01", "1969-12-31T23:59:59.999999Z", "", 1.5, 0.0, "v")
+
+
+def test_keys_that_no_row_of_the_source_can_have_are_asked_of_nobody() -> None:
+    header = a_header(columns=[("id", "BYTES")], key=("id",))
+    assert source_keys(pa.table({"ID": ["AB=="]}), header) == [("AA==",)], "one text of the same bytes"
+    with pytest.raises(MisconfiguredError, match="1 rows with keys that no row of its source can have"):
+        source_keys(pa.table({"ID": ["AA==", "no base64"]}), header)
 
 
 def last_versions(world: World) -> Sequence[Mapping[str, Any]]:
