@@ -204,6 +204,11 @@ def test_what_keeps_deleted_rows_keeps_those_that_are_swept_with_their_values(
     assert swept == [(key, f"note {key}") for key in GONE]
     assert mirror.sweep("--execute")[1]["older"] == 0
 
+    mirror.write([1_600], T - 1)
+    mirror.tables_file = None
+    assert mirror.sweep("--execute")[1]["deleted"] == 1
+    assert mirror.keys("_millrace_deleted") == [1_500, 1_600, *GONE], "by its column, whatever file a shell has"
+
 
 def test_a_mirror_that_shows_things_late_is_swept_and_says_so_once_it_can_be_seen(mirror: Mirror) -> None:
     table = mirror.table
