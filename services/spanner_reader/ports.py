@@ -270,6 +270,9 @@ class SnapshotStore(Protocol):
         Nothing is changed if it was not, and never what was asked for beside that snapshot or since.
         """
 
+    async def now(self) -> Nanoseconds:
+        """Return Spanner's time, as a survey does."""
+
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
 

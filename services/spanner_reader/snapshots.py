@@ -297,7 +297,7 @@ class Snapshots:
 
     async def _good_until(self, held: HeldRange) -> float:
         """Return when, by the event loop's clock, a range's time will be too old."""
-        asked_at, now = asyncio.get_running_loop().time(), (await self._store.survey()).now
+        asked_at, now = asyncio.get_running_loop().time(), await self._store.now()
         if too_old(held.read_at, now):
             raise NotReadableError(_NEARLY_TOO_OLD)
         return asked_at + (OLDEST_READ - timedelta(microseconds=(now - held.read_at) / 1_000)).total_seconds()

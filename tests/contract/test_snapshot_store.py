@@ -49,6 +49,7 @@ class SnapshotStoreContract:
     def test_what_is_asked_for_is_claimed_once_and_known_to_all(self, stores: Stores) -> None:
         async def scenario(both: Both) -> None:
             assert (await both.ours.survey()).ranges == ()
+            assert await both.ours.now() <= (await both.theirs.survey()).now <= await both.ours.now()
             assert await both.ours.request(["Planes", "Seats", "Planes"], NOON, again=False) == ["Planes", "Seats"]
             (planes, seats) = (await both.theirs.survey()).ranges
             assert (planes.place, planes.run, planes.read_at, planes.state) == (WHOLE, 1, NOON, RangeState.REQUESTED)

@@ -112,6 +112,11 @@ class FakeSnapshotStore:
             over = replace(one, state=RangeState.CANCELLED, owner=None, lease_until=None, fencing=one.fencing + 1)
             self.table.rows[one.place] = over
 
+    async def now(self) -> Nanoseconds:
+        """Return the time, as a survey does."""
+        await self._before()
+        return self.table.clock.now()
+
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
         await self._before()

@@ -125,6 +125,11 @@ class SpannerSnapshotStore:
 
         return await self._database.read_then_write(self._of([held.table]), decide)
 
+    async def now(self) -> Nanoseconds:
+        """Return Spanner's time, as a survey does."""
+        now, _none = _found(await self._database.query(self._of([])))
+        return now
+
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
         now, found = _found(await self._database.query(Statement(self._sql.all)))
