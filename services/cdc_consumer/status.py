@@ -211,9 +211,10 @@ class ConsumerStatus:
                 return
             labels.looked_at = now
             try:
-                labels.mirrors = [self._compared(one) for one in self._read_mirrors(self._datasets())]
+                listed, not_marked = self._read_mirrors(self._datasets()), list[str]()
+                labels.mirrors = [self._compared(one, not_marked) for one in listed]
                 self._look_for_dropped({one.table for one in labels.mirrors})
-                labels.read_at, labels.error = now, ""
+                labels.read_at, labels.error = now, "; ".join(not_marked)
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
                 structlog.get_logger().warning("labels_not_read", error=str(error))
@@ -241,16 +242,23 @@ class ConsumerStatus:
             self._kept.write(msgspec.json.encode(self._made_at))
             self._told_kept = {**self._made_at}
 
-    def _compared(self, mirror: Mirror) -> Mirror:
+    def _compared(self, mirror: Mirror, not_marked: list[str]) -> Mirror:
         """Mark a mirror that is another one than it was, and return it as it is then.
 
-        Not one that has been complete since it was made: while no process looked it was healed.
+        Not one that has been complete since it was made: while no process looked it was healed. One that cannot be
+        marked now is ``not_marked``, which holds up no other: it is tried again at the next look.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
                 structlog.get_logger().error(MADE_ANEW, table=mirror.table, fix="re-sync it: it holds new changes only")
-                self._mark_made_anew(mirror)
-                mirror = replace(mirror, needs_resync=MADE_ANEW, complete_since=0, swept=0)
+                anew = replace(mirror, needs_resync=MADE_ANEW, complete_since=0, swept=0)
+                try:
+                    self._mark_made_anew(mirror)
+                except (TransientError, MisconfiguredError) as error:
+                    not_marked.append(str(error))
+                    structlog.get_logger().warning("table_not_marked", table=mirror.table, error=str(error))
+                    return anew
+                mirror = anew
             self._made_at[mirror.table] = mirror.made_at
         return mirror
 

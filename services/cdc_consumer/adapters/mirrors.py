@@ -8,8 +8,9 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery_errors import rest_errors
+from services.cdc_consumer.adapters.label_changes import change_labels
 from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, NEEDS_RESYNC, SWEPT, label_time, made_anew
-from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.ports import Mirror, TableTroubleError
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 3.0  # seconds: somebody waits for the answer
@@ -43,8 +44,6 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
 
 def mark_made_anew(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:
     """Let a mirror say by its label that it was made anew. TransientError or TableTroubleError where it cannot now."""
-    path = mirror.table if "." in mirror.table else f"{dataset}.{mirror.table}"
-    with rest_errors(f"table {project}.{path}"):
-        table = client.get_table(f"{project}.{path}", retry=_NO_RETRY, timeout=_TIMEOUT)
-        table.labels = made_anew(table.labels)
-        client.update_table(table, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+    path = f"{project}.{mirror.table}" if "." in mirror.table else f"{project}.{dataset}.{mirror.table}"
+    if not change_labels(client, path, lambda found: made_anew(found.labels)):
+        raise TableTroubleError(f"table {path}: its labels may not be written")

@@ -244,10 +244,7 @@ def test_what_is_not_understood_of_what_was_kept_is_passed_over(world: World, da
 
 
 def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS)]
-    world.states()
-    world.clock.pass_time(timedelta(seconds=11))
-    world.mirrors = [Mirror("planes", MICROS + 1)]
+    world.look(Mirror("planes", MICROS), Mirror("quiet", MICROS))
     fails = [True]
 
     def mark(mirror: Mirror) -> None:
@@ -257,9 +254,13 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
         world.marked.append(mirror.table)
 
     world.status._mark_made_anew = mark
-    assert world.document()["labels"]["error"] == "503"
+    last = Mirror("quiet", MICROS, "letters")  # which is listed after it, and shown as it is all the same
+    states = world.look(Mirror("planes", MICROS + 1), last)
+    assert states == {"planes": "needs re-sync", "quiet": "needs re-sync"}
+    assert world.document()["labels"] == {"read_at": format_timestamp(world.clock.now()), "error": "503"}
+    world.mirrors = [Mirror("planes", MICROS + 1)]
     world.clock.pass_time(timedelta(seconds=11))
-    assert world.states() == {"planes": "needs re-sync"}
+    assert world.states() == {"planes": "needs re-sync", "quiet": "dropped"}
     assert world.marked == ["planes"]
 
 
