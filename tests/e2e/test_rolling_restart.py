@@ -4,14 +4,17 @@ The rows, and the messages that cannot be applied, hold a marker: no log may hav
 """
 
 import base64
+import http.client
 import itertools
 import json
 import os
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -43,6 +46,8 @@ pytestmark = pytest.mark.timeout(1_800)
 MARKER: Final = f"marked{uuid.uuid4().hex}"
 PATIENCE: Final = timedelta(minutes=7)
 ROWS: Final = 40
+READY: Final = 200
+NOT_READY: Final = 503
 
 
 class Load:
@@ -124,7 +129,10 @@ def test_every_service_restarted_under_load_ends_as_it_should_and_nothing_is_los
         with load.running():
             for name, start in starts.items():
                 before = load.poison
-                assert stopped(services[name]) == 0, services[name].process.obituary()
+                code, answers = stopped(services[name])
+                assert code == 0, services[name].process.obituary()
+                if name == "cdc_consumer":  # which takes seconds to end; the others may be gone between two looks
+                    assert NOT_READY in answers, "it says that it is not ready before it is gone"
                 services[name] = start()
                 wait_until_ready(processes, services[name], patience=PATIENCE)
                 rig.wait(lambda before=before: load.poison > before, "more load", PATIENCE)  # type: ignore[misc]
@@ -147,14 +155,14 @@ def test_every_service_restarted_under_load_ends_as_it_should_and_nothing_is_los
         assert all({"time", "severity", "message"} <= one.keys() for one in said)
 
 
-def stopped(service: Service) -> int | None:
-    """Ask a service twice to end; return its exit code. It says that it is not ready before it is gone."""
-    answers: list[bool] = []
+def stopped(service: Service) -> tuple[int | None, Collection[int | None]]:
+    """Ask a service twice to end; return its exit code, and what it said from then on of being ready."""
+    answers: list[int | None] = []
     over = threading.Event()
 
     def look() -> None:
         while not over.is_set():
-            answers.append(service.ready)
+            answers.append(readiness(service))
             time.sleep(0.005)
 
     looking = threading.Thread(target=look, name="readiness", daemon=True)
@@ -164,12 +172,24 @@ def stopped(service: Service) -> int | None:
     service.process.ask_to_end()
     try:
         os.kill(pid, signal.SIGTERM)
-        return service.process.wait(GRACE)
+        code = service.process.wait(GRACE)
     finally:
         over.set()
         looking.join()
-        since = [*answers[asked:], False]
-        assert True not in since[since.index(False) :], "ready again after it was asked to stop"
+    since = list(itertools.dropwhile(lambda answer: answer == READY, answers[asked:]))
+    assert READY not in since, "ready again after it was asked to stop"
+    return code, since
+
+
+def readiness(service: Service) -> int | None:
+    """Return the status by which it says whether it is ready; None where there is no answer."""
+    try:
+        with urllib.request.urlopen(f"http://{service.address}/readyz", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, http.client.HTTPException):
+        return None
 
 
 def mirrored(rig: Rig, table: str) -> dict[str, bytes]:
