@@ -103,6 +103,7 @@ class ConsumerStatus:
         counts, now = report.counts, self._micros()
         with self._lock:
             if report.process:
+                self._seen = {process: at for process, at in self._seen.items() if self._still_seen(at, now)}
                 self._seen[report.process] = now
             self._held.take(report)
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "put_off", "given_back"):
@@ -160,7 +161,7 @@ class ConsumerStatus:
                 "messages": {name: self._counted[name] for name in ("messages", "acked", "put_off", "given_back")},
                 "lag_seconds": self._lag(now),
                 "processes": {
-                    "seen": sum(now - at <= _SEEN // timedelta(microseconds=1) for at in self._seen.values()),
+                    "seen": sum(self._still_seen(at, now) for at in self._seen.values()),
                     "holding": self._held.processes(),
                 },
             }
@@ -261,6 +262,10 @@ class ConsumerStatus:
                 mirror = anew
             self._made_at[mirror.table] = mirror.made_at
         return mirror
+
+    @staticmethod
+    def _still_seen(at: int, now: int) -> bool:
+        return now - at <= _SEEN // timedelta(microseconds=1)
 
     def _micros(self) -> int:
         return self._clock.now() // 1000

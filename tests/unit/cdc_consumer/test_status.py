@@ -283,6 +283,8 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
     assert document["lag_seconds"]["oldest_held"] == 60
     world.clock.pass_time(timedelta(minutes=11))
     assert world.document()["processes"] == {"seen": 0, "holding": 1}
+    world.take(process="c:1")
+    assert world.status._seen.keys() == {"c:1"}, "those that have ended are forgotten"
 
 
 def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_has_been_silent_for_long(
