@@ -185,6 +185,10 @@ class TablesInTrouble:
         found, at = self._conflicts.get(definition, (None, _NEVER))
         return found if now < later(at, self._patience.between_probes) else None
 
+    def fits(self, definition: TableDefinition) -> None:
+        """Forget a conflict: a column list fits its table again."""
+        self._conflicts.pop(definition, None)
+
     def look_again(self, definition: TableDefinition) -> None:
         """Forget a conflict: somebody believes that it is mended."""
         self._conflicts.pop(definition, None)

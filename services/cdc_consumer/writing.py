@@ -179,6 +179,7 @@ class Writing:
         try:
             if one.conflict is None:
                 self._look_at_table(one)
+                self.known.fits(one.definition)
                 if one.changes.end is not None:
                     self.tables.complete(one.definition, *one.changes.end)
         except PoisonRecordError as conflict:

@@ -21,6 +21,9 @@ def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(
 
     assert (counts.letters, counts.rows_written) == ({}, 1)
     assert world.tables.there["planes"] != wrong
+    assert world.memory.tables.knows_conflicts, "of the wider list"
+    world.apply(a_message(a_change(3), header=WIDER))
+    assert not world.memory.tables.knows_conflicts
 
 
 def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: list[str]) -> None:
