@@ -56,7 +56,7 @@ async def snapshot(
     if told.status:
         found = await watch(shown, out) if told.watch else (await shown())[0]
         _print(found, table, told.json, out)
-        return int(any(one["state"] == "READING" or (told.watch and one["state"] != "DONE") for one in found))
+        return int(any(one["state"] == "READING" or (told.watch and not _came_to_pass(one)) for one in found))
     if told.cancel:
         given_up = await store.cancel()
         out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
@@ -75,7 +75,11 @@ async def snapshot(
     await store.request(ranges, clock.now(), again=True, whole=whole)
     found = await watch(shown, out) if told.watch else (await shown())[0]
     _print(found, table, told.json, out)
-    return int(told.watch and any(one["state"] != "DONE" for one in found))
+    return int(told.watch and not all(map(_came_to_pass, found)))
+
+
+def _came_to_pass(shown: Mapping[str, Any]) -> bool:
+    return shown["state"] == "DONE" and shown["never_told"] is None
 
 
 def snapshot_parser() -> argparse.ArgumentParser:

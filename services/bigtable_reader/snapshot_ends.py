@@ -1,6 +1,7 @@
 """The end of a snapshot, said in the topic: every row of the table is published, under a number or a higher one.
 
-It takes away the mark that the table may have, and where one is left another snapshot is asked for, if set so.
+It takes away the mark that the table may have, and where one is left another snapshot is asked for, if set so. Of a
+snapshot of which the topic may have lost rows nothing is said, however many were confirmed: they are not read again.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +13,10 @@ import structlog
 from services.bigtable_reader.core.images import ImageMaker
 from services.bigtable_reader.core.partitions import Survey
 from services.bigtable_reader.core.records import KeyRange
-from services.bigtable_reader.core.resync import Kind, heals
+from services.bigtable_reader.core.resync import Kind, Mark, heals
 from services.bigtable_reader.core.snapshot import Snapshot
 from services.bigtable_reader.ports import Publisher, ResyncStore, SnapshotStore
+from services.bigtable_reader.snapshot_status import ANOTHER, LOST
 from shared.contracts.change_sequence import four_sections
 
 _AT_EACH_LOOK: Final = {Kind.WATCHED_MORE}
@@ -49,23 +51,27 @@ class SnapshotEnds:
         self._taken_over = False
         self._trusted = trusted
         self._automatic = automatic
+        self._lost_run = 0  # in the log
         self._log = structlog.get_logger().bind(table=images.header.table)
 
     def is_ours(self, snapshot: Snapshot) -> bool:
         """Tell whether it was asked for by somebody who watches what this reader does."""
         return snapshot.is_of(self._watching)
 
-    def is_to_be_told(self, snapshot: Snapshot) -> bool:
-        """Tell whether all rows were read and confirmed, and nobody has said so."""
-        return snapshot.untold and self.is_ours(snapshot) and snapshot.covers(self._keys)
+    def is_to_be_told(self, snapshot: Snapshot, mark: Mark | None) -> bool:
+        """Tell whether all rows were read and confirmed, the topic may have lost none, and nobody has said so."""
+        lost = mark is not None and snapshot.run <= mark.lost_run
+        return snapshot.untold and not lost and self._brings_all(snapshot)
 
     async def look(self, snapshot: Snapshot | None, survey: Survey) -> None:
         """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
         if not self._taken_over:  # once: whoever starts last has the file that is meant
             await self._take_over(survey)
-        elif snapshot is not None and self.is_to_be_told(snapshot) and self._trusted():
-            await self._tell(snapshot)
+        elif snapshot is not None and self.is_to_be_told(snapshot, survey.mark) and self._trusted():
+            if self.is_to_be_told(snapshot, await self._resync.read()):  # the survey was a moment ago
+                await self._tell(snapshot)
         elif survey.mark is not None:
+            self._say_if_lost(snapshot, survey.mark)
             if snapshot is not None and snapshot.told and snapshot.complete_since and self._brings_all(snapshot):
                 await self._resync.heal(snapshot.run, self._watching)  # told by a reader that knows of no marks
             if self._automatic:
@@ -86,6 +92,12 @@ class SnapshotEnds:
         await self._resync.heal(snapshot.run, self._watching)
         await self._store.told(snapshot.run)
         self._log.info("snapshot_complete", complete_since=header.complete_since)
+
+    def _say_if_lost(self, snapshot: Snapshot | None, mark: Mark) -> None:
+        """Say once of a snapshot that is complete why that is not told."""
+        if snapshot is not None and snapshot.untold and self._lost_run < snapshot.run <= mark.lost_run:
+            self._lost_run = snapshot.run
+            self._log.warning("snapshot_not_told", why=LOST, fix=ANOTHER)
 
     def _brings_all(self, snapshot: Snapshot) -> bool:
         return self.is_ours(snapshot) and snapshot.covers(self._keys)

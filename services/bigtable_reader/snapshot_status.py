@@ -29,6 +29,10 @@ _LOW: Final = Hindrance(
 )
 
 
+LOST: Final = "the topic lost messages since it was asked for, and rows of it may be among them"
+ANOTHER: Final = "take another one: `snapshot`; RESYNC=automatic does"
+
+
 def hindrance(found: Snapshot, survey: Survey, end: Microseconds | None) -> Hindrance | None:
     """Return why some of what is left to read is not read now; ``end``: up to where the stream is read."""
     left = [(part, keys) for part in found.unfinished if (keys := part.left) is not None]
@@ -66,6 +70,9 @@ def summaries(
     cancelled = any(part.state is PartState.CANCELLED for part in found.parts)
     floors = [part.floor for part in found.parts if part.floor is not None]
     waits = hindrance(found, survey, end)
+    lost = survey.mark is not None and found.run <= survey.mark.lost_run
+    never = lost and found.whole and not (found.told or cancelled)
+    complete = None if never or found.complete_since is None else _time(Microseconds(found.complete_since))
     return [
         {
             "table": table,
@@ -76,8 +83,9 @@ def summaries(
             "ranges_left": len(left),
             "requested_at": _time(found.requested_at),
             "read_timestamp": _time(Microseconds(min(floors))) if floors else None,
-            "complete_since": None if found.complete_since is None else _time(Microseconds(found.complete_since)),
+            "complete_since": complete,
             "told": found.told,
+            "never_told": {"why": LOST, "fix": ANOTHER} if never else None,
             "waits": None if waits is None else {"why": waits.why, "fix": waits.fix},
         }
     ]
@@ -94,6 +102,9 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
         f"snapshot of {shown['table']}{keys}{since}: {shown['state'].lower()}, {shown['rows']} rows{left}{complete}; "
         f"asked for at {shown['requested_at']}"
     )
+    if (never := shown["never_told"]) is not None:
+        yield f"  it is never told to be complete: {never['why']}"
+        yield f"  -> {never['fix']}"
     if shown["waits"] is not None:
         yield f"  it waits: {shown['waits']['why']}"
         yield f"  -> {shown['waits']['fix']}"

@@ -168,7 +168,8 @@ class Snapshots:
     async def over(self) -> bool:
         """Tell whether nothing is left to read, here or elsewhere, and that is told."""
         snapshot = await self._store.survey()
-        return snapshot is None or not (snapshot.unfinished or self._ends.is_to_be_told(snapshot))
+        mark = None if self._survey is None else self._survey.mark
+        return snapshot is None or not (snapshot.unfinished or self._ends.is_to_be_told(snapshot, mark))
 
     # Sharing
 

@@ -88,6 +88,11 @@ class Mark(msgspec.Struct, frozen=True):
         """Return the snapshot after which one has to be asked for that heals all of it."""
         return max(finding.run for finding in self.findings)
 
+    @property
+    def lost_run(self) -> int:
+        """Return the latest snapshot of which the topic may have lost rows, whatever of it was confirmed; 0: none."""
+        return max((finding.run for finding in self.findings if finding.kind == Kind.TOPIC_LOST), default=0)
+
 
 def mark_of(table: str, kept: Resync | None) -> Mark | None:
     """Return the mark of a table, by its full name; None where nothing is to be mended."""

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.partitions import Survey
@@ -44,7 +45,7 @@ class Command:
         survey = await self._pieces.survey()
         del self._world.partitions.readers["looks"]
         readers = survey.readers - {"looks"}
-        return await self._store.survey(), Survey(survey.pieces, survey.saved, readers, survey.now, survey.paused_since)
+        return await self._store.survey(), replace(survey, readers=readers)
 
     async def __call__(self, *arguments: str, out: io.StringIO | None = None, mode: Any = "mirror") -> tuple[int, str]:
         """Run it; return its exit code and what it said."""

@@ -1,0 +1,108 @@
+"""A snapshot of which the topic may have lost rows: it goes on, its end is never told, and another one heals."""
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.bigtable_reader.core.records import ALL_KEYS, Microseconds
+from services.bigtable_reader.core.resync import Kind
+from services.bigtable_reader.core.snapshot import PartProgress
+from services.bigtable_reader.held import Options
+from services.bigtable_reader.snapshot_status import summaries
+from tests.fakes.bigtable_resync import FakeResyncStore
+from tests.fakes.bigtable_snapshots import FakeSnapshotStore
+from tests.fakes.bigtable_table import EPOCH, VirtualClock
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.test_snapshot_command import Command
+from tests.unit.bigtable_reader.world import LEASE
+
+KEYS = [b"a", b"b", b"c", b"d"]
+
+
+async def half_read_and_lost(automatic: bool) -> SnapshotWorld:
+    """Return a world with a snapshot that was confirmed up to a key by a topic that then lost it, and with a mark."""
+    world = SnapshotWorld(Random(0), automatic=automatic)
+    await a_filled_world(world, KEYS)
+    store = FakeSnapshotStore(world.snapshots, "stopped half way", LEASE, asyncio.get_running_loop().time)
+    run, (claimed,) = await store.claim([0], 1)
+    part = await store.cut(run, claimed, [(ALL_KEYS, 0)])
+    assert part is not None
+    now = VirtualClock().now()
+    await store.save([PartProgress(part, run, b"b", now, 2, read_since=now)], release=True)
+    await FakeResyncStore(world.partitions).mark(Kind.TOPIC_LOST, now, run)
+    return world
+
+
+async def shown(world: SnapshotWorld) -> dict[str, object]:
+    """Return what is shown of the snapshot."""
+    found, survey = await Command(world).look()
+    (one,) = summaries("weather", found, survey)
+    return dict(one)
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
+    async def scenario() -> None:
+        world = await half_read_and_lost(automatic)
+        for _reader in ("one", "started later"):
+            reader = world.start()
+            await asyncio.sleep(120)
+            assert not reader.task.done()
+            await world.end()
+            world.readers.clear()
+        assert (world.complete_since is not None, world.mark is None) == (automatic, automatic)
+        assert world.run == 1 + automatic
+        assert (world.mirrored(swept=False) == world.source()) is automatic
+
+    with capture_logs() as logs:
+        run_in_virtual_time(scenario())
+    assert ("snapshot_not_told" in [line["event"] for line in logs]) is not automatic
+
+
+AT_THE_END = Microseconds(EPOCH + 120_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToAnEnd(Options):
+    """Of a reader that reads for two minutes."""
+
+    end: Microseconds | None = AT_THE_END
+
+
+def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
+    async def scenario() -> None:
+        world = await half_read_and_lost(automatic=False)
+        reader = world.start(kind=ToAnEnd)
+        async with asyncio.timeout(600):
+            await reader.task
+        assert world.snapshots.snapshot is not None
+        assert world.snapshots.snapshot.untold
+
+    run_in_virtual_time(scenario())
+
+
+def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> None:
+    async def scenario() -> None:
+        world = await half_read_and_lost(automatic=False)
+        for state in ("READING", "DONE"):
+            one = await shown(world)
+            assert (one["state"], one["complete_since"], one["told"]) == (state, None, False)
+            assert "the topic lost messages" in str(one["never_told"])
+            code, said = await Command(world)("--status")
+            assert (code, "it is never told to be complete: the topic lost" in said) == (int(state == "READING"), True)
+            if not world.readers:
+                world.start()
+            await asyncio.sleep(120)
+        assert (await Command(world)("--status", "--watch"))[0] == 1
+        assert (await Command(world)("--watch"))[0] == 0  # another one
+        await asyncio.sleep(60)
+        one = await shown(world)
+        assert (one["told"], one["never_told"], world.mark) == (True, None, None)
+        assert one["complete_since"] is not None
+        await world.end()
+
+    run_in_virtual_time(scenario())
