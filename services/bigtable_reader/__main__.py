@@ -279,9 +279,9 @@ async def prepare(
             wanted=settings.snapshot == "initial",
             mirrored=outputs.images is not None,
         ),
+        after=lambda: keep_topic(rows, published_to(settings.project, settings.topic, settings.pubsub_emulator_host)),
         mirrored=outputs.images is not None,
     )
-    await keep_topic(rows, published_to(settings.project, settings.topic, settings.pubsub_emulator_host))
     return outputs, store
 
 

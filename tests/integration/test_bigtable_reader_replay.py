@@ -78,12 +78,21 @@ class Pipeline:
         """Remember where to begin: when the change stream was enabled."""
 
         async def nothing() -> None:
-            """Ask for no snapshot: every row is written after that."""
+            """Ask for no snapshot, for every row is written after that; keep no topic."""
 
         await create_partition_table(self._channels, self.rows)
         stream = BigtableChangeStream(self._channels, self.watched)
         since = Microseconds(await asyncio.to_thread(lambda: self.table.since))
-        await begin(stream, self._store("setup"), Stop(), name="replay", resume="new", asked=since, before=nothing)
+        await begin(
+            stream,
+            self._store("setup"),
+            Stop(),
+            name="replay",
+            resume="new",
+            asked=since,
+            before=nothing,
+            after=nothing,
+        )
 
     async def read(self, owner: str, stop: Stop, end: Microseconds | None = None) -> None:
         """Read until asked to stop, or to the end."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from services.bigtable_reader.core.partitions import Resume
 from services.bigtable_reader.core.records import KeyRange, Microseconds
 from services.bigtable_reader.first_start import begin
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -31,17 +32,38 @@ class Unanswered(FakePartitionStore):
 
 
 async def nothing() -> None:
-    """Ask for no snapshot."""
+    """Ask for no snapshot, keep no topic."""
 
 
 def test_a_new_stream_that_we_have_begun_ourselves_is_not_refused_because_the_answer_was_lost() -> None:
     async def scenario() -> None:
         table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable(b"m"))
         store = Unanswered(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
-        await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing)
+        await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing, after=nothing)
         assert table.topology is not None
         assert [piece.range for piece in table.topology.pieces] == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
         with pytest.raises(MisconfiguredError, match="RESUME=new"):  # another process, another day
-            await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing)
+            await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing, after=nothing)
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_follows_is_done_again_by_itself_for_a_new_stream_is_known_by_then(known: bool) -> None:
+    async def scenario() -> None:
+        table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable(b"m"))
+        store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        if known:
+            await begin(stream, store, Stop(), name="w", resume="new", asked=None, before=nothing, after=nothing)
+        answers = [True, False, False]
+
+        async def after() -> None:
+            assert table.topology is not None, "the pieces come first"
+            if not answers.pop():
+                raise TransientError("UNAVAILABLE")
+
+        resume: Resume = "resume-or-fail" if known else "new"
+        await begin(stream, store, Stop(), name="w", resume=resume, asked=None, before=nothing, after=after)
+        assert answers == []
 
     run_in_virtual_time(scenario())
