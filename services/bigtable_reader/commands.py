@@ -20,7 +20,7 @@ from services.bigtable_reader.doctor import doctor
 from services.bigtable_reader.pause_command import pause, resume
 from services.bigtable_reader.rows_command import rows
 from services.bigtable_reader.settings import Settings
-from services.bigtable_reader.snapshot_command import snapshot
+from services.bigtable_reader.snapshot_command import snapshot, snapshot_parser
 from services.bigtable_reader.snapshot_status import summaries
 from services.bigtable_reader.status import document, exit_code, print_status
 from services.bigtable_reader.stores import (
@@ -68,16 +68,17 @@ def command(arguments: Sequence[str]) -> int:
 
 async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
     """Ask for a snapshot, see how it is, give it up; the service reads it."""
+    told = snapshot_parser().parse_args(arguments)
     _text, file = load_tables_file(settings.tables_file)
     options = file.options(settings.bigtable_table)
     watching = watching_of(options.mode, options.bigtable)
     channels, clock = Channels(settings.bigtable_emulator_host), MicrosecondClock()
     try:
         with _partition_table():
-            if "--status" not in arguments:
+            if not told.status:
                 await _check_known(settings, channels)
-                kept = await resync_store(settings, channels).watching()
-                check_the_same_is_watched(watching, kept)
+            if not (told.status or told.cancel):  # whatever was asked for can be given up, with whichever file
+                check_the_same_is_watched(watching, await resync_store(settings, channels).watching())
             return await snapshot(
                 arguments,
                 table=settings.bigtable_table,

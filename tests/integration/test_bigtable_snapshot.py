@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -158,7 +159,9 @@ def test_on_demand_it_heals_what_no_record_tells_and_its_end_says_what_is_gone(p
     assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
 
 
-def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipeline: Snapshotting) -> None:
+def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(
+    pipeline: Snapshotting, tmp_path: Path
+) -> None:
     reader = pipeline.start(LEASE_DURATION="2s", SNAPSHOT="never")
     for number in range(30):
         pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"))
@@ -173,7 +176,10 @@ def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(pipelin
     assert sorted(key for key, _sequence, _row in pipeline.arrived) == [b"%02d" % number for number in range(5, 10)]
     reader.kill()
     assert pipeline.command()[0] == 0
-    assert "given up" in pipeline.command("--cancel")[1]
+    older = tmp_path / "tables.toml"
+    older.write_text('[tables."*"]\nvalues = "text"\n')
+    assert "watches something else" in pipeline.command(TABLES_FILE=str(older))[1]
+    assert "given up" in pipeline.command("--cancel", TABLES_FILE=str(older))[1]
     assert "nothing was left" in pipeline.command("--cancel")[1]
     _code, said = pipeline.command("--status", "--json")
     (shown,) = json.loads(said)["snapshots"]
