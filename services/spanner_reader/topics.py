@@ -15,15 +15,23 @@ from shared.runtime.stop import Stop, until_stopped
 
 
 async def change_topic(settings: Settings) -> int:
-    """Let the readers, none of which may be there, publish to another topic from now on."""
+    """Let the readers, none of which may be there, publish to another topic from now on.
+
+    MisconfiguredError where no topic is remembered: the start does that.
+    """
     channels = Channels(settings.spanner_emulator_host)
     try:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
         store = partition_store(settings, partitions, owner="command")
-        if not await store.exists() or await store.is_empty():
-            raise MisconfiguredError("nothing was read yet, so no topic is remembered: start the reader")
-        before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
+        before = None
+        if await store.exists():
+            await store.is_empty()  # refuses another stream's; a first start that was killed may have left it empty
+            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
+        if before is None:
+            raise MisconfiguredError(
+                "no topic is remembered that could be changed: start the reader with the right one"
+            )
     finally:
         await channels.close()
     structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings))

@@ -16,10 +16,13 @@ from services.cdc_consumer.adapters.source_rows import opened_source
 from services.spanner_reader.adapters.connection import Channels, Database
 from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.topic_table import SpannerTopicStore
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.stores import databases, partition_store, topic_of
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
 from shared.pubsub.topology import create_topology
 from shared.runtime.service import MISCONFIGURED
+from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
@@ -82,6 +85,7 @@ def test_of_two_that_come_first_at_once_one_is_refused(kept: Callable[[Scenario]
 
 def test_it_is_changed_only_while_nobody_reads(kept: Callable[[Scenario], None]) -> None:
     async def scenario(partitions: SpannerPartitionStore, ours: SpannerTopicStore, theirs: SpannerTopicStore) -> None:
+        assert await theirs.replace("theirs") is None  # and none is remembered
         await ours.keep("ours")
         await partitions.attend()
         with pytest.raises(MisconfiguredError, match="stop every one"):
@@ -152,6 +156,35 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
     pipeline.write()
     pipeline.wait_for_all()
     assert events(moved, "resumed")
+
+
+def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_can_be_changed(
+    pipeline: Pipeline, pubsub_channel: grpc.Channel
+) -> None:
+    settings = read_settings(Settings, pipeline.environment())
+
+    async def killed() -> None:
+        channels = Channels(settings.spanner_emulator_host)
+        try:
+            _database, partitions = databases(settings, channels)
+            await partitions.learn_dialect()
+            await partition_store(settings, partitions, owner="killed").create_table()
+            await SpannerTopicStore(partitions, settings.partition_table).keep(topic_of(settings))
+        finally:
+            await channels.close()
+
+    asyncio.run(killed())
+    other = a_topology(pubsub_channel)
+    meant = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
+    refused = pipeline.launch(**meant)
+    assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
+    assert "run `python -m services.spanner_reader topic`" in refused.output()
+    refused.end()
+
+    code, said = pipeline.says("topic", **meant)
+    assert code == 0, said
+    begun = pipeline.start(**meant)
+    assert events(begun, "first_start")
 
 
 def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(

@@ -35,7 +35,10 @@ class SpannerTopicStore:
         await self._database.read_then_write(self._asked, decide)
 
     async def replace(self, topic: str) -> str | None:
-        """Remember another topic from now on, and return the one before; MisconfiguredError while anybody reads."""
+        """Remember another topic from now on than the one that is, and return that; None, and none, where none is.
+
+        MisconfiguredError while anybody reads.
+        """
 
         def decide(rows: list[Row]) -> tuple[str | None, list[Mutation]]:
             ((before, readers),) = rows
@@ -44,7 +47,7 @@ class SpannerTopicStore:
                     f"{len(readers)} readers are there ({', '.join(sorted(map(str, readers)))}): stop every one of "
                     "them first; one that died counts until its lease is over"
                 )
-            return before, [Mutation(insert_or_update=self._written(topic))]
+            return before, [] if before is None else [Mutation(insert_or_update=self._written(topic))]
 
         return await self._database.read_then_write(self._asked, decide)
 
