@@ -19,10 +19,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,7 @@ from services.cdc_consumer.reconcile_command import reconcile
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.spark_session import (
     QueryFailedError,
+    at_work,
     check_java,
     ending_with,
     error_of,
@@ -85,6 +87,7 @@ _FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may tak
 _GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
 _LOOK: Final = timedelta(milliseconds=200)
+_SELDOM: Final = 10  # looks
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -159,7 +162,7 @@ def serve(settings: Settings, stop: Stop) -> bool:
     health = Health(settings.liveness)
     registry = CollectorRegistry()
     held = Held(SystemClock(), settings.liveness, settings.sweep_after)
-    metrics = ConsumerMetrics(registry, SystemClock(), held)
+    metrics = ConsumerMetrics(registry, SystemClock(), held, tasks_report=settings.tasks_report)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(
         SystemClock(),
@@ -167,6 +170,7 @@ def serve(settings: Settings, stop: Stop) -> bool:
         lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
         mirrors_kept(settings),
         held,
+        tasks_report=settings.tasks_report,
     )
 
     coming = ComingAgain(put_off_kept(settings), SystemClock())
@@ -247,7 +251,11 @@ def run_query(
         raise error_of(str(error)) from None
     log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
     health.ready = True
-    watch(query, health, stop, exchange / "stop", may_end=settings.trigger == "available-now")
+
+    def working() -> bool:  # tasks that report say so themselves
+        return not settings.tasks_report and at_work(session)
+
+    watch(query, health, stop, exchange / "stop", working, may_end=settings.trigger == "available-now")
 
 
 def check_start(settings: Settings, datasets: Iterable[str], health: Health, stop: Stop) -> timedelta:
@@ -301,9 +309,10 @@ def start_query(
         "subscription": subscription_path(settings.project, settings.subscription),
         "ackDeadline": f"{ack_deadline.total_seconds():.0f}s",
         "stopFile": str(exchange / "stop"),
-        "reportSocket": str(exchange / "reports"),
         "logLevel": settings.log_level,
     }
+    if settings.tasks_report:
+        shared["reportSocket"] = str(exchange / "reports")
     if settings.one_machine:  # what messages hold goes past Spark
         (exchange / "data").mkdir()
         shared["dataDirectory"] = str(exchange / "data")
@@ -327,6 +336,7 @@ def start_query(
         "poisonLimit": str(settings.poison_limit),
         "suspectsDirectory": str(choose_directory(settings.checkpoint_location) or ""),
         "checkpointLocation": settings.checkpoint_location or str(exchange / "checkpoint"),
+        "commitSocket": str(exchange / "reports"),  # `commit` runs on this machine, wherever tasks do
     }
     messages = session.readStream.format("pubsub").options(**source).load()
     if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
@@ -335,13 +345,18 @@ def start_query(
     return (writer.trigger(availableNow=True) if settings.trigger == "available-now" else writer).start()
 
 
-def watch(query: StreamingQuery, health: Health, stop: Stop, stop_file: Path, *, may_end: bool) -> None:
+def watch(
+    query: StreamingQuery, health: Health, stop: Stop, stop_file: Path, working: Callable[[], bool], *, may_end: bool
+) -> None:
     """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails.
 
+    ``working`` tells whether a micro-batch lives whose tasks cannot say so; asked now and then, for it takes a while.
     ``may_end``: it ends by itself once the subscription is drained.
     """
+    looks = count()
     while query.isActive and not stop.wait(_LOOK):
-        if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it
+        waits = not query.status["isDataAvailable"]  # for messages, and gets round to it
+        if waits or (next(looks) % _SELDOM == 0 and working()):
             health.progressed()
     if stop.requested:
         structlog.get_logger().info("stop_requested")

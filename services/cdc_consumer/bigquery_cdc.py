@@ -15,12 +15,14 @@ which has nothing but the tasks' counts.
 Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` and ``dataset`` of BigQuery,
 ``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
 ``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
-service gives up), ``reportSocket`` (where counts are sent), ``suspectsDirectory`` (which outlives the workers: where
-they count how many of them a message has ended, and keep by when what they have put off comes again), ``poisonLimit``
-(how many messages that cannot be read, or ten times as many changes that cannot be applied, may become dead letters in
-each process although most of what it saw last is such: 100), ``tablesFile`` (the text of one, for the workers do not
-see the driver's disk; every table is mirrored), ``dataDirectory`` (as the source's, where the rows say only where the
-messages' data is), ``clockMargin`` (how far ahead of BigQuery's clock a source's times may be: 5m), ``logLevel``.
+service gives up), ``reportSocket`` (where tasks send counts and what they hold: nowhere if it is not set),
+``commitSocket`` (where `commit` sends its counts; ``reportSocket``), ``suspectsDirectory`` (which outlives the workers:
+where they count how many of them a message has ended, and keep by when what they have put off comes again),
+``poisonLimit`` (how many messages that cannot be read, or ten times as many changes that cannot be applied, may become
+dead letters in each process although most of what it saw last is such: 100), ``tablesFile`` (the text of one, for the
+workers do not see the driver's disk; every table is mirrored), ``dataDirectory`` (as the source's, where the rows say
+only where the messages' data is), ``clockMargin`` (how far ahead of BigQuery's clock a source's times may be: 5m),
+``logLevel``.
 """
 
 import functools
@@ -87,6 +89,7 @@ class SinkOptions:
     bigquery_storage_emulator_host: str | None = None
     stop_file: str | None = None
     report_socket: str | None = None
+    commit_socket: str | None = None
     suspects_directory: str | None = None
     poison_limit: int = POISON_LIMIT
     tables_file: str = ""
@@ -204,7 +207,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             return
         configure_logs("cdc_consumer", self._options.log_level)
         structlog.get_logger().info(event, batch=batch_id, **counts.fields())
-        send_report(self._options.report_socket, Report(counts=counts))
+        send_report(self._options.commit_socket or self._options.report_socket, Report(counts=counts))
 
 
 def read_options(options: Mapping[str, str]) -> SinkOptions:
@@ -239,6 +242,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
         stop_file=known.get("stopfile"),
         report_socket=known.get("reportsocket"),
+        commit_socket=known.get("commitsocket"),
         suspects_directory=known.get("suspectsdirectory"),
         poison_limit=int(poison_limit),
         tables_file=known.get("tablesfile", ""),

@@ -20,12 +20,20 @@ _IDLE: Final = timedelta(minutes=10)
 
 
 class ConsumerMetrics:
-    """Adds up what the processes report."""
+    """Adds up what the processes report.
 
-    def __init__(self, registry: CollectorRegistry, clock: Clock, held: Held | None = None) -> None:
-        def counter(name: str, documentation: str) -> Callable[[int], None]:
+    Where the tasks do not (``tasks_report``), what only they know is not shown: zeros would be wrong.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, clock: Clock, held: Held | None = None, *, tasks_report: bool = True
+    ) -> None:
+        of_tasks = registry if tasks_report else CollectorRegistry()
+
+        def counter(name: str, documentation: str, registry: CollectorRegistry = registry) -> Callable[[int], None]:
             return Counter(f"millrace_{name}", documentation, registry=registry).inc
 
+        self._tasks_report = tasks_report
         self._clock = clock
         self._messages = counter("consumer_messages", "Messages that came, redelivered ones each time")
         self._changes = counter("consumer_changes", "Changes in them")
@@ -33,10 +41,10 @@ class ConsumerMetrics:
         self._superseded = counter("consumer_superseded", "Changes not written, for a newer one of their row was")
         self._left_out = counter("consumer_left_out", "Changes of tables that the tables file leaves out")
         self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages")
-        self._taken = counter("leases_taken", "Messages that the source leased")
+        self._taken = counter("leases_taken", "Messages that the source leased", of_tasks)
         self._acked = counter("leases_acked", "Messages acknowledged")
         self._put_off = counter("leases_put_off", "Messages put off, for their table was in trouble")
-        self._given_back = counter("leases_given_back", "Messages given back by tasks that failed")
+        self._given_back = counter("leases_given_back", "Messages given back by tasks that failed", of_tasks)
         letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
         self._letters = {reason.value: letters.labels(reason.value) for reason in Reason}
         self._applied = Gauge(
@@ -70,17 +78,17 @@ class ConsumerMetrics:
         oldest = Gauge(
             "millrace_consumer_oldest_held_age_seconds",
             "Age of the oldest unacked message that a task holds; 0 where none is held",
-            registry=registry,
+            registry=of_tasks,
         )
         oldest.set_function(self._oldest_age)
-        self._appends = counter("consumer_appends", "Requests that BigQuery's write API has answered")
-        self._appended_bytes = counter("consumer_appended_bytes", "Bytes of those requests")
+        self._appends = counter("consumer_appends", "Requests that BigQuery's write API has answered", of_tasks)
+        self._appended_bytes = counter("consumer_appended_bytes", "Bytes of those requests", of_tasks)
         self._append_seconds = Counter(
-            "millrace_consumer_append_seconds", "From a request's sending to its answer, added up", registry=registry
+            "millrace_consumer_append_seconds", "From a request's sending to its answer, added up", registry=of_tasks
         )
         self._connections: dict[str, tuple[int, Nanoseconds]] = {}
         connections = Gauge(
-            "millrace_consumer_append_connections", "Connections to BigQuery's write API", registry=registry
+            "millrace_consumer_append_connections", "Connections to BigQuery's write API", registry=of_tasks
         )
         connections.set_function(self._connections_open)
         self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}
@@ -135,7 +143,12 @@ class ConsumerMetrics:
             self._trouble_since.labels(table).set(self._clock.now() / 1e9)
 
     def left(self) -> Mapping[str, int]:
-        """Return what became of leases, and how many are left to their deadlines, once nothing is held any more."""
+        """Return what became of leases, and how many are left to their deadlines, once nothing is held any more.
+
+        Where tasks do not report, only what became of those that were settled.
+        """
+        if not self._tasks_report:
+            return {name: self.leases[name] for name in ("acked", "put_off")}
         taken, *settled = self.leases.values()
         return {**self.leases, "left": taken - sum(settled)}
 

@@ -81,12 +81,13 @@ class Settings:
     )
     source_rows: str | None = setting(
         "the command line that answers for the source's rows: `python -m services.spanner_reader rows`, for one; "
-        "if unset, commands take that, and SWEEP=automatic asks nobody and deletes no more than a part of a table; if "
-        "set, it sweeps only what that command answers for",
+        "if unset, commands take that, and SWEEP=automatic asks nobody and deletes no more than a part of a table, or "
+        "is refused where Spark's tasks run on other machines; if set, it sweeps only what that command answers for",
         default=None,
     )
     liveness: timedelta = setting(
-        "how long a micro-batch may give no sign of life; one that waits for a service gives one at each retry",
+        "how long a micro-batch may give no sign of life; one that waits for a service gives one at each retry, and "
+        "where Spark's tasks run on other machines, one gives it for as long as Spark has a task of it at work",
         default=timedelta(minutes=15),
         least=timedelta(seconds=15),
     )
@@ -115,6 +116,21 @@ class Settings:
         if bool(self.bigquery_emulator_host) == bool(self.bigquery_storage_emulator_host):
             return None
         return "set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none"
+
+    @together
+    def _sweeps_unseen(self) -> str | None:
+        if self.sweep == "manual" or self.source_rows is not None or self.tasks_report:
+            return None
+        return (
+            f"SWEEP=automatic needs SOURCE_ROWS where Spark's tasks run on other machines (SPARK_MASTER="
+            f"{self.spark_master}): the consumer does not know there which messages are held that may yet bring rows, "
+            "so the source has to be asked what lives; set SOURCE_ROWS (a reader's command `rows`), or SWEEP=manual"
+        )
+
+    @property
+    def tasks_report(self) -> bool:
+        """Tell whether tasks see this machine's disk for certain, on which they report what they hold and count."""
+        return self.spark_master.startswith("local")
 
     @property
     def one_machine(self) -> bool:

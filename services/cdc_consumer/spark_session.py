@@ -85,6 +85,13 @@ def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
             over.set()
 
 
+def at_work(session: SparkSession) -> bool:
+    """Tell whether any task runs; not one that waits for a slot, nor of an executor that Spark has given up."""
+    tracker = session.sparkContext.statusTracker()
+    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+
+
 def open_session(environ: MutableMapping[str, str], master: str, driver_memory: str, tasks: int) -> SparkSession:
     """Start Spark, or connect to where it runs. ``environ`` is what Spark's processes are to inherit."""
     local = master.startswith("local")

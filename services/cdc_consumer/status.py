@@ -70,6 +70,8 @@ class ConsumerStatus:
     process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
     cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
     is not there any more, is in trouble until it is made anew.
+
+    Where the tasks do not report (``tasks_report``), what they hold is not known, and neither is how many they are.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class ConsumerStatus:
         mark_made_anew: Callable[[Mirror], None],
         kept: Kept | None = None,
         held: Held | None = None,
+        *,
+        tasks_report: bool = True,
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
@@ -92,6 +96,8 @@ class ConsumerStatus:
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
         self._held = held or Held(clock)
+        self._tasks_report = tasks_report
+        self._kinds = ("messages", "acked", "put_off", *(("given_back",) if tasks_report else ()))
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
         self._labels = _Labels()
@@ -158,12 +164,9 @@ class ConsumerStatus:
                     "superseded": self._counted["superseded"],
                     "letters": dict(self._letters),
                 },
-                "messages": {name: self._counted[name] for name in ("messages", "acked", "put_off", "given_back")},
+                "messages": {name: self._counted[name] for name in self._kinds},
                 "lag_seconds": self._lag(now),
-                "processes": {
-                    "seen": sum(self._still_seen(at, now) for at in self._seen.values()),
-                    "holding": self._held.processes(),
-                },
+                "processes": self._processes(now) if self._tasks_report else None,
             }
 
     def mirrors(self) -> Sequence[Mirror]:
@@ -194,6 +197,10 @@ class ConsumerStatus:
         with self._lock:
             now = self._micros()
             return {name: why for name, table in sorted(self._tables.items()) if (why := table.waits_for(now))}
+
+    def _processes(self, now: int) -> Mapping[str, int]:
+        seen = sum(self._still_seen(at, now) for at in self._seen.values())
+        return {"seen": seen, "holding": self._held.processes()}
 
     def _lag(self, now: int) -> Mapping[str, float | None]:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]

@@ -83,10 +83,13 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"dead letters since the start: {letters}"
     yield (
         f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
-        f"{_seconds(lag['published_to_applied'])} from topic to BigQuery; "
-        f"oldest message held: {_seconds(lag['oldest_held'])} old"
+        f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
+        + (f"; oldest message held: {_seconds(lag['oldest_held'])} old" if processes else "")
     )
-    yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
+    if processes is None:
+        yield "what worker processes hold is not known: they run on other machines"
+    else:
+        yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
     if document["labels"]["error"]:
         read_at = document["labels"]["read_at"]
         told = f"as of {_moment(read_at)}" if read_at else "unknown"

@@ -14,8 +14,9 @@ how much there is decides how many tasks read. The tasks take what is there and 
 Options: ``subscription`` (or with ``project`` its short name), ``emulatorHost``, ``tasks`` (reading when behind, 2),
 ``microBatchMessages`` (10000) and ``microBatchBytes`` (128 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
 when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile`` (which ends the
-wait), ``reportSocket`` (where the leases taken are reported), ``dataDirectory`` (where tasks that read and tasks that
-write are on one machine: the messages' data is kept there, and rows say where, see `data_files`), ``logLevel``.
+wait), ``reportSocket`` (where the leases taken are reported; nowhere if it is not set), ``dataDirectory`` (where tasks
+that read and tasks that write are on one machine: the messages' data is kept there, and rows say where, see
+`data_files`), ``logLevel``.
 """
 
 import functools

@@ -64,6 +64,7 @@ def test_every_missing_setting_is_named_at_once() -> None:
         ({"TASKS": "3"}, "TASKS=3 is more than the 2"),
         ({"BIGQUERY_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
         ({"BIGQUERY_STORAGE_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
+        ({"SWEEP": "automatic", "SPARK_MASTER": "spark://h:1"}, "SWEEP=automatic needs SOURCE_ROWS"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(more: dict[str, str], words: str) -> None:
@@ -82,6 +83,11 @@ def test_tasks_are_not_limited_where_the_slots_suffice_or_are_not_known(master: 
 )
 def test_data_goes_past_spark_only_where_all_tasks_run_on_this_machine(master: str, one: bool) -> None:
     assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master}).one_machine is one
+
+
+@pytest.mark.parametrize("more", [{"SOURCE_ROWS": "rows", "SPARK_MASTER": "yarn"}, {"SPARK_MASTER": "local[2]"}])
+def test_what_sweeps_by_itself_asks_the_source_or_knows_what_is_held(more: dict[str, str]) -> None:
+    assert read_settings(Settings, NEEDED | {"SWEEP": "automatic"} | more).sweep == "automatic"
 
 
 def test_set_up_needs_the_topic_and_not_the_dataset() -> None:
@@ -274,6 +280,22 @@ def test_metrics_add_up_the_counts() -> None:
     assert value("consumer_tables_in_trouble") == 1
     assert value("consumer_latest_commit_seconds") == 1_700_000_000
     assert metrics.left() == {"taken": 10, "acked": 8, "put_off": 2, "given_back": 0, "left": 0}
+
+
+def test_where_tasks_do_not_report_what_only_they_know_is_not_shown() -> None:
+    def names(*, tasks_report: bool) -> set[str]:
+        metrics = ConsumerMetrics(registry := CollectorRegistry(), SetClock(), tasks_report=tasks_report)
+        metrics.take(Report(counts=COUNTS))
+        assert registry.get_sample_value("millrace_leases_acked_total") == COUNTS.acked
+        assert ("left" in metrics.left()) is tasks_report
+        return {family.name.removeprefix("millrace_") for family in registry.collect()}
+
+    appends = {"appends", "appended_bytes", "append_seconds", "append_connections", "oldest_held_age_seconds"}
+    assert names(tasks_report=True) - names(tasks_report=False) == {
+        "leases_taken",
+        "leases_given_back",
+        *(f"consumer_{name}" for name in appends),
+    }
 
 
 def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have() -> None:

@@ -1,0 +1,81 @@
+"""The consumer on a Spark whose executors are not its own: what its tasks hold and count does not reach it.
+
+They run on this machine here, but the consumer gives them no place on its disk to report at, as it could not elsewhere.
+"""
+
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from deploy.local.emulators import HOST, ROOT, free_port, listens
+from deploy.local.processes import Processes
+from deploy.local.services import start_consumer, wait_until_ready
+from tests.builders import a_change, a_message
+from tests.integration.log_lines import events
+from tests.integration.test_cdc_consumer import PATIENCE, World, acks, ends
+from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+from tests.integration.test_cdc_consumer_status import asked
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
+
+LIVENESS = timedelta(seconds=15)
+
+
+@pytest.fixture
+def spark_master(new_processes: Processes) -> str:
+    """Run a standalone cluster of one worker; return its address."""
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    port = free_port()
+    master = f"spark://{HOST}:{port}"
+    here = ["--host", HOST, "--webui-port", "0"]
+    worker = ["--cores", "2", "--memory", "1g", "--work-dir", str(new_processes.directory / "work"), master]
+    environment = {**os.environ, "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "PYTHONPATH": str(ROOT)}
+    deployed = "org.apache.spark.deploy"
+    new_processes.start("master", [spark_class, f"{deployed}.master.Master", *here, "--port", str(port)], environment)
+    new_processes.wait_until(lambda: listens(port), "Spark's master", PATIENCE)
+    new_processes.start("worker", [spark_class, f"{deployed}.worker.Worker", *here, *worker], environment)
+    return master
+
+
+def test_it_is_alive_while_bigquery_is_away_and_shows_nothing_that_it_does_not_know(
+    world: World, spark_master: str
+) -> None:
+    consumer = start_consumer(
+        world.processes,
+        world.pipeline,
+        SPARK_MASTER=spark_master,
+        LIVENESS=f"{LIVENESS.seconds}s",
+        SPARK_LOCAL_IP=HOST,
+        PYSPARK_PYTHON=sys.executable,
+    )
+    wait_until_ready(world.processes, consumer)
+    world.publish(a_message(a_change(1)))
+    world.wait_for_rows({1: "name 1"})
+    world.fault(action="close", status="UNAVAILABLE")
+    world.publish(a_message(a_change(2)))
+    world.processes.wait_until(
+        lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0, "a refused append", PATIENCE
+    )
+    over = time.monotonic() + 2 * LIVENESS.total_seconds()  # longer than it may be without a sign
+    while time.monotonic() < over:
+        assert consumer.alive
+        time.sleep(0.5)
+    world.mend()
+
+    world.wait_for_rows({1: "name 1", 2: "name 1"})
+    world.processes.wait_until(acks(consumer, 2), "what was written to be acked", PATIENCE)
+    shown = consumer.exposed()
+    assert "millrace_consumer_rows_written_total 2" in shown
+    assert "millrace_leases_taken" not in shown
+    assert "millrace_consumer_oldest_held" not in shown
+    document = asked(consumer)
+    assert document is not None
+    assert (document["processes"], document["messages"]["acked"]) == (None, 2)
+    assert ends(consumer) == 0
+    (counted,) = events(consumer.process, "leases_counted")
+    assert (counted["acked"], "left" in counted, "taken" in counted) == (2, False, False)
