@@ -22,7 +22,7 @@ from services.bigtable_reader.adapters.inspection import COSTS, inspect, require
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.rows import BigtableRows
-from services.bigtable_reader.adapters.topic_cell import keep_topic
+from services.bigtable_reader.adapters.topic_cell import check_topic, keep_topic
 from services.bigtable_reader.commands import command
 from services.bigtable_reader.core.entries import EntryMaker
 from services.bigtable_reader.core.filters import Watched
@@ -35,7 +35,7 @@ from services.bigtable_reader.first_snapshot import request_first_snapshot
 from services.bigtable_reader.first_start import begin
 from services.bigtable_reader.held import Options
 from services.bigtable_reader.held_part import SnapshotOptions
-from services.bigtable_reader.last_look import look_before_the_end
+from services.bigtable_reader.last_look import look_before_the_end, mark_if_resumed
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.metrics import ReaderMetrics
 from services.bigtable_reader.reader import Reader
@@ -68,6 +68,7 @@ from shared.runtime.service import run_as, started, stopped
 from shared.runtime.settings import read_settings, settings_shown
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
+from shared.runtime.topic_watch import MessagesLostError
 
 _COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
@@ -102,7 +103,11 @@ def serve(settings: Settings, stop: Stop) -> None:
     ):
         topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
         subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
-        subscriptions.check_now(stop)
+        try:
+            subscriptions.check_now(stop)
+        except MessagesLostError:
+            asyncio.run(mark_lost_messages(settings, stop, health))
+            raise
         asyncio.run(read(settings, stop, health, metrics, subscriptions))
 
 
@@ -118,7 +123,7 @@ async def read(
         prepared = retried(stop, health.attempting(lambda: prepare(settings, file, channels, owner, stop)))
         outputs, store = await until_stopped(stop, prepared)
         options = file.options(settings.bigtable_table).bigtable
-        marks = marks_of(settings, channels, outputs, file)
+        marks = marks_of(settings, channels, file)
         watching = marks.watching.digest
         async with open_async_channel(settings.pubsub_emulator_host) as channel:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
@@ -248,7 +253,7 @@ async def prepare(
     catalog = BigtableCatalog(channels, table)
     outputs = make_outputs(settings, file, await _families(catalog))
     options = file.options(settings.bigtable_table).bigtable
-    marks = marks_of(settings, channels, outputs, file)
+    marks = marks_of(settings, channels, file)
     inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
     findings = [found async for found in inspected]
     try:
@@ -285,13 +290,27 @@ async def prepare(
     return outputs, store
 
 
-def marks_of(settings: Settings, channels: Channels, outputs: Outputs, file: TablesFile) -> Marks:
+async def mark_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
+    """Mark the table of a topic that lost messages, if changes were read into it before."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.bigtable_emulator_host)
+    rows = partition_rows(settings, channels)
+    store, marks = partition_store(settings, rows, "start", timedelta(0)), marks_of(settings, channels, file)
+    topic = published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
+    try:
+        attempt = health.attempting(lambda: mark_if_resumed(store, lambda: check_topic(rows, topic), marks))
+        await until_stopped(stop, retried(stop, attempt))
+    finally:
+        await channels.close()
+
+
+def marks_of(settings: Settings, channels: Channels, file: TablesFile) -> Marks:
     """Return what marks the table, where there is a mirror, and remembers what is watched."""
     options = file.options(settings.bigtable_table)
     return Marks(
         resync_store(settings, channels),
         snapshot_store(settings, channels, ""),
-        outputs.watched.family,
+        Watched(options.bigtable).family,
         MicrosecondClock(),
         watching_of(options.mode, options.bigtable),
     )

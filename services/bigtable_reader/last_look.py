@@ -4,6 +4,7 @@ Where it is not, rows of the mirror may be wrong, so the table is marked. Most o
 but the refusal of another call, which would end the reader, or keep it from starting, with nothing told to the next.
 """
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
@@ -69,9 +70,23 @@ async def look_before_the_end(
         log.warning("table_not_looked_at", error=str(failed))
 
 
+async def mark_if_resumed(store: PartitionStore, check_topic: Callable[[], Awaitable[None]], marks: Marks) -> None:
+    """Mark the table whose topic a start finds to lose messages, if changes were read into it before. TransientError.
+
+    ``check_topic`` raises MisconfiguredError of a topic that is not the stream's, which has lost nothing of it.
+    """
+    try:
+        survey = await store.survey()
+    except MisconfiguredError:  # there is no partition table, or nobody may read it: of the topic is said enough
+        return
+    if survey.pieces:
+        await check_topic()
+        await _mark(marks, Kind.TOPIC_LOST)
+
+
 async def _mark(marks: Marks | None, kind: Kind) -> None:
-    """Mark the table, where there is a mirror. What refuses that is no cause to say less of why nothing is read."""
-    if marks is None or not marks.watching.mirrored:
+    """Mark the table. What refuses that is no cause to say less of why nothing is read."""
+    if marks is None:
         return
     try:
         await marks.mark(kind)

@@ -37,8 +37,9 @@ class Marks:
         await self._store.compare(known, found, self.is_watched, self._clock.now(), run, self.watching)
 
     async def mark(self, kind: Kind) -> None:
-        """Mark the table."""
-        await self._store.mark(kind, self._clock.now(), await self._run())
+        """Mark the table, where there is a mirror: nothing heals a change log."""
+        if self.watching.mirrored:
+            await self._store.mark(kind, self._clock.now(), await self._run())
 
     async def _run(self) -> int:
         latest = await self._snapshots.survey()

@@ -5,14 +5,18 @@ from datetime import timedelta
 
 import grpc
 import pytest
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from deploy.local.processes import Processes
 from services.bigtable_reader.adapters.connection import Channels
 from services.bigtable_reader.adapters.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.topic_cell import keep_topic
+from services.bigtable_reader.core.resync import Kind
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
+from shared.pubsub.topology import create_topology
 from shared.runtime.service import MISCONFIGURED
 from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
 from tests.integration.bigtable_front import PROJECT, Front, set_cell
@@ -71,3 +75,36 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
         pipeline.start()  # and its own topic is as good as ever
         pipeline.table.write(b"row", set_cell("f", b"q", b"2"))
         pipeline.wait_until_equal("f")
+
+
+def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(
+    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+) -> None:
+    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
+    pipeline = Pipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))
+    for each in (topology, other):
+        client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
+
+    def refused(topic: str) -> str:
+        reader = pipeline.launch(TOPIC=short_name(topic))
+        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+        said = reader.output()
+        reader.end()
+        return said
+
+    def marked() -> list[str]:
+        _code, status = pipeline.status()
+        return [why["kind"] for mark in status["needs_resync"] for why in mark["why"]]
+
+    assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
+    create_topology(pubsub_channel, topology)
+    reader = pipeline.start()
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+    client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
+    assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
+    assert marked() == []
+    assert "it has no subscription" in refused(topology.topic)
+    assert marked() == [Kind.TOPIC_LOST]

@@ -48,7 +48,7 @@ class Starting:
         _text, file = load_tables_file(None)
         outputs, store = await prepare(self.settings, file, self.channels, "reader", Stop())
         seen = await BigtableCatalog(self.channels, watched_table(self.settings)).seen()
-        marks = marks_of(self.settings, self.channels, outputs, file)
+        marks = marks_of(self.settings, self.channels, file)
         await marks.compare(None, seen.families)
         await store.remember(seen)
         return outputs

@@ -1,7 +1,7 @@
 """What ends a reader, or keeps it from starting, is what a look finds: the table is marked before the end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -12,7 +12,7 @@ from services.bigtable_reader.core.records import ALL_KEYS
 from services.bigtable_reader.core.resync import Kind
 from services.bigtable_reader.core.seen import ANY, Seen
 from services.bigtable_reader.core.watching import Watching
-from services.bigtable_reader.last_look import look_before_the_end
+from services.bigtable_reader.last_look import look_before_the_end, mark_if_resumed
 from services.bigtable_reader.marks import Marks
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -147,3 +147,21 @@ def test_a_start_that_is_refused_for_something_else_or_of_a_stream_that_is_not_k
         table = PartitionTable(VirtualClock().now)
         refused(catalog, table, begin)
         assert kinds(table) == []
+
+
+def test_what_a_topic_has_lost_marks_no_table_of_which_only_a_change_log_is_kept() -> None:
+    async def scenario(mirrored: bool) -> Sequence[str]:
+        clock, table = asyncio.get_running_loop().time, PartitionTable(VirtualClock().now)
+        store = FakePartitionStore(table, "reader", LEASE, clock)
+        await store.begin([ALL_KEYS], EPOCH)
+        asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
+        watching = Watching(mirrored=mirrored)
+        marks = Marks(FakeResyncStore(table), asked, lambda _family: True, VirtualClock(), watching)
+
+        async def same_topic() -> None: ...
+
+        await mark_if_resumed(store, same_topic, marks)
+        return kinds(table)
+
+    assert run_in_virtual_time(scenario(mirrored=True)) == [Kind.TOPIC_LOST]
+    assert run_in_virtual_time(scenario(mirrored=False)) == []
