@@ -25,7 +25,6 @@ from shared.contracts.timestamps import Nanoseconds
 
 MOST_CHANGED: Final = 10_000
 """Letters that one request changes or sends, at most."""
-_MOST_IDS: Final = 100
 _MOST_VALUES: Final = 20
 _LETTER: Final = r"^[0-9a-fA-F]{8,32}$"
 _AGE: Final = r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m|h|d)$"
