@@ -1,6 +1,5 @@
 """Calls that BigQuery refuses for a limit, as it refuses what is forbidden: they are made later, nothing is lost."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -12,8 +11,6 @@ import pytest
 from google.cloud import bigquery
 from structlog.testing import capture_logs
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
 from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset
 from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, LETTERS, NEEDS_RESYNC, label_time
 from services.cdc_consumer.adapters.mirror_queries import MirrorQueries
@@ -43,19 +40,9 @@ LATER = 4_000_000_000_000_000
 REASONS = ["rateLimitExceeded", "quotaExceeded"]
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Run one for these tests alone: its limits and its clock are for all who use it."""
-    with (
-        Processes(tmp_path_factory.mktemp("processes"), os.environ) as processes,
-        emulators.bigquery_stand_in(processes) as found,
-    ):
-        yield found
-
-
 @pytest.fixture
-def stand_in(addresses: tuple[str, str]) -> Iterator[StandIn]:
-    stand_in = StandIn(addresses)
+def stand_in(stand_in_alone: tuple[str, str]) -> Iterator[StandIn]:
+    stand_in = StandIn(stand_in_alone)
     yield stand_in
     stand_in.control("DELETE", "faults")
 
@@ -241,10 +228,10 @@ class TestTables:
 
     @pytest.mark.parametrize("method", ["GET", "POST"])
     def test_doctor_asks_for_no_right_that_is_there(
-        self, stand_in: StandIn, addresses: tuple[str, str], reason: str, method: str
+        self, stand_in: StandIn, stand_in_alone: tuple[str, str], reason: str, method: str
     ) -> None:
         def found() -> list[Finding]:
-            with grpc.insecure_channel(addresses[1]) as storage:
+            with grpc.insecure_channel(stand_in_alone[1]) as storage:
                 return list(inspect_dataset(stand_in.client, storage, PROJECT, stand_in.dataset))
 
         refuse(stand_in, reason, method)

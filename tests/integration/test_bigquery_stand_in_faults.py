@@ -1,7 +1,6 @@
 """Faults on demand, what is counted, and how the stand-in itself lives and ends."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,8 +13,6 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.row_messages import CHANGE, change
 
@@ -24,19 +21,9 @@ pytestmark = pytest.mark.integration
 KEY_VALUE = {"k": "int64", "v": "string", **CHANGE}
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Run one for these tests alone: what is done here would disturb others."""
-    with (
-        Processes(tmp_path_factory.mktemp("processes"), os.environ) as processes,
-        emulators.bigquery_stand_in(processes) as found,
-    ):
-        yield found
-
-
 @pytest.fixture
-def stand_in(addresses: tuple[str, str]) -> Iterator[StandIn]:
-    stand_in = StandIn(addresses)
+def stand_in(stand_in_alone: tuple[str, str]) -> Iterator[StandIn]:
+    stand_in = StandIn(stand_in_alone)
     for table in ("t", "u"):
         stand_in.run(f"CREATE TABLE {table} (k INT64, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
     yield stand_in

@@ -1,7 +1,6 @@
 """What the service does to its clients at its own time: schemas seen late, quotas, refusals on demand."""
 
 import json
-import os
 import threading
 import urllib.error
 import urllib.request
@@ -15,8 +14,6 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 from google.rpc import status_pb2
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
 from tests.integration.stand_in import PROJECT, StandIn, StorageError, storage_error
 from tests.row_messages import CHANGE, change
 
@@ -27,19 +24,9 @@ NO_RETRY: Any = None
 WIDER = {**KEY_VALUE, "added": "string"}
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Run one for these tests alone: what is done here would disturb others."""
-    with (
-        Processes(tmp_path_factory.mktemp("processes"), os.environ) as processes,
-        emulators.bigquery_stand_in(processes) as found,
-    ):
-        yield found
-
-
 @pytest.fixture
-def stand_in(addresses: tuple[str, str]) -> Iterator[StandIn]:
-    stand_in = StandIn(addresses)
+def stand_in(stand_in_alone: tuple[str, str]) -> Iterator[StandIn]:
+    stand_in = StandIn(stand_in_alone)
     for table in ("t", "u"):
         stand_in.run(f"CREATE TABLE {table} (k INT64, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
     yield stand_in

@@ -4,7 +4,6 @@ The examples and queries are those of BigQuery, "Stream table updates with chang
 section. The clock is the stand-in's, put forward by the test: T20 of the document is twenty minutes after T0.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 from google.api_core import exceptions
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.monitoring_queries import RECOMMENDED, SLOTS
 from tests.row_messages import CHANGE, change
@@ -53,19 +50,9 @@ FROM DATASET_NAME.INFORMATION_SCHEMA.TABLES
 WHERE table_name = 'TABLE_NAME';"""
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Run one for these tests alone: they put its clock forward."""
-    with (
-        Processes(tmp_path_factory.mktemp("processes"), os.environ) as processes,
-        emulators.bigquery_stand_in(processes) as found,
-    ):
-        yield found
-
-
 @pytest.fixture
-def stand_in(addresses: tuple[str, str]) -> Iterator[StandIn]:
-    stand_in = StandIn(addresses)
+def stand_in(stand_in_alone: tuple[str, str]) -> Iterator[StandIn]:
+    stand_in = StandIn(stand_in_alone)
     yield stand_in
     stand_in.control("POST", "applies/release")
 
