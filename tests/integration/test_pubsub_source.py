@@ -22,9 +22,9 @@ from shared.pubsub.stubs import PublishRequest, publish_stub
 from tests.integration.pubsub_query import ROOT, messages_in, read_journal, spark_session, start_query
 from tests.integration.pubsub_topics import a_topology, publish, pull, pull_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-PATIENCE = timedelta(seconds=90)
+PATIENCE = timedelta(seconds=150)  # Spark itself takes a minute to start on a busy machine
 Start = Callable[..., StreamingQuery]
 
 
