@@ -1,77 +1,21 @@
 """What the consumer says of its tables, and what `status` makes of it."""
 
-import io
-import json
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
-from services.cdc_consumer.held import Held
 from services.cdc_consumer.metrics import ConsumerMetrics
 from services.cdc_consumer.ports import Mirror
 from services.cdc_consumer.status import ConsumerStatus
-from services.cdc_consumer.status_command import exit_code, lines, status
-from shared.contracts.errors import MisconfiguredError, TransientError
+from services.cdc_consumer.status_command import exit_code, lines
+from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import format_timestamp
-from shared.runtime.health import Health, serving_health
-from shared.runtime.stop import Stop
-from tests.fakes.kept import FakeKept
-from tests.unit.cdc_consumer.world import NOW, SetClock
-
-MICROS = NOW // 1000
-WAITS = TableNote(put_off="PERMISSION_DENIED")
-LATEST = Applied(MICROS - 3_000_000, MICROS - 2_500_000, MICROS - 1_000_000)
-
-
-class World:
-    def __init__(self) -> None:
-        self.clock = SetClock()
-        self.mirrors: Sequence[Mirror] | Exception = []
-        self.looks = 0
-        self.asked_of: Collection[str] = ()
-        self.marked: list[str] = []
-        self.kept = FakeKept()
-        self.start()
-
-    def start(self) -> None:
-        """Be another process."""
-        self.held = Held(self.clock)
-        self.status = ConsumerStatus(
-            self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept, self.held
-        )
-
-    def look(self, *mirrors: Mirror) -> Mapping[str, str]:
-        """Return the states once these are what is listed."""
-        self.clock.pass_time(timedelta(seconds=11))
-        self.mirrors = mirrors
-        return self.states()
-
-    def read(self, datasets: Collection[str]) -> Sequence[Mirror]:
-        self.looks += 1
-        self.asked_of = datasets
-        if isinstance(self.mirrors, Exception):
-            raise self.mirrors
-        return self.mirrors
-
-    def take(self, counts: Counts | None = None, **report: Any) -> None:
-        self.status.take(Report(counts=counts or Counts(), **report))
-
-    def document(self, *, ready: bool = True, alive: bool = True) -> Mapping[str, Any]:
-        document: Mapping[str, Any] = json.loads(json.dumps(self.status.document(ready=ready, alive=alive)))
-        return document
-
-    def states(self) -> Mapping[str, str]:
-        return {table["table"]: table["state"] for table in self.document()["tables"]}
-
-    def table(self, name: str) -> Mapping[str, Any]:
-        tables: Sequence[Mapping[str, Any]] = self.document()["tables"]
-        return next(table for table in tables if table["table"] == name)
+from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
+from tests.unit.cdc_consumer.world import NOW
 
 
 @pytest.fixture
@@ -351,64 +295,3 @@ def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_
     assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503"}
     assert world.states() == {"planes": "needs re-sync"}
     assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
-
-
-@pytest.mark.parametrize(
-    ("ready", "alive", "state"),
-    [(True, True, "running"), (False, True, "starting"), (True, False, "makes no progress")],
-)
-def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
-    world.take(Counts(tables={"planes": TableNote()}))
-    document = world.document(ready=ready, alive=alive)
-
-    assert document["state"] == state
-    assert exit_code(document) == (state != "running")
-
-
-@pytest.mark.parametrize("note", [WAITS, TableNote(refused="bad_name: x")])
-def test_a_table_that_does_not_run_is_an_exit_code(world: World, note: TableNote) -> None:
-    world.take(Counts(tables={"planes": note, "airports": TableNote()}))
-    assert exit_code(world.document()) == 1
-
-
-def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
-    world.take(Counts(letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
-    printed = list(lines(world.document()))
-
-    assert printed[0] == "cdc_consumer: running since 2026-11-21T12:00:05Z"
-    assert printed[1].split("  ")[0] == "TABLE"
-    airports, planes, more = printed[2:5]
-    assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
-    assert planes.split() == ["planes", "put", "off", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
-    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_made_anew"]
-    assert "dead letters since the start: bad_name 4" in printed
-
-
-def test_it_asks_the_running_service(world: World) -> None:
-    world.take(Counts(tables={"planes": WAITS}))
-
-    def ask() -> Mapping[str, object]:
-        return world.status.document(ready=True, alive=True)
-
-    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, ask) as port:
-        out = io.StringIO()
-        assert status(["--json", "--address", f"127.0.0.1:{port}"], {}, out) == 1
-        assert json.loads(out.getvalue()) == world.document()
-        out = io.StringIO()
-        assert status([], {"HOST": "0.0.0.0", "PORT": str(port)}, out) == 1  # noqa: S104  what it listens on
-        assert "planes" in out.getvalue()
-
-
-def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
-    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
-        address = f"127.0.0.1:{port}"
-        with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):
-            status(["--address", address], {}, io.StringIO())
-    with pytest.raises(MisconfiguredError, match="--address HOST:PORT"):
-        status(["--address", address], {}, io.StringIO())
-    with (
-        serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,
-        pytest.raises(MisconfiguredError, match="no cdc_consumer"),
-    ):
-        status(["--address", f"127.0.0.1:{port}"], {}, io.StringIO())

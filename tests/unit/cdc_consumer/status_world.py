@@ -1,0 +1,64 @@
+"""What the consumer says of its tables, in a world that a test makes."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
+from services.cdc_consumer.held import Held
+from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.status import ConsumerStatus
+from tests.fakes.kept import FakeKept
+from tests.unit.cdc_consumer.world import NOW, SetClock
+
+MICROS = NOW // 1000
+WAITS = TableNote(put_off="PERMISSION_DENIED")
+LATEST = Applied(MICROS - 3_000_000, MICROS - 2_500_000, MICROS - 1_000_000)
+
+
+class World:
+    """The consumer's status, with a clock and mirrors that a test sets."""
+
+    def __init__(self) -> None:
+        self.clock = SetClock()
+        self.mirrors: Sequence[Mirror] | Exception = []
+        self.looks = 0
+        self.asked_of: Collection[str] = ()
+        self.marked: list[str] = []
+        self.kept = FakeKept()
+        self.start()
+
+    def start(self) -> None:
+        """Be another process."""
+        self.held = Held(self.clock)
+        self.status = ConsumerStatus(
+            self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept, self.held
+        )
+
+    def look(self, *mirrors: Mirror) -> Mapping[str, str]:
+        """Return the states once these are what is listed."""
+        self.clock.pass_time(timedelta(seconds=11))
+        self.mirrors = mirrors
+        return self.states()
+
+    def read(self, datasets: Collection[str]) -> Sequence[Mirror]:
+        self.looks += 1
+        self.asked_of = datasets
+        if isinstance(self.mirrors, Exception):
+            raise self.mirrors
+        return self.mirrors
+
+    def take(self, counts: Counts | None = None, **report: Any) -> None:
+        self.status.take(Report(counts=counts or Counts(), **report))
+
+    def document(self, *, ready: bool = True, alive: bool = True) -> Mapping[str, Any]:
+        document: Mapping[str, Any] = json.loads(json.dumps(self.status.document(ready=ready, alive=alive)))
+        return document
+
+    def states(self) -> Mapping[str, str]:
+        return {table["table"]: table["state"] for table in self.document()["tables"]}
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        tables: Sequence[Mapping[str, Any]] = self.document()["tables"]
+        return next(table for table in tables if table["table"] == name)
