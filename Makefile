@@ -7,26 +7,30 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 WORKERS ?= 2
-# Each worker of a test run has emulators of its own; the tests of one file stay together.
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+# Each worker of a test run has emulators of its own; the tests of one module stay together; costly modules start first.
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PYTHONPATH := $(CURDIR)
-export PYTHONDONTWRITEBYTECODE := 1
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: .venv/.installed ## make .venv from requirements/development.txt
 .venv/.installed: requirements/development.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@[ ! -L .venv ] || { echo ".venv is a link, and making it anew would empty what it leads to: remove it" >&2; exit 1; }
-	$(PYTHON) -m venv --clear .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/development.txt
+	@deploy/install.sh "$(PYTHON)"
 	@touch $@
 
-run: install ## the whole pipeline on this machine, from start to proof (BEFORE, ROWS, SECONDS, RATE set its size)
+archive: .venv/.archive ## the classes that Spark loads in one file: each start of the consumer takes less (`make test` makes it)
+.venv/.archive: .venv/.installed
+	@$(BIN)/python -m services.cdc_consumer.wiring.class_archive
+	@touch $@
+
+needs: # Java and the Cloud SDK's emulators, before anything is installed
+	@PYTHONPATH= "$(or $(PYTHON),python3)" deploy/local/platform/needs.py
+
+run: needs install ## the whole pipeline on this machine, from start to proof (BEFORE, ROWS, SECONDS, RATE set its size)
 	@$(BIN)/python -m deploy.local run
 
-up: install ## the same, left running; prints how to query it
+up: needs install ## the same, left running; prints how to query it
 	@$(BIN)/python -m deploy.local up
 
 down: install ## stop what `make up` started
@@ -35,7 +39,14 @@ down: install ## stop what `make up` started
 containers: install ## the same in containers, one of each kind killed on the way; needs a container engine
 	@deploy/local/with_engine.sh $(BIN)/python -m deploy.local containers
 
-test: lint types imports unit contract integration e2e ## everything that can be tested on this machine
+quick: install ## what a commit must pass: minutes, without Java or emulators
+	@$(MAKE) --no-print-directory --jobs 2 types unit lint imports
+
+test: needs quick archive contract pipeline ## everything that a change must pass
+
+test-all: export SEEDS = 100
+test-all: clients test ## `make test` with every seed, the benchmarks at a tiny size, and `make clients`
+	@$(PYTEST) tests/exhaustive
 
 lint: install ## ruff: lint and format
 	@$(BIN)/ruff check .
@@ -61,15 +72,25 @@ integration: install ## one adapter against one emulator
 	@$(PYTEST) tests/integration
 
 e2e: install ## the whole pipeline, with kills in between
-	@$(BIN)/pytest tests/e2e
+	@$(PYTEST) tests/e2e
+
+pipeline: install # integration and e2e in one run: neither worker waits for the other between the two
+	@$(PYTEST) tests/integration tests/e2e
+
+clients: needs install ## Google's clients and the sample subscribers, live (tests/clients); needs go, java, mvn, node and npm
+	@tests/clients/build.sh
+	@$(PYTEST) tests/clients
 
 bench: install ## the numbers, on screen and in build/bench.json (BENCH_ONLY, BENCH_CHANGES, BENCH_RUNS, ...)
 	@$(BIN)/python -m tests.benchmarks
 
-docs: install ## write docs/*.md anew that are made from code (configuration, metrics)
+docs: install ## write anew the pages of docs/reference that are made from code
 	@$(BIN)/python -m tests.documents
+
+site: docs ## the documentation as a web site, in build/site; a warning is an error
+	@$(BIN)/python -m sphinx --builder html --conf-dir docs --doctree-dir build/doctrees --fail-on-warning --quiet . build/site
 
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install run up down containers test lint format types imports unit contract integration e2e bench docs lock
+.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients bench docs site lock

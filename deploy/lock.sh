@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Write the locked requirements anew, with hashes: one file per service, one for the local platform's images, and one
-# for development.
+# Write the locked requirements anew, with hashes: a file for each image that has packages, and one for development.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tool=$(mktemp -d)
@@ -11,6 +10,6 @@ compile() {
     "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-emit-index-url "$@" pyproject.toml
 }
 compile --extra development --output-file requirements/development.txt "${@}"
-for image in spanner_reader bigtable_reader cdc_consumer dead_letter local; do
+for image in spanner_reader bigtable_reader cdc_consumer dead_letter toolbox local; do
     compile --extra "$image" --constraint requirements/development.txt --output-file "requirements/$image.txt"
 done

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -15,21 +16,38 @@ from google.api_core.exceptions import GoogleAPICallError
 from rich.console import Console
 from rich.table import Table
 
-from deploy.local.background import BackgroundPlatform, UpSettings
-from deploy.local.bigtable import BigtableInstance
-from deploy.local.cells import Increment
-from deploy.local.containers import ContainerSettings, run_containers
-from deploy.local.creation import DATABASES, Addresses, CreateSettings, platform_at, tables_file, wait_for
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
-from deploy.local.emulators import ROOT, find_java, find_sdk
-from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError
-from deploy.local.run import RunSettings, run
-from deploy.local.services import BigtablePipeline, Flow, LettersCommand, Pipeline, child_environment, show_status
-from deploy.local.source import SpannerInstance
-from deploy.local.stack import Say
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform import needs
+from deploy.local.platform.background import BackgroundPlatform, UpSettings
+from deploy.local.platform.bigtable import BigtableInstance
+from deploy.local.platform.cells import Increment
+from deploy.local.platform.creation import (
+    DATABASES,
+    Addresses,
+    CreateSettings,
+    platform_at,
+    tables_file,
+    wait_for,
+    write_api_token,
+)
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.processes import Process, ProcessDiedError, Processes, StopRequestedError, wait_until
+from deploy.local.platform.services import (
+    BigtablePipeline,
+    Endpoint,
+    Flow,
+    LettersCommand,
+    Pipeline,
+    child_environment,
+    show_status,
+)
+from deploy.local.platform.source import SpannerInstance
+from deploy.local.platform.stack import Say
+from deploy.local.platform.target import BigQueryDataset
+from deploy.local.proof.containers import ContainerSettings, run_containers
+from deploy.local.proof.run import RunSettings, run
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
 
@@ -37,6 +55,8 @@ _RUN: Final = ROOT / ".run" / "run"
 _CONTAINERS: Final = ROOT / ".run" / "containers"
 _UP: Final = ROOT / ".run" / "up"
 _INTERRUPTED: Final = 130
+_APPLIED_WITHIN: Final = timedelta(minutes=1)
+_WHOLE: Final = ("run", "containers", "up")
 
 
 def main() -> int:
@@ -51,6 +71,9 @@ def main() -> int:
             return _INTERRUPTED
         except (MisconfiguredError, ProcessDiedError, GoogleAPICallError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
+            first, *more = str(error).splitlines() or [type(error).__name__]
+            if more and arguments.command in _WHOLE:  # the cause is far above the end of a log
+                console.print(f"FAILED: {first}", markup=False, soft_wrap=True)
             return 1
 
 
@@ -77,12 +100,14 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
         case "status":
             _up(platform)
             state = platform.state()
+            for line in platform.restarted():
+                console.print(line, markup=False, soft_wrap=True)
             return show_status(environment, state.readers, state.consumer)
         case "letters":
             told = _up(platform).dead_letter_environment(platform.letters)
             return LettersCommand({**environment, **told}).show(*arguments.arguments)
         case "query":
-            return _query(_up(platform), arguments.statement, console)
+            return _query(platform, arguments, console, stop)
         case "add":
             _up(platform)
             return _add(platform, arguments, console)
@@ -117,24 +142,67 @@ def _create(say: Say) -> int:
     addresses, settings = read_settings(Addresses, os.environ), read_settings(CreateSettings, os.environ)
     wait_for(addresses, settings.patience)
     settings.tables_file.write_text(tables_file())
+    write_api_token(settings)
     with platform_at(addresses, settings.tables_file, create=True, before=settings.before) as made:
         names = [*(one.database for _, one in made.databases), *(one.table for _, one in made.wide_tables)]
         say(f"made {', '.join(names)}, topic and dataset {made.flow.name}, and {settings.tables_file}")
     return 0
 
 
-def _query(flow: Flow, statement: str, console: Console) -> int:
+def _query(platform: BackgroundPlatform, arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
+    flow, consumer = _up(platform), Endpoint(platform.state().consumer)
+    changed = platform.last_change()
+
+    def applied() -> bool:
+        times = [parse_timestamp(one["committed"]) for one in consumer.status().get("tables", ()) if one["committed"]]
+        return changed is None or any(at // 1000 >= changed // 1000 for at in times)  # a mirror has microseconds
+
+    if arguments.wait:
+        wait_until(applied, "the last change to be applied", timeout=_APPLIED_WITHIN, stop=stop)
+    stale = not applied()
     with contextlib.closing(BigQueryDataset(flow.bigquery_rest, flow.project, flow.dataset)) as dataset:
-        rows = dataset.query(statement)
-    if rows:
+        rows = rows_of(dataset, arguments.statement)
+    show_rows(rows, console)
+    if stale and changed is not None:
+        console.print(f"the change of {format_timestamp(changed)} is not applied yet: `query --wait` waits for it")
+    return 0
+
+
+def rows_of(dataset: BigQueryDataset, statement: str) -> Sequence[Mapping[str, object]]:
+    """Return the rows of a query; MisconfiguredError with BigQuery's words and the tables that there are."""
+    try:
+        return dataset.query(statement)
+    except GoogleAPICallError as error:
+        there = ", ".join(dataset.tables())
+        raise MisconfiguredError(f"{_words(error)}\nthe tables are: {there}") from error
+
+
+def show_rows(rows: Sequence[Mapping[str, object]], console: Console) -> None:
+    """Print rows as a table, or a column a line where a line does not hold the names of all columns."""
+    if rows and sum(len(name) + 3 for name in rows[0]) < console.width:
         table = Table()
         for name in rows[0]:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", min_width=len(name))
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         console.print(table)
-    console.print(f"{len(rows)} rows")
-    return 0
+    else:
+        width = max((len(name) for row in rows for name in row), default=0)
+        for row in rows:
+            for name, value in row.items():
+                console.print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
+            console.print()
+    console.print(counted(len(rows)))
+
+
+def counted(rows: int) -> str:
+    """Return a number of rows in words."""
+    return "1 row" if rows == 1 else f"{rows} rows"
+
+
+def _words(error: GoogleAPICallError) -> str:
+    """Return what BigQuery says, without the request and its address."""
+    return str(error.errors[0]["message"]) if error.errors else str(error.message)
 
 
 def _sql(platform: BackgroundPlatform, database: str, statement: str, console: Console) -> int:
@@ -143,7 +211,9 @@ def _sql(platform: BackgroundPlatform, database: str, statement: str, console: C
         raise MisconfiguredError("Spanner is not up: `make down`, and then `make up SOURCES=both`")
     with contextlib.closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
         rows, committed = instance.database(database).execute(statement)
-    console.print(f"{rows} rows changed, committed at {format_timestamp(committed)}")
+    if rows:
+        platform.remember_change(committed)
+    console.print(f"{counted(rows)} changed, committed at {format_timestamp(committed)}")
     return 0
 
 
@@ -155,21 +225,25 @@ def _add(platform: BackgroundPlatform, arguments: argparse.Namespace, console: C
     family, _, qualifier = arguments.cell.partition(":")
     amounts = [(family, qualifier.encode(), arguments.amount)]
     with contextlib.closing(BigtableInstance(pipeline.bigtable, pipeline.project, pipeline.instance)) as instance:
+        began = Nanoseconds(time.time_ns())  # its commit timestamp, which is not told, is later
         instance.apply(Increment(arguments.table, arguments.row_key.encode(), amounts))
-    console.print("1 rows changed")
+    platform.remember_change(began)
+    console.print("1 row changed")
     return 0
 
 
 def _up(platform: BackgroundPlatform) -> Flow:
     flow = platform.flow()
     if flow is None:
-        raise MisconfiguredError("nothing is up: `make up` first")
+        ended = platform.ended()
+        why = f"the platform has ended by itself; the end of its log:\n{ended}\n" if ended else ""
+        raise MisconfiguredError(f"{why}nothing is up: `make up` first")
     return flow
 
 
 def _check_needs() -> None:
-    find_sdk(os.environ)
-    find_java(os.environ)
+    if missing := needs.missing(os.environ):
+        raise MisconfiguredError("missing: " + "\nmissing: ".join(missing))
 
 
 @contextlib.contextmanager
@@ -210,7 +284,9 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("status", help="how the services that are up are")
     letters = commands.add_parser("letters", help="the command for dead letters: list, show, groups, replay, ...")
     letters.add_argument("arguments", nargs=argparse.REMAINDER)
-    commands.add_parser("query", help="ask BigQuery").add_argument("statement")
+    query = commands.add_parser("query", help="ask BigQuery")
+    query.add_argument("--wait", action="store_true", help="first wait until the last change by sql or add is applied")
+    query.add_argument("statement")
     sql = commands.add_parser("sql", help="change a row in Spanner")
     names = [demo.name for demo in DATABASES]
     sql.add_argument("--database", choices=names, default=names[0], help="which database; %(default)s")

@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from services.bigtable_reader.core.images import RowCells
-from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Survey
-from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
-from services.bigtable_reader.core.resync import Kind, Mark
-from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, SnapshotPart
-from services.bigtable_reader.core.watching import Watching
+from services.bigtable_reader.core.changes.images import Row
+from services.bigtable_reader.core.schema.resync import Kind, Mark
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.watching import Watching
+from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
+from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Survey
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
@@ -32,7 +32,7 @@ class ReadRefusedError(MisconfiguredError):
 class ReadRows(NamedTuple):
     """Rows that were read: those that exist, and the keys that are left for another call."""
 
-    found: Mapping[bytes, RowCells]
+    found: Mapping[bytes, Row]
     left: Collection[bytes]
 
 
@@ -170,7 +170,7 @@ class Rows(Protocol):
 class Page(NamedTuple):
     """Rows in the order of their keys, and the key up to which there are no others; None: up to the range's end."""
 
-    rows: Sequence[tuple[bytes, RowCells]]
+    rows: Sequence[tuple[bytes, Row]]
     read_to: bytes | None
 
 

@@ -1,15 +1,13 @@
 """The settings of this service, read once from the environment."""
 
-import os
 import re
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.settings import LogLevel, check_together, file_there, setting, together
+from shared.reading.settings import ReaderSettings, whole_milliseconds
+from shared.runtime.settings import file_there, setting, together
 
 _TABLE: Final = re.compile(r"[_a-zA-Z0-9][-_.a-zA-Z0-9]{0,49}", re.ASCII)
 _STREAM: Final = re.compile(r"[-_.a-zA-Z0-9]{1,100}", re.ASCII)
@@ -26,21 +24,13 @@ def _stream(name: str) -> None:
         raise ValueError("only letters, digits, '_', '-' and '.', 100 characters at most")
 
 
-def _whole_milliseconds(duration: timedelta) -> None:
-    if duration.microseconds % 1000:
-        raise ValueError("not a number of whole milliseconds")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(ReaderSettings):
     """What a Bigtable reader is told at its start."""
 
-    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
     bigtable_instance: str = setting("the Bigtable instance")
     bigtable_table: str = setting("the watched table's id", check=_table)
     app_profile: str = setting("an app profile that routes to one cluster", default="default")
-    topic: str = setting("the topic for change batches")
-    dead_letter_topic: str = setting("the topic for changes that no message can hold")
     change_stream_name: str | None = setting(
         "the name under which progress is kept and resumed; the table's id", default=None, check=_stream
     )
@@ -53,24 +43,16 @@ class Settings:
     partition_app_profile: str | None = setting(
         "one that routes to one cluster and allows transactions on single rows; APP_PROFILE", default=None
     )
-    start_timestamp: Nanoseconds | None = setting("where a first start begins; now", default=None)
-    end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
     snapshot: Literal["initial", "never"] = setting(
         "whether a first start also reads the rows that are there already (not for a change log alone)",
         default="initial",
-    )
-    snapshot_rows_per_second: int | None = setting(
-        "how fast snapshots are read, by each reader; as fast as they are published", unit="rows", default=None, least=1
-    )
-    resync: Literal["manual", "automatic"] = setting(
-        "whether a table that needs re-sync is snapshot again without being asked for", default="manual"
     )
     heartbeat_interval: timedelta = setting(
         "how often a quiet partition says so",
         default=timedelta(seconds=5),
         least=timedelta(seconds=1),
         most=timedelta(minutes=5),
-        check=_whole_milliseconds,
+        check=whole_milliseconds,
     )
     lease_duration: timedelta = setting(
         "how long a reader that died keeps its partitions",
@@ -88,27 +70,11 @@ class Settings:
         default=timedelta(minutes=20),
         least=timedelta(seconds=1),
     )
-    buckets: int = setting("ordering keys per table", unit="ordering keys", default=16, least=1)
-    batch_changes: int = setting("changes in a message, at most", unit="changes", default=500, least=1)
-    batch_bytes: int = setting(
-        "bytes in a message, about", unit="bytes", default=1_000_000, least=1_000, most=9_000_000
-    )
     most_change_bytes: int = setting(
         "bytes that are held of one change of a row while it comes in pieces",
         unit="bytes",
         default=256 << 20,
         least=1_000_000,
-    )
-    outstanding_bytes: int = setting(
-        "bytes that wait for Pub/Sub, at most", unit="bytes", default=64 << 20, least=1_000_000
-    )
-    keep_messages_for: timedelta = setting(
-        "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
-    )
-    check_subscriptions_every: timedelta = setting(
-        "how often the topic's subscriptions are looked at again",
-        default=timedelta(minutes=2),
-        least=timedelta(seconds=1),
     )
     check_families_every: timedelta = setting(
         "how often is looked again at what the stream never tells: families, clusters, retention, routing",
@@ -118,27 +84,7 @@ class Settings:
     tables_file: Path | None = setting(
         "what is made of the table, and its ordering keys (TOML)", default=None, check=file_there
     )
-    liveness: timedelta = setting(
-        "how long the loop may take to come round, until /healthz says that it hangs; one that waits for a service "
-        "comes round at each retry",
-        default=timedelta(minutes=2),
-        least=timedelta(seconds=15),
-    )
-    log_level: LogLevel = setting("the least severity that is logged", default="INFO")
-    host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
-    port: int = setting("of health and metrics; 0 for a free one", default=8080, least=0, most=65_535)
     bigtable_emulator_host: str | None = setting("host:port of an emulator", default=None)
-    pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
-
-    def __post_init__(self) -> None:
-        """Check what shows only when the fields are seen together."""
-        check_together(self)
-
-    @together
-    def _times(self) -> str | None:
-        start, end = self.start_timestamp, self.end_timestamp
-        wrong = start is not None and end is not None and end < start
-        return "END_TIMESTAMP is before START_TIMESTAMP" if wrong else None
 
     @together
     def _tables(self) -> str | None:
@@ -177,8 +123,3 @@ class Settings:
     def source(self) -> str:
         """Return the change stream's full name: what change batches name as their source."""
         return f"//bigtable.googleapis.com/{self.instance_path}/changeStreams/{self.stream_name}"
-
-
-def owner_name(unique: str) -> str:
-    """Return a name for this process as the owner of leases: told apart by ``unique``, found by host and process."""
-    return f"{socket.gethostname()}/{os.getpid()}/{unique}"

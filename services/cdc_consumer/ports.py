@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.source_table import Mirrored
-from services.cdc_consumer.core.tables import TableDefinition
+from services.cdc_consumer.core.reconcile.source_table import Mirrored
+from services.cdc_consumer.core.schema.tables import TableDefinition
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
@@ -27,17 +27,30 @@ class TableTroubleError(TransientError):
 
     Never a reason for a dead letter: the table's messages are put off and come again. ``code`` stands for what BigQuery
     has said where its words may quote a row. ``suspected``: it may as well be the whole service that is away.
+    ``denied``: BigQuery says that this identity lacks a right, perhaps on all tables (`Tables.check_rights`).
     """
 
-    def __init__(self, message: str, *, code: str = "", suspected: bool = False) -> None:
+    def __init__(self, message: str, *, code: str = "", suspected: bool = False, denied: bool = False) -> None:
         super().__init__(message)
         self.code = code
         self.suspected = suspected
+        self.denied = denied
 
     @property
     def shown(self) -> str:
         """Return what a log may say of it."""
         return self.code or str(self)
+
+
+class NotLabelledError(TableTroubleError):
+    """The labels of this table may not be written by this identity, until a person gives it the right."""
+
+
+class DatasetRefusedError(TransientError):
+    """BigQuery refuses the usual dataset, or each of its tables: they wait until someone gives the right back.
+
+    The message names the fix.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,12 @@ class RowCount:
 
 MADE_ANEW: Final = "table_made_anew"
 """Why a table needs a re-sync that was dropped and made again while it was mirrored."""
+ROWS_TOO_OLD: Final = "snapshot_rows_too_old"
+"""Why a mirror needs one that lacks rows of a snapshot: they came too late to be applied."""
+RESYNC: Final = (
+    "python -m services.spanner_reader snapshot TABLE; of a Bigtable table python -m services.bigtable_reader snapshot"
+)
+"""The commands that take a snapshot of a table again."""
 LEFT_OUT: Final = "mirror_left_out"
 """Why a mirror needs one whose changes went to a history alone for a while."""
 
@@ -168,7 +187,8 @@ class Tables(Protocol):
         stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`). Answers from memory
         once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has another key, or a
         column of this name with another type. TableTroubleError where this one table is refused, has no key at all,
-        is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one).
+        is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one)
+        or is refused too (DatasetRefusedError if that is the usual one).
         """
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
@@ -182,7 +202,23 @@ class Tables(Protocol):
         """Let a mirror say that changes of its source table have become dead letters until then (in microseconds).
 
         Or until somewhat later. ``dataset`` may be empty: the usual one. Nothing, where there is no mirror of that
-        name; TableTroubleError where it cannot be made to say so.
+        name; NotLabelledError where its labels may not be written, TransientError or TableTroubleError where they
+        cannot be written now.
+        """
+
+    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+        """Let a mirror say that it lacks rows of a snapshot (`ROWS_TOO_OLD`), read at ``newest`` (µs) at the latest.
+
+        It says so, and is complete since no time, until a snapshot that was read in a later hour is complete. Nothing,
+        where one that was read later is already. NotLabelledError where its labels may not be written, TransientError
+        or TableTroubleError where they cannot be written now.
+        """
+
+    def check_rights(self, definition: TableDefinition) -> None:
+        """Raise DatasetRefusedError if this identity may write to no table of the usual dataset.
+
+        Asked after BigQuery has refused this table for want of a right. Nothing is raised if this identity may write
+        to it or to another one, nor for a table of another dataset. TransientError where BigQuery gives no answer.
         """
 
     def forget(self, table: str) -> None:

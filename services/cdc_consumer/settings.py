@@ -6,12 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.runtime.settings import LogLevel, check_together, file_there, setting, together
+from shared.runtime.google_names import project_id, subscription_id, topic_id
+from shared.runtime.settings import LogFormat, LogLevel, check_together, file_there, setting, together
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+)(?:,\d+)?\])?", re.ASCII)
 _MASTER: Final = re.compile(
     r"local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn", re.ASCII
 )
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.ASCII | re.IGNORECASE)
 
 
 def _master(address: str) -> None:
@@ -23,25 +25,32 @@ def _master(address: str) -> None:
         )
 
 
+def _memory(amount: str) -> None:
+    """Refuse what Java takes for no size: the process that Spark starts would end at once."""
+    if _MEMORY.fullmatch(amount) is None:
+        raise ValueError("not a size of memory: a whole number and k, m, g or t, such as 512m or 2g")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the consumer is told at its start."""
 
-    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
-    subscription: str = setting("the subscription of the change batches")
-    dead_letter_topic: str = setting("the topic for what can never be applied")
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
+    subscription: str = setting("the subscription of the change batches", check=subscription_id)
+    dead_letter_topic: str = setting("the topic for what can never be applied", check=topic_id)
     bigquery_dataset: str = setting("the dataset of the mirrored tables")
-    bigquery_project: str | None = setting("the dataset's project; the project", default=None)
+    bigquery_project: str | None = setting("the dataset's project; the project", default=None, check=project_id)
     tables_file: Path | None = setting(
         "which tables, under what names and how (TOML); all, as they are", default=None, check=file_there
     )
     spark_master: str = setting("where Spark runs", default="local[2]", check=_master)
-    driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g")
+    driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g", check=_memory)
     checkpoint_location: str | None = setting(  # no Path: that would make gs:/bucket/x of gs://bucket/x
         "a directory for Spark's count of micro-batches, for that of the processes that a message has ended, and for "
         "when each mirror was made, which has to outlive its container; elsewhere (gs://bucket/x) Spark keeps its own "
         "count, and the rest is as without one: in a temporary place, which loses nothing, but a mirror that is "
-        "dropped and made again around a restart is not found",
+        "dropped and made again around a restart is not found; one consumer at a time uses a directory, which a lock "
+        "in it makes sure of; elsewhere nothing does",
         default=None,
     )
     trigger: Literal["always", "available-now"] = setting(
@@ -92,6 +101,7 @@ class Settings:
         least=timedelta(seconds=15),
     )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
+    log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
     port: int = setting("of health and metrics; 0 for a free one", default=8081, least=0, most=65_535)
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
@@ -147,11 +157,13 @@ class Settings:
 class SetupSettings:
     """What `setup` makes: two topics and a subscription of each."""
 
-    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
-    topic: str = setting("the topic of the change batches")
-    subscription: str = setting("the consumer's subscription of it")
-    dead_letter_topic: str = setting("the topic for what can never be applied")
-    dead_letter_subscription: str | None = setting("its subscription; named like the topic", default=None)
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
+    topic: str = setting("the topic of the change batches", check=topic_id)
+    subscription: str = setting("the consumer's subscription of it", check=subscription_id)
+    dead_letter_topic: str = setting("the topic for what can never be applied", check=topic_id)
+    dead_letter_subscription: str | None = setting(
+        "its subscription; named like the topic", default=None, check=subscription_id
+    )
     ack_deadline: timedelta = setting(
         "how long a message is leased",
         default=timedelta(seconds=60),
@@ -160,6 +172,7 @@ class SetupSettings:
     )
     keep_messages_for: timedelta = setting("how long both subscriptions keep messages", default=timedelta(days=7))
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
+    log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
 
 
@@ -167,9 +180,9 @@ class SetupSettings:
 class ReconcileSettings:
     """What `reconcile` has to know of the consumer whose mirrors it compares, and how it asks their source."""
 
-    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     bigquery_dataset: str = setting("the dataset of the mirrored tables")
-    bigquery_project: str | None = setting("the dataset's project; the project", default=None)
+    bigquery_project: str | None = setting("the dataset's project; the project", default=None, check=project_id)
     tables_file: Path | None = setting(
         "which tables, under what names and how (TOML), as the consumer has it", default=None, check=file_there
     )
@@ -178,6 +191,7 @@ class ReconcileSettings:
         default="python -m services.spanner_reader rows",
     )
     log_level: LogLevel = setting("the least severity that is logged", default="WARNING")
+    log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     bigquery_emulator_host: str | None = setting("host:port of a stand-in's REST side", default=None)
 
     @property

@@ -9,134 +9,17 @@ may mend, 2 when nothing will work until someone acts; the log says what.
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry
-
-from services.dead_letter.adapters.database import Database, open_database
-from services.dead_letter.adapters.inbox import PubsubInbox
-from services.dead_letter.adapters.lock import collector_lock
-from services.dead_letter.adapters.store import SqlLetterStore
-from services.dead_letter.collector import Collector
-from services.dead_letter.command_line import commands, pipeline_named
-from services.dead_letter.commands.app import PROGRAM
-from services.dead_letter.doctor import doctor
-from services.dead_letter.metrics import CollectorMetrics
-from services.dead_letter.ports import LetterStore
-from services.dead_letter.serving import serving_api
-from services.dead_letter.settings import Settings
-from shared.pubsub.channels import open_channel, stoppable_channel
-from shared.pubsub.names import subscription_path, topic_path
-from shared.pubsub.topology import check_letters_subscription
-from shared.runtime.clock import SystemClock
-from shared.runtime.commands import without_arguments
-from shared.runtime.health import Health, serving_health
-from shared.runtime.retries import retrying
-from shared.runtime.service import run_as, started, stopped
-from shared.runtime.settings import read_settings, settings_shown
-from shared.runtime.stop import Stop, stop_on_signals, unless_stopped
-
-_NAME: Final = "dead_letter"
+from services.dead_letter.wiring.service import command
+from shared.runtime.service import run_as
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    return run_as(_NAME, lambda: command(arguments), typed=bool(arguments) and arguments[0] != "run")
-
-
-def command(arguments: Sequence[str]) -> int:
-    """Run what the command line names; return its exit code."""
-    match arguments:
-        case [] | ["run"]:
-            return service()
-        case ["run", *rest]:
-            without_arguments(
-                f"{PROGRAM} run",
-                "The service itself, as without any word: collect dead letters until asked to stop.",
-            ).parse_args(rest)
-            return service()
-        case ["doctor", *rest]:
-            return doctor(rest, os.environ, sys.stdout)
-        case _:
-            return commands(arguments, os.environ)
-
-
-def service() -> int:
-    """Run the service as the environment says; return the exit code."""
-    with stop_on_signals() as stop:
-        settings = read_settings(Settings, os.environ)
-        started(_NAME, settings.log_level, settings_shown(settings))
-        serve(settings, stop)
-    stopped()
-    return 0
-
-
-def serve(settings: Settings, stop: Stop) -> None:
-    """Collect, with health, metrics and the HTTP API served beside it, until asked to stop."""
-    health, registry, clock = Health(settings.liveness), CollectorRegistry(), SystemClock()
-    metrics = CollectorMetrics(registry, clock)
-    with (
-        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
-        unless_stopped(stop),
-        collector_lock(settings.database).held(),
-        opened(settings, health, stop) as database,
-    ):
-        store = SqlLetterStore(database)
-        with serving_api(settings, store, registry, stop), collected(settings, stop) as letters:
-            join(settings, store, health, stop)
-            Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
-
-
-@contextmanager
-def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[Database]:
-    """Open the store for the block, made or brought up to date where that is needed; wait for one that is away."""
-    database = None
-    for attempt in retrying(stop):
-        with attempt:
-            health.progressed()
-            database = open_database(settings.database)
-    assert database is not None
-    try:
-        yield database
-    finally:
-        database.close()
-
-
-def join(settings: Settings, store: LetterStore, health: Health, stop: Stop) -> None:
-    """Remember of which pipeline the store's letters are, before any is taken; refuse it where they are of another."""
-    mine = pipeline_named(settings, settings.dead_letter_subscription, settings.topic)
-    for attempt in retrying(stop):
-        with attempt:
-            health.progressed()
-            store.join(mine)
-
-
-def check_start(settings: Settings, stop: Stop) -> None:
-    """Refuse a subscription that would lose letters, or that is none of theirs."""
-    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
-        check_letters_subscription(
-            channel,
-            subscription_path(settings.project, settings.dead_letter_subscription),
-            settings.keep_messages_for,
-            stop,
-            None if settings.topic is None else topic_path(settings.project, settings.topic),
-        )
-
-
-@contextmanager
-def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
-    """Open the subscription for the block, if it is fit; in the end, what it holds is given back."""
-    check_start(settings, stop)
-    subscription = subscription_path(settings.project, settings.dead_letter_subscription)
-    with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
-        letters = PubsubInbox(channel, subscription, messages=settings.pull_messages, bytes_held=settings.pull_bytes)
-        for attempt in retrying(stop):
-            with attempt:
-                ack_deadline = letters.ack_deadline()
-        with letters.keeping(ack_deadline):
-            yield letters
+    return run_as(
+        "dead_letter", lambda: command(arguments), os.environ, typed=bool(arguments) and arguments[0] != "run"
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from shared.runtime.settings import HIDDEN, LogLevel, check_together, file_there, hidden, setting, together
+from shared.runtime.google_names import project_id, subscription_id, topic_id
+from shared.runtime.settings import HIDDEN, LogFormat, LogLevel, check_together, file_there, hidden, setting, together
 
 # SQLAlchemy's form: dialect+driver://user:password@host/name?option=value. A password that holds a bare "@" or "/" is
 # a mistake, and no reason to show it.
@@ -33,15 +34,17 @@ def _database(address: str) -> None:
 class CommandSettings:
     """What the commands are told: which store, and for a replay where letters go and what may have superseded them."""
 
-    project: str | None = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", default=None)
-    topic: str | None = setting("the topic of the change batches, where replays go", default=None)
+    project: str | None = setting(
+        "the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", default=None, check=project_id
+    )
+    topic: str | None = setting("the topic of the change batches, where replays go", default=None, check=topic_id)
     database: str = setting(
         "the store, as an SQLAlchemy URL", default="sqlite:///dead_letters.sqlite3", check=_database, shown=redacted
     )
     max_replays: int = setting(
         "after so many replays a letter waits for a person: by its id, or forced", unit="replays", default=3, least=1
     )
-    bigquery_project: str | None = setting("the mirrors' project; the project", default=None)
+    bigquery_project: str | None = setting("the mirrors' project; the project", default=None, check=project_id)
     bigquery_dataset: str | None = setting(
         "the dataset of the mirrors, where it is seen whether a letter is superseded; else that is not asked",
         default=None,
@@ -50,6 +53,7 @@ class CommandSettings:
         "under what names tables are mirrored (TOML); as they are", default=None, check=file_there
     )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
+    log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
     bigquery_emulator_host: str | None = setting("host:port of a stand-in's REST side", default=None)
 
@@ -63,8 +67,8 @@ class CommandSettings:
 class Settings(CommandSettings):
     """What the service is told at its start."""
 
-    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT")
-    dead_letter_subscription: str = setting("the subscription of the dead-letter topic")
+    project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
+    dead_letter_subscription: str = setting("the subscription of the dead-letter topic", check=subscription_id)
     keep_letters_for: timedelta = setting(
         "how long letters that are not open are kept", default=timedelta(days=90), least=timedelta(0)
     )

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from services.spanner_reader.core.partitions import NewPartition, Partition, Survey
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
-from services.spanner_reader.core.shapes import Finding, Look, Mark, Sighting, TableShape
-from services.spanner_reader.core.snapshot import KeyText, SnapshotRange, SnapshotSurvey
+from services.spanner_reader.core.schema.shapes import Finding, Look, Mark, Sighting, TableShape
+from services.spanner_reader.core.snapshot.snapshot import KeyText, SnapshotRange, SnapshotSurvey
+from services.spanner_reader.core.stream.partitions import NewPartition, Partition, Survey
+from services.spanner_reader.core.stream.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
@@ -18,6 +18,10 @@ from shared.contracts.timestamps import Nanoseconds
 
 class StartPastEndError(MisconfiguredError):
     """The start of a query lies behind the end of its partition: what comes next is in the partition's children."""
+
+
+class StartTooOldError(MisconfiguredError):
+    """The start of a query is older than what the change stream keeps."""
 
 
 class ChangeStream(Protocol):
@@ -28,7 +32,7 @@ class ChangeStream(Protocol):
 
         Ends without an error only where Spanner says that the query is complete: after child records, or at the end
         asked for. TransientError for whatever may work again from a start not earlier than what was read;
-        MisconfiguredError for a position that cannot be read any more, StartPastEndError for one that the partition
+        StartTooOldError for a position that cannot be read any more, StartPastEndError for one that the partition
         never came to. Closing the generator ends the query at once.
         """
 
@@ -98,7 +102,7 @@ class WatchedTable:
 
 @dataclass(frozen=True, slots=True)
 class CatalogLook:
-    """All tables of the database at one time, and those of them that the stream watches."""
+    """All tables of the database at one time, with the columns of those that the stream watches."""
 
     shapes: Look
     watched: tuple[WatchedTable, ...]
@@ -157,6 +161,9 @@ class ShapeStore(Protocol):
 
     async def read(self) -> tuple[Look | None, Sequence[Mark]]:
         """Return what is remembered, and the tables that need re-sync."""
+
+    async def marks(self) -> Sequence[Mark]:
+        """Return the tables that need re-sync."""
 
     async def synced(self, table: str) -> bool:
         """Take the mark from a table whose rows came again; return whether it had one.
@@ -275,6 +282,9 @@ class SnapshotStore(Protocol):
 
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
+
+    async def merge(self, table: str) -> None:
+        """Keep one range of each snapshot of a table of which nothing is left to read, as `merged` says."""
 
     async def claim(self, places: Collection[tuple[str, int]]) -> Sequence[SnapshotRange]:
         """Take those of the ranges that are still free and not done; return them with our lease."""

@@ -17,8 +17,11 @@ FORMAT: Final = 2
 """The newest wire format that this version reads. It writes each batch in the oldest that can say it.
 
 Format 1 knows changes only: whoever reads no further would make mirrors of entries, and histories of images. So what
-is no change says format 2, and a consumer that is older stops at it.
+is no change says format 2, and a consumer that is older does not apply it.
 """
+
+OLD_VALUES_OMITTED: Final = "old_values_omitted"
+"""Member of a change's place: the stream has its old values, and no message can hold them together with the rest."""
 
 _CONTENT_FORMAT: Final = 2  # the first that says what a batch holds
 
@@ -90,6 +93,12 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         if (self.row is None) != (self.op == "DELETE"):
             raise ValueError("an upsert has a row, a delete has none")
 
+    def without_old_values(self) -> "Change":
+        """Return the change without ``old``. Its place then says `OLD_VALUES_OMITTED`: a subscriber may miss them."""
+        place = self.place.rstrip().removesuffix("}")
+        separator = "" if place.rstrip().endswith("{") else ","
+        return msgspec.structs.replace(self, old=None, place=f'{place}{separator}"{OLD_VALUES_OMITTED}":true}}')
+
     def size(self) -> int:
         """Return about how many bytes this change adds to a message (never fewer)."""
         place, key, row, old = self.place, self.key, self.row, self.old
@@ -160,10 +169,26 @@ def encode_batch(header: Header, changes: Sequence[Change]) -> bytes:
     ).encode()
 
 
+class NewerFormatError(MisconfiguredError):
+    """A change batch of a wire format that this version does not read. Every format has these three fields."""
+
+    def __init__(self, format: int, source: str, table: str) -> None:  # noqa: A002  the field's name
+        super().__init__(
+            f"a change batch of wire format {format} arrived and this version reads up to {FORMAT}: "
+            "upgrade the consumer before the readers"
+        )
+        self.format = format
+        self.source = source
+        self.table = table
+
+    def __reduce__(self) -> tuple[type["NewerFormatError"], tuple[int, str, str]]:
+        return type(self), (self.format, self.source, self.table)
+
+
 def decode_batch(data: bytes) -> ChangeBatch:
     """Return the change batch in a message.
 
-    MisconfiguredError if its format is newer than ours: nothing is wrong with it, the consumer is to be upgraded
+    NewerFormatError if its format is newer than ours: nothing is wrong with it, the consumer is to be upgraded
     first. PoisonRecordError if it is garbage (UNDECODABLE), a batch followed by more (TRAILING_BYTES), or a batch
     whose lists differ in length (UNEQUAL_LISTS).
     """
@@ -178,7 +203,7 @@ def decode_batch(data: bytes) -> ChangeBatch:
         reason = Reason.TRAILING_BYTES if "trailing characters" in message else Reason.UNDECODABLE
         raise PoisonRecordError(reason, f"{message} ({len(data)} bytes)") from error
     if header.format > FORMAT:
-        _newer(header.format)
+        raise NewerFormatError(header.format, header.source, header.table)
     batch = ChangeBatch(
         header,
         document.op,
@@ -242,17 +267,10 @@ def _check(batch: ChangeBatch) -> None:
 
 
 def _refuse_newer(data: bytes) -> None:
-    """Raise MisconfiguredError if what we cannot read says that it is of a newer format."""
+    """Raise NewerFormatError if what we cannot read says that it is of a newer format."""
     try:
-        found = _peek.decode(data).header.format
+        found = _peek.decode(data).header
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
-    if found > FORMAT:
-        _newer(found)
-
-
-def _newer(found: int) -> None:
-    raise MisconfiguredError(
-        f"a change batch of wire format {found} arrived and this version reads up to {FORMAT}: "
-        "upgrade the consumer before the readers (nothing was acked or set aside)"
-    )
+    if found.format > FORMAT:
+        raise NewerFormatError(found.format, found.source, found.table)

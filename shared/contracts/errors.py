@@ -25,3 +25,7 @@ class PoisonRecordError(Exception):
 
 class MisconfiguredError(Exception):
     """Nothing will succeed until someone acts; the message names the fix. The process exits non-zero."""
+
+
+class MessagesLostError(MisconfiguredError):
+    """No subscription of the topic keeps every published message: messages that Pub/Sub confirmed may be lost."""

@@ -32,7 +32,7 @@ class Reason(Enum):
     BAD_CHANGE = "bad_change"
     """A change that contradicts itself: an upsert without a row, a key that is not an object, an unknown operation."""
     BAD_SEQUENCE = "bad_sequence"
-    """Not a change sequence number."""
+    """Not a change sequence number, or one of a time to come."""
     VALUE_DOES_NOT_FIT = "value_does_not_fit"
     """A value that its column's type cannot hold."""
     TOO_LARGE = "too_large"
@@ -40,7 +40,10 @@ class Reason(Enum):
     REFUSED_BY_BIGQUERY = "refused_by_bigquery"
     """BigQuery refused the row itself (a row error)."""
     TOO_OLD_TO_BE_SAFE = "too_old_to_be_safe"
-    """An upsert that is not from the stream and older than BigQuery remembers deletes: it could bring a row back."""
+    """An upsert that is not from the stream and older than BigQuery remembers deletes: it could bring a row back.
+
+    Rows of a snapshot that are too old are no dead letters: their mirror needs another snapshot, which has them all.
+    """
     RETRIES_EXHAUSTED = "retries_exhausted"
     """Failed retryably, every time, for longer than patience lasts."""
     NOT_APPLIED_IN_TIME = "not_applied_in_time"

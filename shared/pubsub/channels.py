@@ -12,7 +12,8 @@ import google.auth.exceptions
 import grpc
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport, PublisherGrpcTransport
 
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import TransientError
+from shared.pubsub.credentials import unusable_credentials
 from shared.runtime.stop import Stop
 
 _SERVICE: Final = "pubsub.googleapis.com:443"
@@ -63,7 +64,4 @@ def _authenticated(create_channel: Any, options: Sequence[tuple[str, int]]) -> A
     try:
         return create_channel(_SERVICE, options=[*options, *_KEEPALIVE])
     except google.auth.exceptions.DefaultCredentialsError as error:
-        raise MisconfiguredError(
-            "no Google credentials found: run `gcloud auth application-default login`, give the workload a service "
-            "account, or set PUBSUB_EMULATOR_HOST"
-        ) from error
+        raise unusable_credentials(error, "PUBSUB_EMULATOR_HOST") from error

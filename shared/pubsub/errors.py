@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
-from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.auth.exceptions import GoogleAuthError
 
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.credentials import credentials_error
 
 # Source: the retryable codes of Publish in Pub/Sub's own client configuration.
 TRANSIENT: Final = frozenset(
@@ -53,6 +55,10 @@ def pubsub_errors(what: str) -> Iterator[None]:
                 f"{what}: {code.name}: {_details(error)}" + (f": {hint}" if hint else "")
             ) from error
         raise
+    except RetryError as error:
+        raise TransientError(f"{what}: {error}") from error
+    except GoogleAuthError as error:
+        raise credentials_error(what, error) from error
 
 
 def status_code(error: Any) -> grpc.StatusCode:

@@ -3,7 +3,7 @@
 Every setting is a finding of its own, right or wrong. The start checks of the services (`topology.py`) stop at less.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,9 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
+from shared.contracts.durations import format_duration
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
 from shared.pubsub.errors import status_code
 from shared.pubsub.names import project_of, short_name
 from shared.pubsub.topology import (
@@ -36,6 +39,22 @@ _NEEDED: Final = {
 }
 
 T = TypeVar("T")
+
+
+def inspect_topics(
+    emulator_host: str | None, topics: Iterable[str], keep_messages_for: timedelta, login: str
+) -> Iterator[Finding]:
+    """Inspect topics that a service publishes to, by their full names; ``login`` is the fix of missing credentials."""
+    try:
+        opened = open_channel(emulator_host)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "Pub/Sub", str(error), login)
+        return
+    with opened as channel:
+        inspection = Inspection(channel)
+        for topic in topics:
+            yield from inspection.topic(topic, keep_messages_for)
+            yield from inspection.rights(topic, "publish")
 
 
 class Inspection:
@@ -91,7 +110,7 @@ class Inspection:
             what,
             "\n".join([seen, *lacking]),
             f"{SETUP}\nor gcloud pubsub subscriptions create NAME --topic={name} --expiration-period=never "
-            f"--message-retention-duration={keep_messages_for.total_seconds():.0f}s",
+            f"--message-retention-duration={format_duration(keep_messages_for)}",
         )
 
     def rights(self, resource: str, *wanted: str) -> Iterator[Finding]:

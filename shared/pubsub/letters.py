@@ -1,5 +1,6 @@
 """Dead letters on their way to the dead-letter topic: kept means confirmed, and only then may a message be acked."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -8,6 +9,7 @@ import grpc
 
 from shared.contracts.dead_letter import DeadLetter, to_attributes
 from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.outage import Outage
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
 from shared.runtime.retries import retrying, retrying_async
 from shared.runtime.stop import Stop
@@ -66,8 +68,10 @@ class AsyncDeadLetterPublisher:
         stop: Stop,
         patience: timedelta | None = None,
         kept: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kept = kept
+        self._outage = Outage(topic, monotonic)
         self._publish = publish_stub(channel)
         self._topic = topic
         self._stop = stop
@@ -77,9 +81,13 @@ class AsyncDeadLetterPublisher:
         """Return when every letter is confirmed by the dead-letter topic."""
         for request in _requests(self._topic, letters):
             async for attempt in retrying_async(self._stop, self._patience):
-                with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
+                with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         self._kept(letters)
+
+    def why_not_ready(self) -> str:
+        """Return that publishing to the dead-letter topic has failed for long, or nothing. Any thread may ask."""
+        return self._outage.why_not_ready()
 
 
 def _requests(topic: str, letters: Sequence[DeadLetter]) -> Iterator[Any]:

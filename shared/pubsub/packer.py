@@ -25,6 +25,7 @@ REQUEST_BYTES: Final = 9_000_000
 _KEY: Final = itemgetter(0)
 _UNTOLD: Final = Nanoseconds(0)
 _REQUEST_OVERHEAD: Final = 2_048  # the topic's name and the request's own framing
+_OVERSIZED_OVERHEAD: Final = 2_048  # the structure, its receipt, the future and the place of who waits for it
 _MESSAGE_OVERHEAD: Final = 1_024  # attributes but for source and table (twice), the document's frame, framing
 
 
@@ -73,13 +74,24 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A change that fits into no message; it counts in its receipt until `Packer.settle` says that it is kept."""
+    """What names a change that fits into no message; it counts in its receipt until `Packer.settle` is called with it.
+
+    The change's values are not among it: any number of such changes may wait for the dead-letter topic.
+    """
 
     header: Header
     ordering_key: str
-    change: Change
+    key: str
+    sequence: str
+    commit_timestamp: str
     size: int
+    """Bytes of the whole change, without its old values."""
     receipt: Receipt
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Return how much memory waiting for the dead-letter topic takes (never less)."""
+        return _OVERSIZED_OVERHEAD + len(self.key.encode())
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -117,6 +129,8 @@ class Packer:
         """Of the header that was measured last."""
         self.outstanding_bytes = 0
         """Bytes added and not confirmed yet."""
+        self.old_values_omitted = 0
+        """Changes whose old values were dropped, because no message can hold the change with them."""
 
     def add(
         self,
@@ -127,7 +141,8 @@ class Packer:
     ) -> tuple[Receipt, Sequence[Oversized]]:
         """Take changes, each with its ordering key; none announces the header under the key ``announce_under``.
 
-        What is too large for any message is handed back: it is the caller's to keep, and then to settle.
+        A change that fits into no message loses its old values. One that is too large without them is named in the
+        result: the caller keeps a dead letter of it, and then settles it.
         """
         if header is not self._measured:
             self._measured = header
@@ -147,8 +162,14 @@ class Packer:
             room_of_key = room - len(key.encode())
             for _key, change in some:
                 size = change.size()
+                if size > room_of_key and change.old is not None:
+                    change = change.without_old_values()  # noqa: PLW2901
+                    size = change.size()
+                    self.old_values_omitted += size <= room_of_key
                 if size > room_of_key:
-                    oversized.append(Oversized(header, key, change, size, receipt))
+                    one = Oversized(header, key, change.key, change.sequence, change.commit_timestamp, size, receipt)
+                    oversized.append(one)
+                    self.outstanding_bytes += one.outstanding_bytes
                 else:
                     of_entries += size
                     entries.append(_Entry(header, header_size, change, size, receipt))
@@ -196,10 +217,12 @@ class Packer:
         for key in list(self._lanes):
             self.rested(key)
 
-    def settle(self, receipt: Receipt) -> Sequence[Receipt]:
-        """Note that one oversized change of a receipt is kept elsewhere; return the receipt if that was the last."""
+    def settle(self, oversized: Oversized) -> Sequence[Receipt]:
+        """Note that the dead letter of a change is confirmed; return its receipt if that waits for nothing more."""
         done: list[Receipt] = []
+        receipt = oversized.receipt
         receipt.waiting -= 1
+        self.outstanding_bytes -= oversized.outstanding_bytes
         if receipt.waiting == 0:
             self._close(receipt, done)
         return done

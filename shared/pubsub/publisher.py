@@ -5,6 +5,8 @@ Nothing is given up on the quiet: a future resolves when Pub/Sub has all its cha
 
 import asyncio
 import secrets
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -22,6 +24,7 @@ from shared.contracts.safe_age import MOST_HELD
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.outage import Outage
 from shared.pubsub.packer import REQUEST_BYTES, Limits, Message, Oversized, Packer, Receipt, Request
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
 from shared.runtime.clock import Clock, SystemClock
@@ -40,6 +43,7 @@ _AGE_FOR_REST: Final = 10
 _LOOK_AT_CLOCK: Final = timedelta(minutes=1)
 _SECOND: Final = 1_000_000_000  # in nanoseconds
 _TIMEOUT: Final = 30.0
+_DEAD_LETTERS_AT_ONCE: Final = 500
 _LAST_CHANCE: Final = timedelta(seconds=8)  # of the ten seconds in which a stopped process has to be gone
 
 
@@ -59,6 +63,7 @@ class BatchPublisher:
         last_chance: timedelta = _LAST_CHANCE,
         rest: timedelta = REST,
         clock: Clock | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
         confirmed: Callable[[int], None] = lambda _messages: None,
     ) -> None:
         """``confirmed`` is told how many messages Pub/Sub has just confirmed."""
@@ -78,9 +83,12 @@ class BatchPublisher:
         self._room = asyncio.Event()
         self._futures: dict[Receipt, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._oversized: deque[Oversized] = deque()
+        self._is_dead_lettering = False
         self._pump_is_due = False
         self._error: BaseException | None = None
         self._closed = False
+        self._outage = Outage(topic, monotonic)
         self._awake_at: Nanoseconds | None = None
         self._looking: asyncio.TimerHandle | None = None
         self.published_messages = 0
@@ -90,6 +98,10 @@ class BatchPublisher:
     def outstanding_bytes(self) -> int:
         """Return how many bytes wait for their confirmation."""
         return self._packer.outstanding_bytes
+
+    def why_not_ready(self) -> str:
+        """Return which topic, of the changes or of the dead letters, has an outage. Any thread may ask."""
+        return self._outage.why_not_ready() or self._letters.why_not_ready()
 
     async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
         """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
@@ -105,7 +117,9 @@ class BatchPublisher:
                 await self._room.wait()
             self._refuse_if_over()
             announce_under = ordering_key(header.table, 0)
+            omitted_before = self._packer.old_values_omitted
             receipt, oversized = self._packer.add(header, changes, announce_under, taken_at)
+            omitted = self._packer.old_values_omitted - omitted_before
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         if self._awake_at is None:
@@ -113,8 +127,12 @@ class BatchPublisher:
         elif self._is_held_too_long(self._awake_at):  # they may have been read before that
             self._break(_stale(f"this process stood still from {format_timestamp(self._awake_at)} on"))
             return future
-        for too_large in oversized:
-            self._start(self._set_aside(too_large))
+        if omitted:
+            structlog.get_logger().warning("old_values_omitted", table=header.table, changes=omitted)
+        self._oversized += oversized
+        if oversized and not self._is_dead_lettering:
+            self._is_dead_lettering = True
+            self._start(self._dead_letter_oversized())
         if not self._pump_is_due:  # once a turn of the loop, so that what is published in one turn is packed together
             self._pump_is_due = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -179,7 +197,7 @@ class BatchPublisher:
                 if self._is_held_too_long(request.taken_at):
                     since = format_timestamp(request.taken_at)
                     raise _stale(f"changes have waited for {self._topic} since {since}")
-                with attempt, pubsub_errors(f"publish to {self._topic}"):
+                with attempt, self._outage.attempt(), pubsub_errors(f"publish to {self._topic}"):
                     await self._stub(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         except Exception as error:  # noqa: BLE001  whatever it is, those who wait must learn of it
             self._break(error)
@@ -205,34 +223,45 @@ class BatchPublisher:
             self._awake_at = self._clock.now()
         self._looking = asyncio.get_running_loop().call_later(_LOOK_AT_CLOCK.total_seconds(), self._look_at_clock)
 
-    async def _set_aside(self, too_large: Oversized) -> None:
-        letter = self._letter(too_large)
-        structlog.get_logger().warning(
-            "change_set_aside", reason=letter.reason.value, table=letter.table, payload_bytes=letter.payload_bytes
-        )
-        try:
-            await self._letters.keep([letter])
-        except Exception as error:  # noqa: BLE001
-            self._break(error)
-            return
-        if self._error is None:
-            self._resolve(self._packer.settle(too_large.receipt))
+    async def _dead_letter_oversized(self) -> None:
+        """Publish a dead letter of each oversized change, many at a time, until none is left."""
+        while self._oversized:
+            some = [self._oversized.popleft() for _ in range(min(len(self._oversized), _DEAD_LETTERS_AT_ONCE))]
+            letters = [self._dead_letter(one) for one in some]
+            for letter in letters:
+                structlog.get_logger().warning(
+                    "change_set_aside",
+                    reason=letter.reason.value,
+                    table=letter.table,
+                    payload_bytes=letter.payload_bytes,
+                )
+            try:
+                await self._letters.keep(letters)
+            except Exception as error:  # noqa: BLE001
+                self._break(error)
+                return
+            if self._error is not None:
+                return
+            for one in some:
+                self._resolve(self._packer.settle(one))
+            self._room.set()
+        self._is_dead_lettering = False
 
-    def _letter(self, too_large: Oversized) -> DeadLetter:
-        header, change = too_large.header, too_large.change
+    def _dead_letter(self, oversized: Oversized) -> DeadLetter:
+        header = oversized.header
         return DeadLetter(
-            data=change.key.encode(),
-            attributes=_attributes(Message(header, [change])),
-            ordering_key=too_large.ordering_key,
+            data=oversized.key.encode(),
+            attributes=_attributes(header, [oversized.commit_timestamp]),
+            ordering_key=oversized.ordering_key,
             reason=Reason.TOO_LARGE,
-            detail=f"the change takes {too_large.size} bytes, a message takes {REQUEST_BYTES}",
+            detail=f"the change takes {oversized.size} bytes, a message takes {REQUEST_BYTES}",
             failed_at=self._clock.now(),
             failed_in=self._failed_in,
             table=header.table,
-            key=key_text(header.table, header.key_types(), change.key.encode()),
-            sequence=change.sequence,
-            commit_timestamp=change.commit_timestamp,
-            payload_bytes=too_large.size,
+            key=key_text(header.table, header.key_types(), oversized.key.encode()),
+            sequence=oversized.sequence,
+            commit_timestamp=oversized.commit_timestamp,
+            payload_bytes=oversized.size,
         )
 
     def _resolve(self, receipts: Sequence[Receipt]) -> None:
@@ -277,23 +306,25 @@ def _stale(why: str) -> TransientError:
 def batch_message(message: Message, ordering_key: str) -> Any:
     """Return a change batch as a Pub/Sub message."""
     return PubsubMessage(
-        data=encode_batch(message.header, message.changes), attributes=_attributes(message), ordering_key=ordering_key
+        data=encode_batch(message.header, message.changes),
+        attributes=_attributes(message.header, [change.commit_timestamp for change in message.changes]),
+        ordering_key=ordering_key,
     )
 
 
-def _attributes(message: Message) -> dict[str, str]:
-    """Return what lets other subscribers filter without parsing."""
+def _attributes(header: Header, commit_timestamps: Sequence[str]) -> dict[str, str]:
+    """Return what lets other subscribers filter without parsing; a commit timestamp for each change."""
     ids = secrets.token_hex(24)  # 16 bytes of a trace's, 8 of a span's
     attributes = {
-        "source": message.header.source,
-        "table": message.header.table,
-        "change_count": str(len(message.changes)),
-        "format": str(message.header.format),
+        "source": header.source,
+        "table": header.table,
+        "change_count": str(len(commit_timestamps)),
+        "format": str(header.format),
         # W3C Trace Context: the message begins a trace of its own, which nobody has sampled yet.
         "traceparent": f"00-{ids[:32]}-{ids[32:]}-00",
     }
-    if message.changes:
-        times = {change.commit_timestamp for change in message.changes}
+    if commit_timestamps:
+        times = set(commit_timestamps)
         attributes["first_commit_timestamp"] = min(times, key=_instant)
         attributes["last_commit_timestamp"] = max(times, key=_instant)
     return attributes

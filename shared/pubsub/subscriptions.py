@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.topology import check_topic
 from shared.runtime.stop import Stop
-from shared.runtime.topic_watch import MessagesLostError
 
 
 class TopicSubscriptions:

@@ -5,6 +5,7 @@ expiry is deleted after 31 days without a consumer, with everything it holds; a 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -15,12 +16,12 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.durations import format_duration
+from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.names import project_of, short_name
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
-from shared.runtime.topic_watch import MessagesLostError
 
 KEEP_MESSAGES_FOR: Final = timedelta(days=7)
 ACK_DEADLINE: Final = timedelta(seconds=60)
@@ -62,11 +63,7 @@ class Mistake:
     @property
     def told(self) -> str:
         """Return both in one line."""
-        return (
-            f"{self.what}; it must be made anew: {self.cure}"
-            if self.anew
-            else f"{self.what}; mend it with `{self.cure}`"
-        )
+        return f"{self.what}: {self.cure}" if self.anew else f"{self.what}; mend it with `{self.cure}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +126,7 @@ def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None
     pubsub.create_subscription(
         {"name": topology.subscription, "topic": topology.topic, "dead_letter_policy": policy, **kept}
     )
-    check_topic(channel, topology.topic, topology.keep_messages_for, stop)
-    check_subscription(
+    check_subscription(  # first: it names what is wrong with the subscription, and not with its topic
         channel,
         topology.subscription,
         topic=topology.topic,
@@ -138,6 +134,7 @@ def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None
         keep_messages_for=topology.keep_messages_for,
         stop=stop,
     )
+    check_topic(channel, topology.topic, topology.keep_messages_for, stop)
 
 
 def check_topic(
@@ -162,9 +159,9 @@ def check_topic(
     seen = ("none of its subscriptions does:\n  " + "\n  ".join(lacking)) if lacking else "it has no subscription"
     raise (MessagesLostError if loses else MisconfiguredError)(
         f"topic {topic} would lose messages: it needs a subscription without expiry and filter that keeps them for "
-        f"{_duration(keep_messages_for)}, and {seen}\nMake one with `{SETUP}`, or with `gcloud pubsub subscriptions "
-        f"create NAME --topic={topic} --expiration-period=never --message-retention-duration="
-        f"{_duration(keep_messages_for)}`"
+        f"{format_duration(keep_messages_for)}, and {seen}\n"
+        f"Make one with `{SETUP}`, or with `gcloud pubsub subscriptions create NAME --topic={topic} "
+        f"--expiration-period=never --message-retention-duration={format_duration(keep_messages_for)}`"
     )
 
 
@@ -187,7 +184,9 @@ def check_subscription(
         )
     mistakes = [each.told for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
     if mistakes:
-        raise MisconfiguredError(f"subscription {subscription} cannot be used:\n  " + "\n  ".join(mistakes))
+        raise MisconfiguredError(
+            f"subscription {subscription} (of topic {found.topic}) cannot be used:\n  " + "\n  ".join(mistakes)
+        )
     check_topic(channel, dead_letter_topic, keep_messages_for, stop)
 
 
@@ -226,7 +225,13 @@ def check_letters_subscription(
 def mistakes_of(
     found: Any, subscription: str, dead_letter_topic: str, keep_messages_for: timedelta, topic: str | None
 ) -> list[Mistake]:
-    """Return everything by which the consumer could not rely on a subscription (its plain protobuf message)."""
+    """Return everything by which the consumer could not rely on a subscription (its plain protobuf message).
+
+    Of a subscription of the dead-letter topic that alone: a dead-letter policy on it would forward to its own topic.
+    """
+    if found.topic == dead_letter_topic:
+        what = f"it is a subscription of the dead-letter topic, {dead_letter_topic}"
+        return [Mistake("topic", what, "name that of the change batches with SUBSCRIPTION", anew=True)]
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
     policy = found.dead_letter_policy
@@ -272,8 +277,8 @@ def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[Mistake]:
     if subscription.HasField("message_retention_duration"):
         retention = subscription.message_retention_duration.ToTimedelta()
     if retention < keep_messages_for:
-        wanted = _duration(keep_messages_for)
-        kept = f"it keeps messages for {_duration(retention)}, not {wanted}"
+        wanted = format_duration(keep_messages_for)
+        kept = f"it keeps messages for {format_duration(retention)}, not {wanted}"
         mistakes.append(Mistake("retention", kept, f"--message-retention-duration={wanted}"))
     if subscription.enable_exactly_once_delivery:
         what = (
@@ -308,10 +313,6 @@ def _fixed(subscription: Any, topic: str | None) -> list[Mistake]:
     return [Mistake(setting, what, cure, anew=True) for setting, what in mistakes.items()]
 
 
-def _duration(value: timedelta) -> str:
-    return f"{int(value.total_seconds())}s"
-
-
 class _Pubsub:
     """The few administrative calls, with the project's retries in place of the client library's."""
 
@@ -335,7 +336,17 @@ class _Pubsub:
     def subscriptions_of(self, topic: str) -> list[str]:
         def names() -> list[str]:
             request = {"topic": topic}
-            return list(self._publisher.list_topic_subscriptions(request=request, retry=None, timeout=_TIMEOUT))
+            try:
+                found = list(self._publisher.list_topic_subscriptions(request=request, retry=None, timeout=_TIMEOUT))
+                if not found:  # the emulator lists none of a topic that is not there
+                    with suppress(PermissionDenied):
+                        self._publisher.get_topic(request=request, retry=None, timeout=_TIMEOUT)
+            except NotFound:
+                raise MisconfiguredError(
+                    f"topic {topic} does not exist: correct TOPIC or DEAD_LETTER_TOPIC, whichever names it, or make "
+                    f"it with `{SETUP}`"
+                ) from None
+            return found
 
         return self._call(f"list subscriptions of topic {topic}", names)
 

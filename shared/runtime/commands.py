@@ -1,6 +1,8 @@
 """The commands beside a service: its `--help` lists them, and each one's needs no settings."""
 
 import argparse
+import difflib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +31,28 @@ def check_arguments(program: str, commands: Mapping[str, Command], arguments: Se
         raise SystemExit(0)
     name, *rest = arguments
     if name not in commands:
-        raise MisconfiguredError(f"there is no command {name}\n{usage(program, commands).rstrip()}")
-    parser = commands[name].parser
-    if parser is not None:
-        parser().parse_args(rest)
+        near = difflib.get_close_matches(name, commands, n=1)
+        meant = f": did you mean {near[0]}?" if near else ""
+        raise MisconfiguredError(
+            f"unknown command {name}{meant}\nthe commands are {', '.join(commands)}; `{program} --help` describes them"
+        )
+    make = commands[name].parser
+    if make is not None:
+        parsed(make(), rest)
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what arguments say; end with 2 where they are wrong, naming the option that is meant by a mistyped one."""
+    unknown = [word for word in parser.parse_known_args(arguments)[1] if word.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_option_meant(parser, unknown[0])}")
+    return parser.parse_args(arguments)
+
+
+def _option_meant(parser: argparse.ArgumentParser, typed: str) -> str:
+    options = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_help())))
+    near = difflib.get_close_matches(typed, options, n=1)
+    return f" (did you mean {near[0]}?)" if near else f" (the options are {', '.join(options)})"
 
 
 def usage(program: str, commands: Mapping[str, Command]) -> str:
@@ -41,7 +61,7 @@ def usage(program: str, commands: Mapping[str, Command]) -> str:
     lines = [f"  {name:<{width}}  {command.does}\n" for name, command in commands.items()]
     return (
         f"usage: {program} [COMMAND ...]\n\nWithout a command it is the service itself. Its settings, and those of "
-        f"commands, are environment variables\n(docs/configuration.md).\n\n{''.join(lines)}\n"
+        f"commands, are environment variables\n(docs/reference/configuration.md).\n\n{''.join(lines)}\n"
         f"`{program} COMMAND --help` says what a command takes.\n"
     )
 

@@ -1,12 +1,14 @@
 """What a `doctor` finds: one finding for each thing it has looked at, with the cure of what is not as it should be."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TextIO
 
 import msgspec
+
+from shared.runtime.settings import misspelling, misspelt_variables
 
 _WIDTH: Final = 100  # characters of a line of details
 
@@ -36,6 +38,12 @@ class Finding:
     def __post_init__(self) -> None:
         if self.level is not Level.OK and not self.cure:
             raise ValueError(f"finding {self.check}: what is wrong needs its cure")
+
+
+def misspelt_settings(settings: type, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each variable whose name is nearly that of a setting."""
+    for name, meant in misspelt_variables(settings, environ).items():
+        yield Finding(Level.WARNING, f"variable {name}", "no setting has this name", misspelling(name, meant))
 
 
 def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> None:

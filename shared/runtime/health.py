@@ -3,11 +3,13 @@
 And `/status`, of a service that has more to say of itself: one JSON object.
 """
 
+import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import wraps
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, TypeVar
 
@@ -23,6 +25,8 @@ from shared.runtime.stop import Stop
 T = TypeVar("T")
 
 PATIENCE: Final = timedelta(minutes=2)
+MOST_CONNECTIONS: Final = 32
+"""At once, to the port of health and metrics."""
 _LOOK: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
 _CLIENTS_PATIENCE: Final = 10.0  # seconds
 
@@ -41,15 +45,25 @@ class Health:
         self._progress = now()
         self._ready = False
         self._stopping = False
+        self._obstacles: list[Callable[[], str]] = []
 
     @property
     def ready(self) -> bool:
         """Tell whether it works, and has not been asked to stop."""
-        return self._ready and not self._stopping
+        return self._ready and not self._stopping and not self.obstacles
 
     @ready.setter
     def ready(self, ready: bool) -> None:
         self._ready = ready
+
+    def not_ready_while(self, obstacle: Callable[[], str]) -> None:
+        """Add a condition: not ready while ``obstacle`` returns a text, which says why. Any thread may call it."""
+        self._obstacles.append(obstacle)
+
+    @property
+    def obstacles(self) -> Sequence[str]:
+        """Return why it is not ready, as far as conditions say so."""
+        return [why for obstacle in self._obstacles if (why := obstacle())]
 
     def stopping(self) -> None:
         """Say that it has been asked to stop: from now on it is not ready."""
@@ -70,6 +84,7 @@ class Health:
         Who made the call says that it is ready again.
         """
 
+        @wraps(call)
         async def attempt() -> T:
             self.progressed()
             try:
@@ -82,6 +97,34 @@ class Health:
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread for each connection, of a limited number: a new one takes the place of the oldest.
+
+    So clients that connect and stay silent can neither take this process's threads nor keep a probe out.
+    """
+
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._open: dict[Any, None] = {}
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            oldest = next(iter(self._open)) if len(self._open) >= MOST_CONNECTIONS else None
+            if oldest is not None:
+                del self._open[oldest]
+            self._open[request] = None
+        if oldest is not None:
+            with suppress(OSError):  # its thread has closed it just now
+                oldest.shutdown(socket.SHUT_RDWR)  # ends its thread's waiting
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, _request: Any, _client_address: Any) -> None:
         """Say nothing: a client that has gone before its answer is no event, and Python would print a traceback."""
 
@@ -110,7 +153,9 @@ def serving_health(
                 case "/healthz":
                     self._answer(200 if health.alive else 503, b"alive\n" if health.alive else b"no progress\n")
                 case "/readyz":
-                    self._answer(200 if health.ready else 503, b"ready\n" if health.ready else b"not ready\n")
+                    why = "; ".join(health.obstacles)
+                    not_ready = f"not ready{': ' if why else ''}{why}\n".encode()
+                    self._answer(200, b"ready\n") if health.ready else self._answer(503, not_ready)
                 case "/metrics":
                     self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
                 case "/status" if status is not None:
@@ -125,12 +170,15 @@ def serving_health(
                     also = b", /status" if status is not None else b""
                     self._answer(404, b"/healthz, /readyz" + also + b" or /metrics\n")
 
+        do_HEAD = do_GET  # noqa: N815  its name is the standard library's
+
         def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def log_message(self, *_arguments: object) -> None:
             """Say nothing: a probe every few seconds is no event."""

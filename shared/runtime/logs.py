@@ -1,5 +1,7 @@
 """Logs: one JSON object a line, in Cloud Logging's fields, an event's name and values beside it, never a row's values.
 
+On a terminal, and where LOG_FORMAT is ``text``, an event is a line of text instead; LOG_FORMAT=json forces JSON.
+
 Whatever a process says comes out like that: our events, warnings and errors of libraries, Python's own warnings, and
 the exceptions that nobody has caught, in any thread. Libraries are heard from WARNING on whatever our level is: what
 they say below that may hold requests, and so rows.
@@ -13,9 +15,9 @@ import logging
 import os
 import socketserver
 import sys
+import textwrap
 import threading
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, TextIO
@@ -27,12 +29,21 @@ from structlog.typing import EventDict, WrappedLogger
 
 _SEVERITY: Final = {"warn": "WARNING", "exception": "ERROR"}
 _SOURCE: Final = "logging.googleapis.com/sourceLocation"
+_HEAD: Final = ("time", "severity", "message", "service")
+_LONGEST_IN_LINE: Final = 100
+"""Characters of a value that is read at the end of a line of text."""
 _ROOT: Final = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
 
-def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send structlog's events, and the standard library's warnings and errors, to ``stream`` (stderr) as JSON lines."""
+def configure_logs(
+    service: str, level: str = "INFO", stream: TextIO | None = None, *, log_format: str = "auto"
+) -> None:
+    """Send structlog's events, and the standard library's warnings and errors, to ``stream`` (stderr).
+
+    Of ``log_format``, anything but ``text`` and ``json`` means ``auto``.
+    """
     target = stream or sys.stderr
+    render = _render_text if log_format == "text" or (log_format != "json" and target.isatty()) else _render_json
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
@@ -42,7 +53,7 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
         structlog.processors.format_exc_info,  # a traceback as Python prints it: no local variables, for they hold rows
     ]
     structlog.configure(
-        processors=[*shared, structlog.processors.JSONRenderer(serializer=_render)],
+        processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(target),
         cache_logger_on_first_use=False,
@@ -53,7 +64,7 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(serializer=_render),
+                render,
             ],
         )
     )
@@ -63,17 +74,30 @@ def configure_logs(service: str, level: str = "INFO", stream: TextIO | None = No
     logging.getLogger("google").propagate = True  # google.api_core turns it off, and its warnings would be bare text
 
 
+def logs_are_text() -> bool:
+    """Tell whether this process logs as text, and not as JSON."""
+    return structlog.get_config()["processors"][-1] is _render_text
+
+
+def text_of(line: bytes) -> bytes:
+    """Return a line of JSON that another process has logged as text; what is none is left as it is."""
+    try:
+        event = json.loads(line)
+        return f"{_render_text(None, '', event)}\n".encode()
+    except (ValueError, LookupError, AttributeError):
+        return line
+
+
 def log_whatever_happens() -> None:
     """Log what Python would print by itself: warnings, and exceptions that nobody has caught, in any thread.
 
-    For processes of our own; what gRPC's core prints, which is bare text, is switched off.
+    For processes of our own. What gRPC's core prints, which is bare text, GRPC_VERBOSITY switches off (`run_as`).
     """
     logging.captureWarnings(capture=True)
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_a_thread
     sys.unraisablehook = _unraisable
     setattr(socketserver.BaseServer, "handle_error", _unanswered)  # noqa: B010  Spark has servers in our driver
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when its first channel is made, also by processes of ours
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -126,7 +150,23 @@ def _with_service(service: str) -> structlog.typing.Processor:
     return add
 
 
-def _render(event: Mapping[str, object], **_ignored: object) -> str:
+def _render_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    """Return an event as people read it: values of several lines, and tracebacks, on lines of their own."""
+    fields = {name: value for name, value in event.items() if name not in (*_HEAD, _SOURCE, "exception")}
+    line = f"{str(event.get('time', ''))[11:19]} {event['severity']:<7} {event['message']}"
+    below = []
+    for name, value in fields.items():
+        text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+        if "\n" in text or len(text) > _LONGEST_IN_LINE:
+            below.append(textwrap.indent(f"{name}: {text}", "    "))
+        else:
+            line += f"  {name}={text}"
+    if event.get("exception"):
+        below.append(textwrap.indent(str(event["exception"]), "    "))
+    return "\n".join([line, *below])
+
+
+def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     try:
         return msgspec.json.encode(event, enc_hook=str).decode()
     except (TypeError, ValueError):  # a lone surrogate, say: what is to be logged is no reason to fail

@@ -1,27 +1,32 @@
-"""What a container's HEALTHCHECK runs: ``python -S -m shared.runtime.probe``; exit code 0: alive and ready, else 1.
+"""What a container's HEALTHCHECK runs: ``python -S -m shared.runtime.probe``; exit code 0: alive, else 1.
 
-Asked of this very container, at PORT. It runs every few seconds in every container: HTTP is spoken by hand, for the
-standard library's client takes five times as long to import as all of this takes.
+An engine may replace an unhealthy container, so readiness is no part of it: a restart does not bring a cloud service
+back that is unavailable. ``python -S -m shared.runtime.probe ready`` asks for readiness, for a script that waits.
+
+The probe asks this very container, at PORT. It runs every few seconds in every container: HTTP is spoken by hand, for
+the standard library's client takes five times as long to import as all of this takes.
 """
 
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from typing import Final
 
-_PATHS: Final = ("/healthz", "/readyz")
 _TIMEOUT: Final = 4.0
 """Seconds."""
 
 
-def main() -> int:
+def main(environ: Mapping[str, str]) -> int:
     """Ask, and say what is wrong, which the engine keeps."""
-    port = int(os.environ.get("PORT") or 8080)
+    port = int(environ.get("PORT") or 8080)
+    asked, path = ("ready", "/readyz") if sys.argv[1:] == ["ready"] else ("healthy", "/healthz")
     try:
-        wrong = [f"{path}: {answer}" for path in _PATHS if (answer := _wrong(port, path))]
+        answer = _wrong(port, path)
+        wrong = answer and f"{path}: {answer}"
     except OSError as error:
-        wrong = [f"port {port} does not answer: {error}"]
-    print("; ".join(wrong) or "healthy")  # noqa: T201 - the engine keeps what is said
+        wrong = f"port {port} does not answer: {error}"
+    print(wrong or asked)  # noqa: T201 - the engine keeps what is said
     return 1 if wrong else 0
 
 
@@ -36,4 +41,4 @@ def _wrong(port: int, path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(os.environ))  # noqa: TID251  a program of its own

@@ -5,9 +5,11 @@ faults, a deliberate policy for long ones). Retries are not nested: where a clie
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 from tenacity import (
@@ -28,8 +30,16 @@ from shared.runtime.metrics import RETRIED
 from shared.runtime.stop import Stop
 
 LONGEST_WAIT = timedelta(seconds=10)
+_LASTING = 5
+"""The attempt whose log entry names what to check: fewer are ordinary."""
+_emulators: dict[str, str] = {}
 
 T = TypeVar("T")
+
+
+def name_emulators(variables: Mapping[str, str | None]) -> None:
+    """Take from a process's variables those of emulators: the log names them beside a call that fails for long."""
+    _emulators.update({name: host for name, host in variables.items() if name.endswith("_EMULATOR_HOST") and host})
 
 
 class Headway:
@@ -56,11 +66,13 @@ def retrying(
     longest_wait: timedelta = LONGEST_WAIT,
     *,
     headway: Headway | None = None,
+    name: str | None = None,
 ) -> Retrying:
     """Retry what raises TransientError; without ``patience`` until it succeeds or the process is asked to stop.
 
     Patience counts from the first attempt's start. With ``headway``, for what takes longer than that when all is well,
     from the first failure after any: so what has come further than ever before is always tried again.
+    The log calls it ``name``, or else after the function that asks for it.
     What the last attempt raised is raised again. Use as ``for attempt in retrying(...): with attempt: ...``.
     """
     return Retrying(
@@ -68,13 +80,13 @@ def retrying(
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
         stop=_ends(stop, patience, headway),
         sleep=sleep_using_event(stop.event),
-        before_sleep=_log,
+        before_sleep=partial(_log, name or _caller()),
         reraise=True,
     )
 
 
 def retrying_async(
-    stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT
+    stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT, *, name: str | None = None
 ) -> AsyncRetrying:
     """Do the same in an event loop: ``async for attempt in retrying_async(...): with attempt: ...``."""
 
@@ -90,14 +102,14 @@ def retrying_async(
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
         stop=_ends(stop, patience),
         sleep=sleep,
-        before_sleep=_log,
+        before_sleep=partial(_log, name or _caller()),
         reraise=True,
     )
 
 
 async def retried(stop: Stop, call: Callable[[], Awaitable[T]], patience: timedelta | None = None) -> T:
     """Make a call again until it succeeds, or until asked to stop, or out of patience."""
-    async for attempt in retrying_async(stop, patience):
+    async for attempt in retrying_async(stop, patience, name=_name(call)):
         with attempt:
             return await call()
     raise AssertionError("a retry ends with a value or an error")
@@ -126,7 +138,29 @@ def _ends(stop: Stop, patience: timedelta | None, headway: Headway | None = None
     return (stop_after_delay(patience) if headway is None else _StandsStill(patience, headway)) | asked
 
 
-def _log(state: RetryCallState) -> None:
+def _caller() -> str:
+    """Return the name of the function that has called the one that calls this."""
+    return _plain(sys._getframe(2).f_code.co_qualname)
+
+
+def _name(call: Any) -> str:
+    while isinstance(call, partial):
+        call = call.func
+    return _plain(str(getattr(call, "__qualname__", type(call).__qualname__)))
+
+
+def _plain(name: str) -> str:
+    return name.replace(".<locals>", "").replace(".<lambda>", "")
+
+
+def _log(name: str, state: RetryCallState) -> None:
     RETRIED.add()
     error = state.outcome.exception() if state.outcome else None
-    structlog.get_logger().warning("call_retried", attempt=state.attempt_number, error=str(error))
+    more = {"fix": _reach()} if state.attempt_number == _LASTING else {}
+    structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=str(error), **more)
+
+
+def _reach() -> str:
+    """Return what to check where a service does not answer for long: an emulator's address is often the cause."""
+    emulators = [f"{name}={host}" for name, host in sorted(_emulators.items())]
+    return f"check the network{' and ' + ', '.join(emulators) if emulators else ''}"

@@ -1,30 +1,36 @@
 """How a service begins and ends: what its logs say first and last, and the exit code."""
 
 import importlib.metadata
-import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.logs import configure_logs, log_whatever_happens
+from shared.runtime.retries import name_emulators
+from shared.runtime.settings import misspelling, misspelt_variables, read_settings, settings_shown
 
 MISCONFIGURED: Final = 2
 """The exit code where nothing will work until someone acts."""
 
 _PROJECT: Final = "millrace"
 
+T = TypeVar("T")
 
-def run_as(service: str, run: Callable[[], int], *, typed: bool = False) -> int:
+
+def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, str], *, typed: bool = False) -> int:
     """Run a service, or a command beside it, whose name its logs bear; return the exit code.
 
-    MISCONFIGURED where MisconfiguredError is raised: the log says what to do, or, of a command that somebody typed,
+    ``environ`` is this process's. LOG_FORMAT is taken from it: a start that is refused for its settings logs too.
+    MISCONFIGURED where MisconfiguredError is raised: the log says what to do, or, of a command that was typed,
     plain words on stderr.
     """
-    configure_logs(service=service)
+    environ.setdefault("GRPC_VERBOSITY", "NONE")  # read at the first channel, also by processes that this one starts
+    configure_logs(service=service, log_format=environ.get("LOG_FORMAT", "").strip())
     log_whatever_happens()
+    name_emulators(environ)
     try:
         return run()
     except MisconfiguredError as error:
@@ -45,10 +51,24 @@ def misconfigured(error: MisconfiguredError) -> None:
     structlog.get_logger().error("service_misconfigured", error=str(error))
 
 
-def started(service: str, level: str, settings: Mapping[str, object]) -> None:
-    """Log from this level on, and first of all that a service was started, and how it was set."""
-    configure_logs(service=service, level=level)
-    structlog.get_logger().info("service_started", version=version(), **settings)
+def started(service: str, settings: Any, environ: Mapping[str, str]) -> None:
+    """Log from the level of the settings on, and first of all that a service was started, and how it was set.
+
+    A variable whose name is nearly that of a setting is warned of: the setting has its default.
+    """
+    configure_logs(service=service, level=settings.log_level, log_format=settings.log_format)
+    log = structlog.get_logger()
+    log.info("service_started", version=version(environ), **settings_shown(settings))
+    for name, meant in misspelt_variables(type(settings), environ).items():
+        log.warning("unknown_setting_found", variable=name, fix=misspelling(name, meant))
+
+
+def command_settings(settings: type[T], environ: Mapping[str, str]) -> T:
+    """Return the settings of a command that was typed; what is nearly one of them is warned of on stderr."""
+    found = read_settings(settings, environ)
+    for name, meant in misspelt_variables(settings, environ).items():
+        sys.stderr.write(f"warning: {misspelling(name, meant)}\n")
+    return found
 
 
 def stopped() -> None:
@@ -56,9 +76,9 @@ def stopped() -> None:
     structlog.get_logger().info("service_stopped")
 
 
-def version() -> str:
+def version(environ: Mapping[str, str]) -> str:
     """Return which version runs: what MILLRACE_VERSION says, or the installed package, whose version its image has."""
-    if told := os.environ.get("MILLRACE_VERSION", "").strip():
+    if told := environ.get("MILLRACE_VERSION", "").strip():
         return told
     try:
         return importlib.metadata.version(_PROJECT)

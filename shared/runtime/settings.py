@@ -15,11 +15,16 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_tim
 T = TypeVar("T")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogFormat = Literal["auto", "json", "text"]
 
 HIDDEN: Final = "***"
 """What is shown of a secret."""
 
 _TOGETHER: Final = "_checks_settings_together"
+_SHORTEST: Final = 5
+"""Letters of a name: a shorter one is one letter away from too many others."""
+_LONG: Final = 10
+"""Letters of a name in which two mistakes are found: a shorter one is two letters away from too many others."""
 
 Check = Callable[[Any], str | None]
 CheckT = TypeVar("CheckT", bound=Check)
@@ -121,17 +126,21 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
     values: dict[str, Any] = {}
     right: dict[str, Any] = {}  # those, and defaults
     mistakes: list[str] = []
+    misspelt = {known: near for near, known in misspelt_variables(settings, environ).items()}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
         variable = variable_name(field)
         text = environ.get(variable, "").strip()
         if not text:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                mistakes.append(f"{variable} is not set ({field.metadata.get('description', 'required')})")
+                description = field.metadata.get("description", "required")
+                near = misspelt.get(variable)
+                meant = f"; {near} is set: is {variable} meant?" if near else ""
+                mistakes.append(f"{variable} is not set ({description}){meant}")
             else:
                 right[field.name] = field.default
             continue
         try:
-            values[field.name] = right[field.name] = _checked(_parser(hints[field.name])(text), field.metadata)
+            values[field.name] = right[field.name] = _parsed(hints[field.name], text, field.metadata)
         except ValueError as error:
             mistakes.append(f"{variable}={_as_shown(field, text)!r}: {error}")
     mistakes += _mistakes_together(settings, cast("T", types.SimpleNamespace(**right)))
@@ -141,6 +150,55 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
         except ValueError as error:  # a `__post_init__` of its own
             mistakes += map(str, error.args)
     raise MisconfiguredError("the settings need mending:\n  " + "\n  ".join(mistakes))
+
+
+_OF_OTHER_PROGRAMS: Final = frozenset({"LOGLEVEL"})
+"""Variables that other programs read and whose names are nearly those of settings."""
+
+
+def misspelt_variables(settings: type, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables whose names are nearly those of settings that are not set, each with the setting's.
+
+    A name that is only similar belongs to another program; so does one whose setting is set as well.
+    """
+    names = {variable_name(field) for field in dataclasses.fields(settings)}
+    unset = [name for name in sorted(names) if not environ.get(name, "").strip() and len(name) >= _SHORTEST]
+    found: dict[str, str] = {}
+    for name in sorted(environ.keys() - names - _OF_OTHER_PROGRAMS):
+        near = (
+            known
+            for edits in (1, 2)
+            for known in unset
+            if (edits == 1 or len(known) >= _LONG) and _within(edits, name.upper(), known)
+        )
+        if meant := next(near, None):
+            found[name] = meant
+    return found
+
+
+def _within(edits: int, name: str, known: str) -> bool:
+    """Tell whether two names differ by so many edits at most.
+
+    An edit leaves out, adds or replaces one letter, or swaps it with the next.
+    """
+    if name == known:
+        return True
+    if edits == 0 or abs(len(name) - len(known)) > edits:
+        return False
+    shorter = min(len(name), len(known))
+    same = next((place for place in range(shorter) if name[place] != known[place]), shorter)
+    name, known = name[same:], known[same:]
+    return (
+        _within(edits - 1, name[1:], known)
+        or _within(edits - 1, name, known[1:])
+        or _within(edits - 1, name[1:], known[1:])
+        or (name[:2] == known[1::-1] and _within(edits - 1, name[2:], known[2:]))
+    )
+
+
+def misspelling(name: str, meant: str) -> str:
+    """Return what a person does about such a variable."""
+    return f"{name} is set, but no setting has that name: set {meant} if that is meant, else unset {name}"
 
 
 def variable_name(field: dataclasses.Field[Any]) -> str:
@@ -205,6 +263,15 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _parsed(hint: Any, text: str, metadata: Mapping[str, Any]) -> Any:
+    try:
+        value = _parser(hint)(text)
+    except ValueError as error:
+        unit = metadata.get("unit")
+        raise ValueError(f"{error} of {unit}" if unit else str(error)) from None
+    return _checked(value, metadata)
 
 
 def _checked(value: Any, bounds: Mapping[str, Any]) -> Any:

@@ -15,6 +15,8 @@ def load_tables_file(path: Path | None) -> tuple[str, TablesFile]:
         return "", TablesFile()
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise MisconfiguredError(f"TABLES_FILE={path} is not UTF-8 text ({error}): save it as UTF-8") from error
+    except OSError as error:
         raise MisconfiguredError(f"TABLES_FILE={path} cannot be read: {error}") from error
     return text, read_tables_file(text, path.name)

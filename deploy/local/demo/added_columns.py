@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 
 from deploy.local.demo.schema import AddedColumn
 from deploy.local.demo.workload import Transaction, Workload
-from deploy.local.source import SpannerDatabase
-from deploy.local.target import COMMIT_TIMESTAMP, BigQueryDataset
+from deploy.local.platform.source import SpannerDatabase
+from deploy.local.platform.target import COMMIT_TIMESTAMP, BigQueryDataset
 from shared.contracts.timestamps import Nanoseconds
 
 PAUSE: Final = timedelta(milliseconds=100)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from deploy.local.demo.package_data import known, lines_of
-from deploy.local.source import Row, Value
+from deploy.local.platform.source import Row, Value
 
 _KM_PER_MILE: Final = Decimal("1.609344")
 _SUMMER_TIME: Final = (date(2013, 3, 10), date(2013, 11, 3))

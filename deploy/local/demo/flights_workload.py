@@ -12,7 +12,7 @@ from deploy.local.demo.flights import Flight, FlightData
 from deploy.local.demo.package_data import batches_of
 from deploy.local.demo.schema import FLIGHTS
 from deploy.local.demo.workload import Story, Workload
-from deploy.local.source import Row, Value, Write
+from deploy.local.platform.source import Row, Value, Write
 
 _FLIGHTS_AT_ONCE: Final = 6
 _LARGEST_AIRLINE_TO_CLOSE: Final = 40

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
 from deploy.local.demo.workload import Transaction
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform.target import BigQueryDataset
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 

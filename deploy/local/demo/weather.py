@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from deploy.local.demo.package_data import known, lines_of
-from deploy.local.source import Row
+from deploy.local.platform.source import Row
 
 _MEASURED_LATER: Final = ("humidity", "pressure_hpa")
 _HUNDREDTH: Final = Decimal("0.01")

@@ -13,7 +13,7 @@ from typing import Final
 from deploy.local.demo.schema import WEATHER
 from deploy.local.demo.weather import Observation, WeatherData, celsius
 from deploy.local.demo.workload import Story, Workload
-from deploy.local.source import Row, Value, Write
+from deploy.local.platform.source import Row, Value, Write
 
 _REMEMBERED: Final = 3
 

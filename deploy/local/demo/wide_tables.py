@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.local.bigtable import BigtableTable
+from deploy.local.platform.bigtable import BigtableTable
 
 
 @dataclass(frozen=True, slots=True)

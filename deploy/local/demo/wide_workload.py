@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
-from deploy.local.cells import (
+from deploy.local.demo.package_data import batches_of, known, lines_of
+from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, CARRIERS, CORRECTED, HOURLY_WEATHER, OBSERVED, TOTALS
+from deploy.local.platform.cells import (
     Call,
     Cells,
     CheckAndMutate,
@@ -27,8 +29,6 @@ from deploy.local.cells import (
     Mutation,
     SetCell,
 )
-from deploy.local.demo.package_data import batches_of, known, lines_of
-from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, CARRIERS, CORRECTED, HOURLY_WEATHER, OBSERVED, TOTALS
 
 _TOLD_AT_ONCE: Final = 4
 _ROWS_A_CALL: Final = 100

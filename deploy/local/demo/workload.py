@@ -15,7 +15,7 @@ from typing import Final
 
 from deploy.local.demo.package_data import batches_of
 from deploy.local.demo.schema import DemoDatabase
-from deploy.local.source import Row, Value, Write
+from deploy.local.platform.source import Row, Value, Write
 
 Key = tuple[Value, ...]
 Story = Iterator[list[Write]]

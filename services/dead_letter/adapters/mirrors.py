@@ -24,10 +24,12 @@ from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.timestamps import microseconds, parse_timestamp
+from shared.pubsub.credentials import credentials_error, unusable_credentials
 
 _TIMEOUT: Final = 60.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: whoever replays has the one policy
 _KEYS: Final = 500
+_PLACE: Final = "_millrace_place"  # of a key among those that a query asks for: no column of a source has the name
 """Rows that one query asks for."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LIMITS: Final = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"})
@@ -46,9 +48,7 @@ def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
     try:
         return bigquery.Client(project=project)
     except auth_exceptions.DefaultCredentialsError as error:
-        raise MisconfiguredError(
-            f"no credentials for BigQuery ({error}); run: gcloud auth application-default login"
-        ) from error
+        raise unusable_credentials(error, "BIGQUERY_EMULATOR_HOST") from error
 
 
 def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
@@ -181,7 +181,7 @@ class BigQueryMirrors:
                     api_timeout=_TIMEOUT,
                     wait_timeout=_TIMEOUT,
                 )
-                return {asked[row["n"]][0]: row["sequence"] for row in answer if row["sequence"] is not None}
+                return {asked[row[_PLACE]][0]: row["sequence"] for row in answer if row["sequence"] is not None}
             except exceptions.NotFound:
                 return {}
 
@@ -191,9 +191,10 @@ def _query(path: str, key_columns: Sequence[str]) -> str:
 
     The first column stands in a condition of its own, by which BigQuery passes over the blocks of a clustered table.
     """
-    same = " AND ".join(f"t.`{name}` = @k{place}[OFFSET(n)]" for place, name in enumerate(key_columns))
+    same = " AND ".join(f"t.`{name}` = @k{place}[OFFSET({_PLACE})]" for place, name in enumerate(key_columns))
     return (
-        f"SELECT n, t.`{SEQUENCE_COLUMN}` AS sequence FROM UNNEST(GENERATE_ARRAY(0, @last)) AS n "  # noqa: S608  names
+        f"SELECT {_PLACE}, t.`{SEQUENCE_COLUMN}` AS sequence "  # noqa: S608  names
+        f"FROM UNNEST(GENERATE_ARRAY(0, @last)) AS {_PLACE} "
         f"JOIN `{path}` AS t ON {same} WHERE t.`{key_columns[0]}` IN UNNEST(@k0)"
     )
 
@@ -252,22 +253,23 @@ def _rest_errors(what: str) -> Iterator[None]:
     """Translate what the BigQuery client raises; ``what`` says what was being looked at."""
     try:
         yield
+    except auth_exceptions.GoogleAuthError as error:  # first: some of them are an OSError, too
+        raise credentials_error(what, error) from error
     except (
         exceptions.ServerError,
         exceptions.TooManyRequests,
         exceptions.RetryError,
         OSError,  # of requests, too: the connection is gone, or nothing came in time
-        auth_exceptions.TransportError,
     ) as error:
         raise TransientError(f"{what}: {_words(error)}") from error
-    except (exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError) as error:
+    except exceptions.GoogleAPICallError as error:
         raise _refusal(what, error) from error
 
 
-def _refusal(what: str, error: exceptions.GoogleAPICallError | auth_exceptions.GoogleAuthError) -> Exception:
+def _refusal(what: str, error: exceptions.GoogleAPICallError) -> Exception:
     if any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in getattr(error, "errors", ())):
         return TransientError(f"{what}: {_words(error)}")
-    if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | auth_exceptions.GoogleAuthError):
+    if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
         return MisconfiguredError(
             f"{what}: {_words(error)}; give this identity roles/bigquery.dataViewer on the dataset and "
             "roles/bigquery.jobUser on the project, or leave BIGQUERY_DATASET out: then nothing counts as superseded"

@@ -1,5 +1,6 @@
 """The command line, `python -m services.dead_letter`."""
 
+import difflib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -7,13 +8,13 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from services.dead_letter.app.decisions import FailingError, NotDoneError, NothingFoundError
 from services.dead_letter.commands.belonging import add_belonging
 from services.dead_letter.commands.changing import add_changing
 from services.dead_letter.commands.output import complain
 from services.dead_letter.commands.reading import add_reading
 from services.dead_letter.commands.replaying import add_replaying
 from services.dead_letter.commands.tools import Tools
-from services.dead_letter.decisions import FailingError, NotDoneError, NothingFoundError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 PROGRAM: Final = "python -m services.dead_letter"
@@ -22,6 +23,9 @@ NOT_DONE: Final = 1
 WRONG: Final = 2
 NOTHING: Final = 3
 FAILING: Final = 4
+
+_MISTYPED: Final = 0.85
+"""How similar, of 1, a mistyped option is to the one that is meant. --filter and --after are at 0.8: both are words."""
 
 _HELP: Final = """Dead letters: what could not be applied, why, and what to do about it.
 
@@ -54,6 +58,18 @@ class _Group(TyperGroup):
         except typer.BadParameter as wrong:
             wrong.message = wrong.message.removeprefix("Value error, ")
             raise
+        except Exception as wrong:
+            if isinstance(near := getattr(wrong, "possibilities", None), list):  # an option that does not exist
+                _explain(wrong, near)
+            raise
+
+
+def _explain(wrong: Any, near: list[str]) -> None:
+    """Replace the library's hint, any names that are a little similar, by the option that is meant, or all options."""
+    meant = difflib.get_close_matches(wrong.option_name, near, n=1, cutoff=_MISTYPED)
+    options = [each for one in wrong.ctx.command.get_params(wrong.ctx) for each in one.opts if each.startswith("--")]
+    hint = f"did you mean {meant[0]}?" if meant else f"the options are {', '.join(options)}"
+    wrong.message, wrong.possibilities = f"no option {wrong.option_name}: {hint}", []
 
 
 def run_commands(arguments: Sequence[str], tools: Tools) -> int:

@@ -6,14 +6,7 @@ from typing import Annotated
 
 import typer
 
-from services.dead_letter.commands.filters import Filters, no_letters, with_filters
-from services.dead_letter.commands.output import print_document, progress, say
-from services.dead_letter.commands.reading import Json
-from services.dead_letter.commands.tools import Tools
-from services.dead_letter.core.editing import row_text, with_columns
-from services.dead_letter.core.letters import State, StoredLetter
-from services.dead_letter.core.selection import Selection
-from services.dead_letter.decisions import (
+from services.dead_letter.app.decisions import (
     RESTORABLE,
     Decision,
     NotDoneError,
@@ -21,6 +14,13 @@ from services.dead_letter.decisions import (
     keep_edit,
     letter_of,
 )
+from services.dead_letter.commands.filters import Filters, no_letters, with_filters
+from services.dead_letter.commands.output import print_document, progress, say
+from services.dead_letter.commands.reading import Json
+from services.dead_letter.commands.tools import Tools
+from services.dead_letter.core.editing import row_text, with_columns
+from services.dead_letter.core.letters import State, StoredLetter
+from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import LetterStore
 
 All = Annotated[bool, typer.Option("--all", help="Mean every letter: needed where nothing else says which.")]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from services.dead_letter.app.decisions import NothingFoundError, with_usual_states
 from services.dead_letter.core.letters import GroupId, LetterId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
-from services.dead_letter.decisions import NothingFoundError, with_usual_states
 from services.dead_letter.ports import LetterStore
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds

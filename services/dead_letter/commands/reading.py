@@ -9,6 +9,8 @@ from typing import Annotated, BinaryIO
 import msgspec
 import typer
 
+from services.dead_letter.app.decisions import letter_of
+from services.dead_letter.app.export import exported
 from services.dead_letter.commands.filters import Filters, no_letters, with_filters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import Tools
@@ -19,8 +21,6 @@ from services.dead_letter.core.documents import (
     stats_document,
 )
 from services.dead_letter.core.letters import Action, LetterLine, State
-from services.dead_letter.decisions import letter_of
-from services.dead_letter.export import exported
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Values = Annotated[bool, typer.Option("--values", help="Show the values of rows. It is written into the trail.")]

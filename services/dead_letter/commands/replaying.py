@@ -7,6 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from services.dead_letter.app.decisions import FailingError, NotDoneError
+from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
+from services.dead_letter.app.replay.replay_told import DEFAULT_RATE, Nobody, Told, replay_document
 from services.dead_letter.commands.changing import All, refuse_everything
 from services.dead_letter.commands.filters import Filters, no_letters, with_filters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
@@ -14,9 +17,6 @@ from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.letters import State
 from services.dead_letter.core.plan import Planned, Verdict
-from services.dead_letter.decisions import FailingError, NotDoneError
-from services.dead_letter.replay import Outcome, Replay, ReplayOrder
-from services.dead_letter.replay_told import DEFAULT_RATE, Nobody, Told, replay_document
 
 _SHOWN: Final = 20
 _WOULD_BE: Final = {

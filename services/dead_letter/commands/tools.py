@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from services.dead_letter.app.replay.replay import MAX_REPLAYS
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
-from services.dead_letter.replay import MAX_REPLAYS
 from shared.contracts.tables_file import TablesFile
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.stop import Stop, stop_on_signals

@@ -17,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from services.dead_letter.app.replay.replay_told import DEFAULT_RATE
 from services.dead_letter.core.letters import GroupId, LetterId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
-from services.dead_letter.replay_told import DEFAULT_RATE
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.dead_letter.decisions import NotDoneError, NothingFoundError
+from services.dead_letter.app.decisions import NotDoneError, NothingFoundError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _RETRY_AFTER: Final = "5"  # seconds

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
+from services.dead_letter.app.decisions import with_usual_states
+from services.dead_letter.app.replay.replay import Replay, ReplayOrder
+from services.dead_letter.app.replay.replay_told import Nobody, Told, replay_document
 from services.dead_letter.core.letters import State
-from services.dead_letter.decisions import with_usual_states
-from services.dead_letter.replay import Replay, ReplayOrder
-from services.dead_letter.replay_told import Nobody, Told, replay_document
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Replaying
 from services.dead_letter.web.refusals import Answer, RefusedError, documented

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from services.dead_letter.app.replay.replay import MAX_REPLAYS
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
-from services.dead_letter.replay import MAX_REPLAYS
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import Answered
 from shared.contracts.tables_file import TablesFile

@@ -11,9 +11,9 @@ from typing import Final
 
 from google.cloud.spanner_v1 import Mutation
 
-from services.spanner_reader.adapters.connection import COMMIT_TIMESTAMP, Database, Row, Statement, row, string
-from services.spanner_reader.adapters.dialects import PartitionSql, partition_sql
-from services.spanner_reader.adapters.shape_table import pause_of
+from services.spanner_reader.adapters.schema.shape_table import pause_of
+from services.spanner_reader.adapters.spanner.connection import COMMIT_TIMESTAMP, Database, Row, Statement, row, strings
+from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
 from services.spanner_reader.core.pauses import Pause, Pauses
 from shared.contracts.errors import MisconfiguredError
 
@@ -69,7 +69,9 @@ class SpannerPauseStore:
 
     def _about(self, table: str | None) -> Statement:
         """Return what reads the stream's pause, or the row of a table, which has its pause beside it."""
-        return Statement(self._sql.pauses) if table is None else Statement(self._sql.shape, {"p1": string(table)})
+        return (
+            Statement(self._sql.pauses) if table is None else Statement(self._sql.shapes_of, {"p1": strings([table])})
+        )
 
     def _write(self, table: str | None, values: Mapping[str, str | None], *, new: bool = False) -> Mutation:
         written = Mutation.Write(

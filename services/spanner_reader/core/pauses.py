@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.spanner_reader.core.shapes import Finding, Kind, Mark, marked
+from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark, marked
 from shared.contracts.timestamps import Nanoseconds
 
 NEVER: Final = Nanoseconds((1 << 63) - 1)

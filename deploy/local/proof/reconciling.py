@@ -1,0 +1,99 @@
+"""The comparison that operators have, `python -m services.cdc_consumer reconcile`, asked at the end of a run.
+
+It stands beside the comparison of this package (`comparison.py`), which shares no code with what it judges.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import CONSUMER, AnyPipeline
+
+_SETTLE: Final = "5s"
+"""How long a difference has to stand: nothing is written any more, and everything is applied."""
+_MOST_NAMED: Final = 10
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What the command has said of the tables of one source."""
+
+    source: str
+    tables: Sequence[str] = ()
+    rows: int = 0
+    differing: Sequence[str] = field(default_factory=list)
+    """What it said of tables that are not equal, a line for each."""
+
+    def __str__(self) -> str:
+        if self.differing:
+            return "; ".join(self.differing)
+        return f"{len(self.tables)} table{'' if len(self.tables) == 1 else 's'} equal, {self.rows:,} rows"
+
+
+Reconcile = Callable[[AnyPipeline], Reconciled]
+
+
+@dataclass(frozen=True)
+class ReconcileCommand:
+    """Runs the command on this machine, for the source of a pipeline."""
+
+    environment: Mapping[str, str]
+
+    def __call__(self, pipeline: AnyPipeline) -> Reconciled:
+        """Compare all that a source has."""
+        told = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(
+            [sys.executable, "-m", *reconcile_command(rows_command(pipeline.module))],
+            env={**self.environment, **told},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return read_answer(pipeline.name_of_source, ran.returncode, ran.stdout, ran.stderr)
+
+
+def reconcile_command(source: str) -> Sequence[str]:
+    """Return the module and the arguments that compare all tables; ``source`` is the command that answers for them."""
+    return [CONSUMER, "reconcile", "--all", "--json", "--settle", _SETTLE, "--source", source]
+
+
+def rows_command(module: str) -> str:
+    """Return the command line of a reader's `rows`, which the consumer splits as a shell does."""
+    return shlex.join([sys.executable, "-m", module, "rows"])
+
+
+def read_answer(source: str, code: int, said: str, complaint: str) -> Reconciled:
+    """Return what the command's answer says; what it could not compare is no equality."""
+    try:
+        document: Mapping[str, Any] = json.loads(said)
+        compared: Sequence[Mapping[str, Any]] = document["tables"]
+        differing = [_differing(one) for one in compared if one["verdict"] != "equal"]
+        differing += [f"{one['table']} was not compared: {one['why']}" for one in document["not_compared"]]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return Reconciled(source, differing=[f"ended with exit code {code}: {(complaint or said).strip()[-500:]}"])
+    if code and not differing:
+        differing = [f"ended with exit code {code}"]
+    rows = sum(int(one["source_rows"]) for one in compared)
+    return Reconciled(source, [str(one["table"]) for one in compared], rows, differing)
+
+
+def reconcile_all(reconcile: Reconcile, pipelines: Sequence[AnyPipeline]) -> Sequence[Reconciled]:
+    """Ask of all sources at once."""
+    if not pipelines:
+        return []
+    with ThreadPoolExecutor(len(pipelines), thread_name_prefix="reconcile") as pool:
+        return list(pool.map(reconcile, pipelines))
+
+
+def _differing(compared: Mapping[str, Any]) -> str:
+    keys = [f"{json.dumps(one['key'])} {one['kind']}" for one in compared["differences"]]
+    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
+    return f"{compared['table']} is {compared['verdict']}: {', '.join(keys[:_MOST_NAMED])}{more}"

@@ -1,0 +1,177 @@
+"""`make run`: the whole pipeline on this machine, from start to proof."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from rich.console import Console
+
+from deploy.local.demo.workloads import wide_workload, workloads
+from deploy.local.platform.processes import Processes, StopRequestedError
+from deploy.local.platform.services import LettersCommand, letters_in
+from deploy.local.platform.stack import Say, Sources, Stack, running_stack
+from deploy.local.proof.bigtable_side import BigtableSide
+from deploy.local.proof.letters import Command, LettersFound, LettersStory
+from deploy.local.proof.progress import Progress
+from deploy.local.proof.reconciling import Reconcile, ReconcileCommand, reconcile_all
+from deploy.local.proof.report import Compared, Report
+from deploy.local.proof.sides import Pace, Side
+from deploy.local.proof.spanner_side import SpannerSide
+from shared.runtime.settings import setting
+from shared.runtime.stop import Stop
+
+_LETTERS_PATIENCE: Final = timedelta(minutes=2)
+_LOOK_AGAIN: Final = timedelta(milliseconds=500)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The size of a run."""
+
+    sources: Sources = setting("which sources: both, spanner or bigtable", default="both")
+    before: int = setting("flights that are there before the change stream", default=20_000, least=0, most=300_000)
+    rows: int = setting("flights that come first through the change stream", default=3000, least=1, most=30_000)
+    seconds: int = setting("how long rows are changed after that", default=30, least=1)
+    rate: int = setting("changes a second, in each source", default=60, least=1)
+    patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=90))
+    seed: int = setting("which changes are made", default=2013)
+
+    @property
+    def pace(self) -> Pace:
+        """Return how rows are changed after the start."""
+        return Pace(self.rate, self.seconds)
+
+
+def run(settings: RunSettings, processes: Processes, console: Console, say: Say) -> int:
+    """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
+    with running_stack(processes, say, settings.sources, settings.before) as stack:
+        told = stack.flow.dead_letter_environment(letters_in(processes.directory))
+        reconcile = ReconcileCommand(processes.environment)
+        report = prove(settings, stack, LettersCommand(told), reconcile, console, say, processes.stop)
+        processes.check()
+    report.print(console)
+    return 0 if report.equal else 1
+
+
+def prove(
+    settings: RunSettings,
+    stack: Stack,
+    command: Command,
+    reconcile: Reconcile,
+    console: Console,
+    say: Say,
+    stop: Stop,
+    meanwhile: Callable[[], None] | None = None,
+) -> Report:
+    """Load rows, change them, let changes fail and replay them; return what was found when all writes were done.
+
+    In the end the consumer's own command ``reconcile`` has to say so, too. ``meanwhile`` is done while rows are
+    changed. If it starts services anew, their counters say nothing in the end: then only the tables are looked at.
+    """
+    sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
+    names = " and ".join(side.name for side in sides)
+    story = LettersStory(stack, command, max(settings.patience, _LETTERS_PATIENCE), stop, say)
+    with Progress(console, sides, lambda: to_be_applied(stack, sides)) as progress:
+        say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
+        if settings.before:
+            say("readers take a snapshot of what was there before, of which rows are changed meanwhile")
+        loaded = sum(side.load(stop) for side in sides)
+        progress.waits_for = "all services to be ready; Spark takes longest"
+        stack.wait()
+        progress.waits_for = "cdc_consumer to apply what was loaded"
+        say(f"loaded {loaded:,} rows; waiting until all are applied")
+        wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
+        progress.waits_for = ""
+        story.begin()
+        say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
+        letters = _change(sides, story, meanwhile, settings, stop, say)
+        if stop.requested:
+            raise StopRequestedError("asked to stop")
+        say(f"writes have stopped; waiting until BigQuery equals {names}")
+        progress.waits_for = "the last changes to be applied, and every row to be compared"
+        counted = timedelta(0) if meanwhile else settings.patience / 2
+        compared = _until_equal(stack, sides, settings.patience, counted, stop)
+        progress.waits_for = "reconcile"
+        reconciled = reconcile_all(reconcile, stack.pipelines)
+    found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
+    return Report(found, stack.dataset.rows_written(), letters, reconciled)
+
+
+def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013, before: int = 0) -> list[Side]:
+    """Return the sources that run, each with so many rows to load and data for so many changes after that.
+
+    So many flights, and what belongs to them, were there ``before`` the change stream; of those in Bigtable a tenth.
+    """
+    sides: list[Side] = []
+    if stack.databases:
+        sides.append(SpannerSide(stack, workloads(rows, changes, seed, before)))
+    if stack.wide_tables:
+        sides.append(BigtableSide(stack, wide_workload(rows, changes, seed, before), seed))
+    return sides
+
+
+def to_be_applied(stack: Stack, sides: Sequence[Side]) -> int:
+    """Return how much of what is known to come BigQuery does not have yet."""
+    return max(0, sum(side.to_apply() for side in sides) - stack.applied())
+
+
+def wait_until_loaded(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> bool:
+    """Wait until all that was loaded is applied; return whether that came within patience."""
+    return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), patience, stop)
+
+
+def _change(
+    sides: Sequence[Side],
+    story: LettersStory,
+    meanwhile: Callable[[], None] | None,
+    settings: RunSettings,
+    stop: Stop,
+    say: Say,
+) -> LettersFound:
+    """Change the rows of all sources at once, poison among them; if that fails with one, the others stop too."""
+    with ThreadPoolExecutor(len(sides) + 2, thread_name_prefix="changes") as pool:
+        letters = pool.submit(story.happen)
+        changing = [pool.submit(meanwhile)] if meanwhile else []
+        changing += [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
+        all_of_it: list[Future[Any]] = [letters, *changing]
+        done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
+        if any(one.exception() for one in done):
+            stop.request()
+    for one in changing:
+        one.result()
+    for side in sides:
+        side.beside(story.changes)
+    return letters.result()
+
+
+def _until_equal(
+    stack: Stack, sides: Sequence[Side], patience: timedelta, counted: timedelta, stop: Stop
+) -> list[Sequence[Compared]]:
+    """Compare as soon as everything is said to be applied, and again what differs until equal or out of patience.
+
+    What is said is believed as long as ``counted``; after that the tables are compared whatever is said.
+    """
+    compared: list[Sequence[Compared]] = [()] * len(sides)
+
+    def equal() -> bool:
+        if to_be_applied(stack, sides) and time.monotonic() < deadline:
+            return False
+        for number, side in enumerate(sides):
+            if not compared[number] or not all(database.equal for database in compared[number]):
+                compared[number] = side.compare()
+        return all(database.equal for databases in compared for database in databases)
+
+    deadline = time.monotonic() + counted.total_seconds()
+    _wait(equal, patience, stop)
+    return [databases or side.compare() for databases, side in zip(compared, sides, strict=True)]
+
+
+def _wait(condition: Callable[[], bool], patience: timedelta, stop: Stop) -> bool:
+    deadline = time.monotonic() + patience.total_seconds()
+    while not condition():
+        if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
+            return False
+    return True

@@ -1,0 +1,186 @@
+"""Spanner in a run: two databases, their transactions at a pace, a column added to each, histories beside mirrors."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import repeat
+from typing import Final, TypeVar
+
+from deploy.local.demo.added_columns import AddedColumns, ColumnStory, rows_with
+from deploy.local.demo.latency import Latencies, LatencyProbe
+from deploy.local.demo.schema import KEYS
+from deploy.local.demo.workload import Transaction, Workload
+from deploy.local.platform.stack import Say, Source, Stack
+from deploy.local.proof.comparison import compare_tables, table_shapes
+from deploy.local.proof.history import compare_history
+from deploy.local.proof.report import AddedColumnSeen, Compared, SideFound, SnapshotTaken
+from deploy.local.proof.sides import Figures, Pace
+from shared.runtime.stop import Stop
+
+T = TypeVar("T")
+
+_CHANGES_A_TRANSACTION: Final = 4
+_SHARES: Final = (3, 1)
+"""Of the changes: flights and weather."""
+_CHANGES_MEANWHILE: Final = 100
+"""Of rows of each database while its reader takes a snapshot of them."""
+_SNAPSHOT_ROWS: Final = "millrace_reader_snapshot_rows_total"
+
+
+class SpannerSide:
+    """The demo's databases in Spanner."""
+
+    name = "Spanner"
+
+    def __init__(self, stack: Stack, workloads: Sequence[Workload]) -> None:
+        """``workloads`` are those of the stack's databases, in their order."""
+        self._dataset = stack.dataset
+        self._told = list(zip(stack.databases, workloads, strict=True))
+        self._changes: Counter[str] = Counter()
+        self._latencies = Latencies([], 0, 0)
+        self._columns: Sequence[ColumnStory] = ()
+        self._began = 0.0
+        self._beside: Mapping[str, int] = {}
+        self._before: Counter[str] = Counter()
+        self._meanwhile: Counter[str] = Counter()
+        for source, workload in self._told:  # they are there: here the model learns of them
+            for transaction in workload.before():
+                self._changes.update(transaction.changes)
+                self._before[source.demo.name] += sum(transaction.changes.values())
+
+    def load(self, stop: Stop) -> int:
+        """Commit the rows that come first through the change stream; and change others that a snapshot is taken of."""
+        committed = 0
+        coming: list[Iterator[tuple[Source, Transaction]]] = []
+        for source, workload in self._told:
+            coming.append(zip(repeat(source), workload.load()))
+            if self._before[source.demo.name]:
+                coming.append(zip(repeat(source), workload.changes(_CHANGES_MEANWHILE)))
+        for source, transaction in _in_turn(coming):
+            if stop.requested:
+                break
+            source.database.commit(transaction.writes)
+            changes = sum(transaction.changes.values())
+            self._changes.update(transaction.changes)
+            committed += changes
+            if self._snapshot(source) < self._before[source.demo.name]:
+                self._meanwhile[source.demo.name] += changes
+        return committed
+
+    def loaded(self) -> bool:
+        """Tell that the numbers say it all: each change is counted here and by the consumer."""
+        return True
+
+    def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
+        """Commit transactions at a pace, as far as the emulator keeps up.
+
+        A third of them made, or half of the time over, each database gets its column.
+        """
+        self._began, done, added = time.monotonic(), 0, False
+        tables = {table: rows for _, workload in self._told for table, rows in workload.tables.items()}
+        every = pace.sampled(_CHANGES_A_TRANSACTION)
+        calls = ((one, sum(one[1].changes.values())) for one in self._mixed(pace.changes))
+        with LatencyProbe(self._dataset, KEYS, every, stop) as probe, AddedColumns(self._dataset) as columns:
+            for source, transaction in pace.paced(calls, stop, say, "the Spanner emulator"):
+                at = source.database.commit(transaction.writes)
+                self._changes.update(transaction.changes)
+                done += sum(transaction.changes.values())
+                probe.committed(transaction, at, tables)
+                columns.committed(transaction, at)
+                passed = time.monotonic() - self._began
+                if not added and (3 * done >= pace.changes or 2 * passed >= pace.seconds):
+                    added = True
+                    self._add_columns(columns, say)
+            self._latencies, self._columns = probe.finish(patience), columns.finish(patience)
+
+    def beside(self, changes: Mapping[str, int]) -> None:
+        """Be told of changes to other tables of the first database."""
+        self._beside = changes
+
+    def compare(self) -> Sequence[Compared]:
+        """Read every table whole on both sides, histories included, and compare."""
+        others: list[Sequence[str]] = [list(self._beside), *[()] * len(self._told)]
+        return [
+            self._compare(source, [*source.demo.keys, *more])
+            for (source, _), more in zip(self._told, others, strict=False)
+        ]
+
+    def found(self, databases: Sequence[Compared]) -> SideFound:
+        """Return all that is to be reported."""
+        columns = [
+            AddedColumnSeen(story, self._began, *rows_with(self._dataset, story.column))
+            for story in self._columns
+            if story.seen is not None
+        ]
+        changes = {**self._changes, **self._beside}
+        return SideFound(self.name, databases, changes, self._latencies, columns)
+
+    def to_apply(self) -> int:
+        """Return how many changes are committed; those that also go into a history count twice."""
+        changes = dict(self._changes)
+        in_histories = sum(changes.get(table, 0) for source, _ in self._told for table in source.demo.histories)
+        return sum(changes.values()) + in_histories
+
+    def figures(self) -> Sequence[Figures]:
+        """Return how far each database has come."""
+        figures = []
+        for source, _ in self._told:
+            reader = source.reader.metrics()
+            before = self._before[source.demo.name]
+            written = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
+            published = int(reader.get("millrace_published_changes_total", 0))
+            behind = reader.get("millrace_reader_lag_seconds")
+            snapshot = int(reader.get(_SNAPSHOT_ROWS, 0))
+            figures.append(Figures(source.demo.name, written - before, published, behind, before, snapshot))
+        return figures
+
+    @staticmethod
+    def _snapshot(source: Source) -> int:
+        """Return how many rows a reader has published of a snapshot."""
+        return int(source.reader.metrics().get(_SNAPSHOT_ROWS, 0))
+
+    def _add_columns(self, columns: AddedColumns, say: Say) -> None:
+        for source, workload in self._told:
+            columns.add(source.database, workload)
+            column = workload.demo.added
+            say(f"added column {column.name} to {column.table}; changes carry it from now on")
+
+    def _mixed(self, wanted: int) -> Iterator[tuple[Source, Transaction]]:
+        """Yield the transactions of all databases, each having its share of the changes at any time."""
+        coming = [workload.changes(wanted) for _, workload in self._told]
+        done = [0] * len(self._told)
+        while sum(done) < wanted:
+            turn = min(range(len(self._told)), key=lambda number: done[number] / _SHARES[number])
+            transaction = next(coming[turn])
+            done[turn] += sum(transaction.changes.values())
+            yield self._told[turn][0], transaction
+
+    def _compare(self, source: Source, names: Sequence[str]) -> Compared:
+        tables = compare_tables(source.database, self._dataset, names)
+        shapes = table_shapes(source.database) if source.demo.histories else {}
+        histories = [
+            compare_history(
+                shapes[table],
+                source.database.query(f"SELECT * FROM {table}"),
+                self._dataset,
+                self._changes[table],
+            )
+            for table in source.demo.histories
+        ]
+        counted = source.reader.metrics()
+        split, merged = (counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged"))
+        name, dialect = source.demo.name, source.demo.dialect
+        taken = SnapshotTaken(self._before[name], int(counted.get(_SNAPSHOT_ROWS, 0)), self._meanwhile[name])
+        return Compared(name, dialect, tables, split, merged, histories=histories, snapshot=taken)
+
+
+def _in_turn(sequences: Iterable[Iterator[T]]) -> Iterator[T]:
+    """Yield one of each in turn, as long as there are any."""
+    left = list(sequences)
+    while left:
+        for one in tuple(left):
+            try:
+                yield next(one)
+            except StopIteration:
+                left.remove(one)

@@ -1,0 +1,278 @@
+"""INFORMATION_SCHEMA, as far as it is served: a dataset's tables, columns, keys and options, and a region's jobs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from emulators.bigquery.catalog import Table
+from emulators.bigquery.column_types import Column
+from emulators.bigquery.errors import not_found
+from emulators.bigquery.job_history import PastJob
+from emulators.bigquery.reservations import VIEWS
+from emulators.bigquery.staleness import Staleness
+
+_TABLES: Final = pa.schema(
+    [
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("table_type", pa.string()),
+        ("is_insertable_into", pa.string()),
+        ("creation_time", pa.timestamp("us")),
+        ("upsert_stream_apply_watermark", pa.timestamp("us")),
+    ]
+)
+_TABLE_OPTIONS: Final = pa.schema(
+    [
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("option_name", pa.string()),
+        ("option_type", pa.string()),
+        ("option_value", pa.string()),
+    ]
+)
+_VIEWS: Final = pa.schema(
+    [
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("view_definition", pa.string()),
+        ("use_standard_sql", pa.string()),
+    ]
+)
+_COLUMNS: Final = pa.schema(
+    [
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("column_name", pa.string()),
+        ("ordinal_position", pa.int64()),
+        ("is_nullable", pa.string()),
+        ("data_type", pa.string()),
+        ("is_partitioning_column", pa.string()),
+        ("clustering_ordinal_position", pa.int64()),
+    ]
+)
+_COLUMN_FIELD_PATHS: Final = pa.schema(
+    [
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("column_name", pa.string()),
+        ("field_path", pa.string()),
+        ("data_type", pa.string()),
+        ("description", pa.string()),
+    ]
+)
+_TABLE_CONSTRAINTS: Final = pa.schema(
+    [
+        ("constraint_catalog", pa.string()),
+        ("constraint_schema", pa.string()),
+        ("constraint_name", pa.string()),
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("constraint_type", pa.string()),
+        ("enforced", pa.string()),
+    ]
+)
+_KEY_COLUMN_USAGE: Final = pa.schema(
+    [
+        ("constraint_name", pa.string()),
+        ("table_catalog", pa.string()),
+        ("table_schema", pa.string()),
+        ("table_name", pa.string()),
+        ("column_name", pa.string()),
+        ("ordinal_position", pa.int64()),
+    ]
+)
+
+
+_TABLE_REFERENCE: Final = pa.struct(
+    [("project_id", pa.string()), ("dataset_id", pa.string()), ("table_id", pa.string())]
+)
+_JOBS: Final = pa.schema(
+    [
+        ("creation_time", pa.timestamp("us")),
+        ("project_id", pa.string()),
+        ("user_email", pa.string()),
+        ("job_id", pa.string()),
+        ("job_type", pa.string()),
+        ("statement_type", pa.string()),
+        ("start_time", pa.timestamp("us")),
+        ("end_time", pa.timestamp("us")),
+        ("query", pa.string()),
+        ("state", pa.string()),
+        ("total_slot_ms", pa.int64()),
+        ("destination_table", _TABLE_REFERENCE),
+    ]
+)
+_JOBS_TIMELINE: Final = pa.schema(
+    [
+        ("period_start", pa.timestamp("us")),
+        ("period_slot_ms", pa.int64()),
+        ("project_id", pa.string()),
+        ("user_email", pa.string()),
+        ("job_id", pa.string()),
+        ("job_type", pa.string()),
+        ("statement_type", pa.string()),
+        ("job_creation_time", pa.timestamp("us")),
+        ("job_start_time", pa.timestamp("us")),
+        ("job_end_time", pa.timestamp("us")),
+        ("state", pa.string()),
+    ]
+)
+
+
+def dataset_view(view: str, tables: Sequence[Table], staleness: Staleness) -> pa.Table:
+    """Return a view of a dataset's tables; ApiError for one that is not served."""
+    if view == "TABLES":
+        return _table(_TABLES, [_tables(table, staleness) for table in tables])
+    if view not in _OF_TABLES:
+        raise not_found(f"INFORMATION_SCHEMA.{view} (this stand-in serves TABLES, {', '.join(sorted(_OF_TABLES))})")
+    schema, rows = _OF_TABLES[view]
+    return _table(schema, [row for table in tables for row in rows(table)])
+
+
+def region_view(view: str, jobs: Sequence[PastJob], reserved: pa.Table | None) -> pa.Table:
+    """Return a view of a project's jobs in a region, or what is reserved there; ApiError for one that is not served."""
+    if reserved is not None:
+        return reserved
+    match view.removesuffix("_BY_PROJECT"):
+        case "JOBS":
+            return _table(_JOBS, [_job(job) for job in jobs])
+        case "JOBS_TIMELINE":
+            return _table(_JOBS_TIMELINE, [row for job in jobs for row in _timeline(job)])
+        case _:
+            raise not_found(
+                f"INFORMATION_SCHEMA.{view} (of a region this stand-in serves JOBS, JOBS_TIMELINE, {', '.join(VIEWS)})"
+            )
+
+
+def _table(schema: pa.Schema, rows: Sequence[Sequence[object]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+
+def _job(job: PastJob) -> Sequence[object]:
+    reference = None
+    if job.destination is not None:
+        name = job.destination
+        reference = {"project_id": name.project, "dataset_id": name.dataset, "table_id": name.table}
+    return (
+        job.created,
+        job.project,
+        job.user,
+        job.job_id,
+        "QUERY",
+        job.statement_type,
+        job.created,
+        job.ended,
+        job.query,
+        "DONE",
+        job.slot_milliseconds,
+        reference,
+    )
+
+
+def _timeline(job: PastJob) -> Iterator[Sequence[object]]:
+    for start, slot_milliseconds in job.periods():
+        yield (
+            start,
+            slot_milliseconds,
+            job.project,
+            job.user,
+            job.job_id,
+            "QUERY",
+            job.statement_type,
+            job.created,
+            job.created,
+            job.ended,
+            "DONE",
+        )
+
+
+def _tables(table: Table, staleness: Staleness) -> Sequence[object]:
+    kind, writable = ("VIEW", "NO") if table.query else ("BASE TABLE", "YES")
+    return (*_name(table), kind, writable, table.created, staleness.watermark(table))
+
+
+def _table_options(table: Table) -> Iterator[Sequence[object]]:
+    for key, (option, option_type) in _OPTIONS.items():
+        value = table.properties.get(key)
+        if isinstance(value, Mapping):
+            pairs = ", ".join(f"STRUCT({_literal(k)}, {_literal(v)})" for k, v in value.items())
+            yield (*_name(table), option, option_type, f"[{pairs}]")
+        elif value is not None:
+            yield (*_name(table), option, option_type, str(value) if option_type == "INTERVAL" else _literal(value))
+
+
+def _literal(value: object) -> str:
+    return msgspec.json.encode(str(value)).decode()
+
+
+def _views(table: Table) -> Sequence[Sequence[object]]:
+    return [(*_name(table), table.query, "YES")] if table.query else []
+
+
+def _columns(table: Table) -> Sequence[Sequence[object]]:
+    partitioned_by = table.partitioning.column if table.partitioning is not None else None
+    clustering = {name: position for position, name in enumerate(table.clustering, 1)}
+    return [
+        (
+            *_name(table),
+            column.name,
+            position,
+            "NO" if column.mode == "REQUIRED" else "YES",
+            column.data_type,
+            "YES" if partitioned_by == column.name else "NO",
+            clustering.get(column.name),
+        )
+        for position, column in enumerate(table.columns, 1)
+    ]
+
+
+def _column_field_paths(table: Table) -> Iterator[Sequence[object]]:
+    for column in table.columns:
+        for path, field in _paths(column, column.name):
+            yield (*_name(table), column.name, path, field.data_type, field.description or None)
+
+
+def _paths(column: Column, path: str) -> Iterator[tuple[str, Column]]:
+    yield path, column
+    for field in column.type.fields:
+        yield from _paths(field, f"{path}.{field.name}")
+
+
+def _table_constraints(table: Table) -> Sequence[Sequence[object]]:
+    if not table.primary_key:
+        return []
+    project, dataset, name = _name(table)
+    return [(project, dataset, f"{name}.pk$", project, dataset, name, "PRIMARY KEY", "NO")]
+
+
+def _key_column_usage(table: Table) -> Sequence[Sequence[object]]:
+    constraint = f"{table.name.table}.pk$"
+    return [(constraint, *_name(table), column, position) for position, column in enumerate(table.primary_key, 1)]
+
+
+def _name(table: Table) -> tuple[str, str, str]:
+    return table.name.project, table.name.dataset, table.name.table
+
+
+_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "maxStaleness": ("max_staleness", "INTERVAL"),
+    "description": ("description", "STRING"),
+    "friendlyName": ("friendly_name", "STRING"),
+    "labels": ("labels", "ARRAY<STRUCT<STRING, STRING>>"),
+}
+_OF_TABLES: Final[Mapping[str, tuple[pa.Schema, Callable[[Table], Iterable[Sequence[object]]]]]] = {
+    "COLUMNS": (_COLUMNS, _columns),
+    "COLUMN_FIELD_PATHS": (_COLUMN_FIELD_PATHS, _column_field_paths),
+    "TABLE_CONSTRAINTS": (_TABLE_CONSTRAINTS, _table_constraints),
+    "KEY_COLUMN_USAGE": (_KEY_COLUMN_USAGE, _key_column_usage),
+    "TABLE_OPTIONS": (_TABLE_OPTIONS, _table_options),
+    "VIEWS": (_VIEWS, _views),
+}

@@ -1,0 +1,18 @@
+"""What a statement did."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from emulators.bigquery.catalog import TableName
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of a query, the number of rows that were changed, or the table that DDL met and what it did to it."""
+
+    statement_type: str
+    rows: pa.Table | None = None
+    affected: int | None = None
+    operation: str = ""
+    target: TableName | None = None

@@ -1,0 +1,272 @@
+"""What can be known before the first change is read: a stream that is kept, readable, and routed to one cluster.
+
+Every check runs, whatever the others find, and each finding comes with its cure. Nothing is changed.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+import grpc
+
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.errors import status_of
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog, Profile, TableLook, enabling
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, single_cluster
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.rows import BigtableRows
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import ImageMaker
+from services.bigtable_reader.core.schema.seen import ANY, require_the_same_cluster
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import nearest
+from shared.runtime.findings import Finding, Level
+
+COSTS: Final = (
+    "an enabled change stream costs about 10 % more CPU before anything is read, reading it 20 to 30 % more, and "
+    "reading rows back (mode mirror or both) one point read for each changed row on top: add nodes, or raise the limit "
+    "of autoscaling. Its records are billed as storage in each cluster of the table (not counted in storage "
+    "utilisation): a day of them takes about 1.5 times what is written in a day, so retention drives the bill; the "
+    "partition table is billed too. Reading from another region costs traffic: run the reader in the region of the "
+    "profile's cluster. Avoid DropRowRange: it takes long, costs CPU, and each row of it is a record here. Bigtable's "
+    "monitoring page has a metric of change streams' CPU and one of their storage"
+)
+"""What enabling and reading a stream costs, as its documentation says ("Change streams overview": costs)."""
+
+_ENOUGH: Final = timedelta(days=3)
+"""A weekend, and a day to notice."""
+_BOOSTED: Final = (
+    "it is one of Data Boost, which serves no change streams, takes no writes and no transactions on single rows, and "
+    "may not show what was written in the last 35 minutes: a row that is read has to be as new as its records"
+)
+"""As its documentation says ("Bigtable Data Boost overview": limitations, consistency tokens)."""
+_AGAIN: Final = "check the network and BIGTABLE_EMULATOR_HOST, which is for emulators only; then ask again"
+_NO_SUCH_ROW: Final = b"\0millrace"
+
+T = TypeVar("T")
+
+_NOT_THERE: Final = grpc.StatusCode.NOT_FOUND.name
+
+
+async def inspect(
+    channels: Channels,
+    table: Table,
+    partition_table: Table,
+    options: BigtableOptions,
+    *,
+    reads_rows: bool,
+    retried: bool = False,
+) -> AsyncIterator[Finding]:
+    """Look at the watched table, its stream, both app profiles and our rights; ``reads_rows``: there is a mirror.
+
+    TransientError only if all of it is ``retried``; else what does not answer is a finding.
+    """
+    asked = _asked_once if retried else _asked
+    catalog = BigtableCatalog(channels, table)
+    look, failed = await asked(f"table {table.id}", catalog.look, _may_look(table))
+    if failed is not None and not ("app profile" in failed.detail and _NOT_THERE in failed.detail):
+        yield failed  # else the check of the app profile says it
+    if look is not None:
+        for one in inspect_table(table, look, options):
+            yield one
+        if reads_rows and (clash := _columns(table, look, options)) is not None:
+            yield clash
+    gone: list[tuple[str, str]] = []
+    for each, what, transactional in (
+        (table, "app profile", False),
+        (partition_table, "app profile of the partition table", True),
+    ):
+        if (_instance(each), each.app_profile) in gone:
+            continue  # one cause is one finding
+        check = f"{what} {each.app_profile or 'default'}"
+        found, failed = await asked(
+            check, partial(_profile, channels, each, check, transactional=transactional), _AGAIN
+        )
+        if (judged := found or failed) is not None:
+            yield judged
+            if judged.level is Level.ERROR and _NOT_THERE in judged.detail:
+                gone.append((_instance(each), each.app_profile))
+    if (_instance(table), table.app_profile) in gone:
+        return  # whatever is asked by that profile has the same answer
+    stream = BigtableChangeStream(channels, table)
+    partitions, failed = await asked("change stream", stream.initial_partitions, _AGAIN)
+    yield failed or Finding(Level.OK, "change stream", f"answers; {len(partitions or ())} partitions")
+    if reads_rows:
+        rows = BigtableRows(channels, table)
+        _none, failed = await asked(
+            "rows", lambda: rows.read([_NO_SUCH_ROW]), f"grant this identity roles/bigtable.reader on table {table.id}"
+        )
+        yield failed or Finding(Level.OK, "rows", "can be read back")
+    yield Finding(Level.OK, "costs", COSTS)
+
+
+async def inspect_cluster(channels: Channels, table: Table, rows: PartitionRows) -> Finding | None:
+    """Compare the cluster that the app profile routes to with the one that the positions are of; None: of none yet.
+
+    Every start does so too, and refuses another.
+    """
+    check = f"cluster of app profile {table.app_profile or 'default'}"
+    try:
+        seen = await rows.seen()
+    except MisconfiguredError as error:
+        if error.__cause__ is not None and status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
+            return None
+        cure = f"grant this identity roles/bigtable.user on table {rows.table.id}"
+        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", cure)
+    except TransientError as error:
+        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", _AGAIN)
+    if seen is None or seen.routed_to is None:
+        return None
+    try:
+        found = (await BigtableCatalog(channels, table).profile()).cluster or ANY
+    except (MisconfiguredError, TransientError):  # `inspect` says why
+        return Finding(
+            Level.WARNING,
+            check,
+            f"the positions are of cluster {seen.routed_to}, and nobody tells where the app profile routes to now",
+            f"make sure that it routes there, or grant roles/bigtable.viewer on instance {_instance(table)}",
+        )
+    try:
+        require_the_same_cluster(seen.routed_to, found)
+    except MisconfiguredError as error:
+        said, _stop, cure = str(error).partition(". ")
+        return Finding(Level.ERROR, check, said, cure)
+    return Finding(Level.OK, check, f"{found}, which the positions are of")
+
+
+def inspect_table(table: Table, look: TableLook, options: BigtableOptions) -> Iterator[Finding]:
+    """Look at what the admin API says of the watched table, and whether the tables file fits to it."""
+    what = f"table {table.id}"
+    if look.retention is None:
+        yield Finding(Level.ERROR, f"{what}: change stream", "it has none", enabling(table))
+    elif look.retention < _ENOUGH:
+        yield Finding(
+            Level.WARNING,
+            f"{what}: retention",
+            f"{look.retention}: a reader that is away for longer loses what lies between",
+            enabling(table),
+        )
+    else:
+        yield Finding(Level.OK, f"{what}: retention", str(look.retention))
+    watched = Watched(options)
+    read = sorted(family for family in look.families if watched.family(family))
+    if read:
+        yield Finding(Level.OK, f"{what}: families", ", ".join(read))
+    else:
+        yield Finding(
+            Level.ERROR,
+            f"{what}: families",
+            f"none of its {len(look.families)} families is watched: no row would ever be there",
+            "create a family, or see families and excluded_families in the tables file",
+        )
+    for name in _declared(options):
+        if name not in look.families:
+            yield Finding(
+                Level.WARNING,
+                f"{what}: families",
+                f"the tables file has a column of family {name}, which the table has not",
+                f"the nearest one is {nearest(name, look.families)}; names are compared letter by letter",
+            )
+
+
+def _columns(table: Table, look: TableLook, options: BigtableOptions) -> Finding | None:
+    """Return that two families, or a family and a declared column, would be one column of the mirror."""
+    watched = Watched(options)
+    try:
+        ImageMaker(source="", table=table.id, options=options, families=look.families, buckets=1, watched=watched)
+    except MisconfiguredError as error:
+        said, _newline, cure = str(error).partition("\n")
+        return Finding(Level.ERROR, f"table {table.id}: columns", said, cure)
+    return None
+
+
+def require_no_error(findings: Collection[Finding]) -> None:
+    """Raise MisconfiguredError with every error and its cure."""
+    errors = [found for found in findings if found.level is Level.ERROR]
+    if errors:
+        raise MisconfiguredError("\n".join(f"{found.check}: {found.detail}\n-> {found.cure}" for found in errors))
+
+
+def _declared(options: BigtableOptions) -> list[str]:
+    return sorted({column.family for column in options.columns})
+
+
+async def _profile(channels: Channels, table: Table, check: str, *, transactional: bool) -> Finding:
+    try:
+        found = await BigtableCatalog(channels, table).profile()
+    except MisconfiguredError as error:
+        return _not_seen(table, check, error, transactional=transactional)
+    return _judged(table, check, found, transactional=transactional)
+
+
+def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactional: bool) -> Finding:
+    code = None if error.__cause__ is None else status_of(error.__cause__)[0]
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Finding(Level.OK, check, "not known here: an emulator has none")
+    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return Finding(
+            Level.WARNING,
+            check,
+            "this identity may not look at it: whether it routes to one cluster shows at the first call, and nobody "
+            "notices when it routes to another",
+            f"grant roles/bigtable.viewer on instance {_instance(table)}, or make sure of it",
+        )
+    return Finding(Level.ERROR, check, str(error), single_cluster(table, transactional=transactional))
+
+
+def _judged(table: Table, check: str, profile: Profile, *, transactional: bool) -> Finding:
+    cure = single_cluster(table, transactional=transactional)
+    if profile.cluster is None:
+        return Finding(
+            Level.ERROR,
+            check,
+            "it may route to any cluster: change streams are read through one, and a row that is read back has to "
+            "come from where its record came from",
+            cure,
+        )
+    if profile.data_boost:
+        return Finding(Level.ERROR, check, _BOOSTED, _standard(table, profile.cluster, transactional=transactional))
+    if transactional and not profile.transactional:
+        return Finding(
+            Level.ERROR, check, "it does not allow transactions on single rows, by which readers keep apart", cure
+        )
+    return Finding(Level.OK, check, f"routes to cluster {profile.cluster}")
+
+
+def _standard(table: Table, cluster: str, *, transactional: bool) -> str:
+    """Return how an app profile is made that reads by the nodes of a cluster."""
+    how = f"--instance={_instance(table)} --route-to={cluster}{' --transactional-writes' if transactional else ''}"
+    return (
+        f"gcloud bigtable app-profiles create NAME {how} --description=millrace, and name it; or, where nothing else "
+        f"reads by this one, gcloud bigtable app-profiles update {table.app_profile or 'default'} {how} --standard"
+    )
+
+
+def _instance(table: Table) -> str:
+    return table.instance.rpartition("/")[2]
+
+
+def _may_look(table: Table) -> str:
+    return (
+        f"create it, or name another; this identity needs bigtable.tables.get on it (roles/bigtable.reader), and the "
+        f"instance is {table.instance}; {_AGAIN}"
+    )
+
+
+async def _asked(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+    """Return the answer, or the finding that there is none."""
+    try:
+        return await _asked_once(what, call, mend)
+    except TransientError as error:
+        return None, Finding(Level.ERROR, what, str(error), _AGAIN)
+
+
+async def _asked_once(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+    """Return the answer, or the finding that someone has to act. TransientError."""
+    try:
+        return await call(), None
+    except MisconfiguredError as error:
+        said, _newline, cure = str(error).partition("\n")
+        return None, Finding(Level.ERROR, what, said, cure or mend)

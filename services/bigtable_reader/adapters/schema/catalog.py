@@ -1,0 +1,129 @@
+"""What the instance says of a table, an app profile and its clusters: the admin API."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+import structlog
+from google.cloud.bigtable_admin_v2.types import AppProfile as AdminAppProfile
+from google.cloud.bigtable_admin_v2.types import GetAppProfileRequest, GetTableRequest
+from google.cloud.bigtable_admin_v2.types import Table as AdminTable
+
+from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Channels, Table
+from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
+from services.bigtable_reader.core.schema.seen import ANY, Seen
+from services.bigtable_reader.core.stream.anew import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.ports import StreamGoneError
+from shared.contracts.errors import MisconfiguredError
+
+_GET_TABLE: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/GetTable"
+_GET_PROFILE: Final = "/google.bigtable.admin.v2.BigtableInstanceAdmin/GetAppProfile"
+_FULL: Final = int(AdminTable.View.FULL)
+_MAY_NOT: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """What a table is like now, of all that its change stream never tells."""
+
+    families: frozenset[str]
+    clusters: frozenset[str]
+    """Where it is replicated to; empty where that is not told (an emulator)."""
+    retention: timedelta | None
+    """How long its change stream is kept; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How an app profile routes."""
+
+    cluster: str | None
+    """The one cluster that it routes to; None: any."""
+    transactional: bool
+    data_boost: bool = False
+    """Whether it reads without the cluster's nodes."""
+
+
+class BigtableCatalog:
+    """Looks at one table and at the app profile that it is reached through."""
+
+    def __init__(self, channels: Channels, table: Table) -> None:
+        self._channels = channels
+        self._table = table
+        self._said = False
+        """Whether it was said that the app profile is not seen."""
+
+    async def seen(self) -> Seen:
+        """Return what the change stream never tells; StreamGoneError where there is none. MisconfiguredError."""
+        look = await self.look()
+        if look.retention is None:
+            raise StreamGoneError(
+                f"table {self._table.id} has no change stream any more: what changes meanwhile is in no record, and "
+                f"positions are of the stream that is gone, also when it has one again. {ANEW_BEHIND_A_HOLE}\n"
+                f"{enabling(self._table)}"
+            )
+        try:
+            routed_to = (await self.profile()).cluster or ANY
+        except MisconfiguredError as error:
+            self._say_unseen(error)
+            routed_to = None
+        return Seen(look.families, look.clusters, look.retention.total_seconds(), routed_to)
+
+    def _say_unseen(self, error: MisconfiguredError) -> None:
+        """Say once that nobody may look at the app profile. One that is gone shows at the next call."""
+        log = structlog.get_logger()
+        if self._said or error.__cause__ is None or status_of(error.__cause__)[0] not in _MAY_NOT:
+            log.debug("app_profile_not_seen", error=str(error))
+            return
+        self._said = True
+        log.warning(
+            "app_profile_not_seen",
+            error=str(error),
+            why="a stream goes on from one cluster only, and nobody notices when the profile routes to another",
+            fix="grant roles/bigtable.viewer on the instance, or make sure of it",
+        )
+
+    async def look(self) -> TableLook:
+        """Return what the table is like. TransientError, MisconfiguredError."""
+        request = GetTableRequest.pb()(name=self._table.name, view=_FULL)
+        found = await self._ask(_GET_TABLE, request, AdminTable.pb(), f"look at table {self._table.name}")
+        kept = found.change_stream_config.retention_period
+        period = timedelta(seconds=kept.seconds) + kept.nanos // 1000 * _MICROSECOND
+        return TableLook(
+            families=frozenset(found.column_families),
+            clusters=frozenset(found.cluster_states),
+            retention=period if found.HasField("change_stream_config") and period else None,
+        )
+
+    async def profile(self) -> Profile:
+        """Return how the table's app profile routes. TransientError; MisconfiguredError, also where nobody may ask."""
+        name = f"{self._table.instance}/appProfiles/{self._table.app_profile or 'default'}"
+        request = GetAppProfileRequest.pb()(name=name)
+        found = await self._ask(_GET_PROFILE, request, AdminAppProfile.pb(), f"look at app profile {name}")
+        if found.WhichOneof("routing_policy") != "single_cluster_routing":
+            return Profile(None, transactional=False)
+        routing = found.single_cluster_routing
+        return Profile(
+            routing.cluster_id,
+            transactional=routing.allow_transactional_writes,
+            data_boost=found.WhichOneof("isolation") == "data_boost_isolation_read_only",
+        )
+
+    async def _ask(self, method: str, request: Any, answer: Any, what: str) -> Any:
+        with bigtable_errors(what):
+            ask = self._channels.admin.unary_unary(
+                method, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
+            )
+            routing = [("x-goog-request-params", f"name={quote(request.name, '')}")]
+            return await ask(request, metadata=routing, timeout=TIMEOUT)
+
+
+def enabling(table: Table) -> str:
+    """Return how a table gets a change stream, or a longer one."""
+    return (
+        f"gcloud bigtable instances tables update {table.id} --instance={table.instance.rpartition('/')[2]} "
+        f"--project={table.instance.split('/')[1]} --change-stream-retention-period=7d"
+    )

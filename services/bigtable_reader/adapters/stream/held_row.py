@@ -1,0 +1,90 @@
+"""One partition's row in the hands of its holder, who knows what is in it, or finds out."""
+
+import asyncio
+from typing import Final
+
+from services.bigtable_reader.adapters.stream.partition_cells import Content, Lease, LeaseState, PartitionRow
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.core.stream.partitions import PieceId, Progress
+from services.bigtable_reader.core.stream.topology import Ending, Successor
+from shared.contracts.errors import TransientError
+
+_ATTEMPTS: Final = 5
+"""How often is written anew because a late request of our own came first."""
+
+
+class HeldRow:
+    """A row that we have claimed. Every write says what it replaces, and makes a lease that was never there before.
+
+    So a request that comes late, when its sender had given it up and sent another, changes nothing.
+    """
+
+    def __init__(self, rows: PartitionRows, name: PieceId, row: PartitionRow) -> None:
+        self.name = name
+        self._rows = rows
+        self._row = row
+        self._certain = True
+        """No write is under way whose outcome is not known."""
+        self._ending = False
+        """An end has been asked for."""
+        self.ended = False
+        self._writing = asyncio.Lock()
+
+    @property
+    def lease(self) -> Lease:
+        """Return the lease as we know it."""
+        return self._row.lease
+
+    @property
+    def ending(self) -> Ending | None:
+        """Return how it ended."""
+        return self._row.content.ending
+
+    async def save(
+        self, progress: Progress, state: LeaseState, successors: tuple[Successor, ...] | None = None
+    ) -> bool:
+        """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
+
+        Of a row that has ended nothing is written. Floor and low watermark never fall, nor does the ceiling while it is
+        ours. Once it is given back, or has ended, stamps are made by who comes next, above the ceiling: which is the
+        floor from then on. It is the last stamp of ours then, as we say, and whatever was reserved above it is free.
+        """
+        async with self._writing:
+            for _attempt in range(_ATTEMPTS):
+                if not self._certain and not await self._find_out():
+                    return False
+                if self.ended or await self._write(progress, state, successors):
+                    return True
+        raise TransientError(f"partition {self.name} was written by late requests, again and again")
+
+    async def _write(self, progress: Progress, state: LeaseState, successors: tuple[Successor, ...] | None) -> bool:
+        before = self._row
+        low_watermark = max(before.content.low_watermark, progress.low_watermark)
+        floor = max(before.content.floor, progress.floor)
+        ceiling = max(before.content.ceiling if state == "RUNNING" else floor, progress.ceiling)
+        content = Content(
+            owner=before.content.owner,
+            position=progress.position,
+            low_watermark=low_watermark,
+            ceiling=ceiling,
+            ending=None if successors is None else Ending(successors, ceiling, low_watermark),
+            floor=floor if state == "RUNNING" else ceiling,
+        )
+        row = PartitionRow(before.lease.renewed(state), content)
+        self._certain = False  # until the answer is here, which it may never be
+        self._ending |= state == "CLOSING"
+        if not await self._rows.write_partition(self.name, before.lease, row):
+            return False
+        self._row, self._certain, self.ended = row, True, state == "CLOSING"
+        return True
+
+    async def _find_out(self) -> bool:
+        found = await self._rows.partition(self.name)
+        if found is None and self._ending:
+            self.ended = True  # and another has rolled it forward already
+        elif found is None or found.lease.claim != self._row.lease.claim:
+            return False
+        else:
+            self._row, self.ended = found, found.lease.state == "CLOSING"
+        self._certain = True
+        return True

@@ -1,0 +1,380 @@
+"""The partition table: the pieces of the key space, how far each has been read, by whom; in a Bigtable table.
+
+What its rows look like is in `partition_cells.py`. No clock is compared with another machine's: that a lease is over is
+seen by its row staying as it is, on this machine's own clock; ages of pieces are differences of Bigtable's.
+"""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from services.bigtable_reader.adapters.stream.held_row import HeldRow
+from services.bigtable_reader.adapters.stream.partition_cells import Content, Lease, PartitionRow, Scan, TopologyRow
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.piece_row import PieceRow, Tended
+from services.bigtable_reader.adapters.stream.unchanged import Unchanged
+from services.bigtable_reader.core.schema.resync import Kind, marked
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.stream import topology as shape
+from services.bigtable_reader.core.stream.anew import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.stream.topology import Ending, Patience, Reshaped, Successor
+from services.bigtable_reader.ports import PositionLostError
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+_AT_ONCE: Final = 50
+"""Calls in flight; a connection carries a hundred."""
+_MICROSECOND: Final = timedelta(microseconds=1)
+_GONE: Final = 10
+"""After how many leases a reader that was not seen is forgotten."""
+_REMEMBERED: Final = 10_000
+_STILL_THERE: Final = 3
+"""For how many leases a reader that was seen may still publish."""
+
+T = TypeVar("T")
+
+
+class BigtablePartitionStore:
+    """The partition table as one owner sees it. ``source``: the full name of the table whose changes are read."""
+
+    def __init__(
+        self,
+        rows: PartitionRows,
+        *,
+        source: str,
+        owner: str,
+        lease: timedelta,
+        retention: timedelta,
+        patience: Patience | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rows = rows
+        self._pieces = PieceRow(rows, source)
+        self._owner = owner
+        self._lease = lease.total_seconds()
+        self._retention = retention // _MICROSECOND
+        self._patience = patience or Patience()
+        self._log = structlog.get_logger().bind(change_stream=rows.stream)
+        self._scan: Scan | None = None
+        self._untended: Scan | None = None
+        self._now = Microseconds(0)
+        self._leases = Unchanged(monotonic)
+        self._present = Unchanged(monotonic)
+        self._held: dict[PieceId, HeldRow] = {}
+        self._claims: dict[str, None] = {}
+        self._ended: dict[tuple[PieceId, int], None] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
+        """Remember the first pieces, unless any are known; return whether none were."""
+        if await self._pieces.find() is not None:
+            return False
+        await self._look()
+        former = await self._require_nobody_elsewhere()
+        resync = marked(None, Kind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
+        begun = await self._pieces.begin(ranges, start, self._now, resync)
+        await self._pieces.known()  # if another was first, it may be another table's
+        return begun
+
+    async def survey(self) -> Survey:
+        """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
+        scan = self._untended = await self._look()
+        return Survey(
+            () if scan.topology is None else scan.topology.topology.pieces,
+            {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
+            frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
+            self._now,
+            None if scan.topology is None else scan.topology.paused_since,
+            None if scan.topology is None else scan.topology.mark,
+        )
+
+    async def view(self, at: Microseconds) -> Survey:
+        """Return the same without being counted, or writing anything: what there is to show at a time.
+
+        Who is present, and so who has what, is told by that clock.
+        """
+        scan = await self._rows.scan()
+        if scan.topology is not None:
+            self._pieces.check(scan.topology)
+        since = at - self._lease * 1_000_000
+        readers = frozenset(owner for owner, one in scan.readers.items() if one.at >= since)
+        rows = {name: saved(row, free=row.lease.state == "RELEASED") for name, row in scan.partitions.items()}
+        left = {name: row for name, row in rows.items() if row.owner not in readers and row.state == "RUNNING"}
+        return Survey(
+            () if scan.topology is None else scan.topology.topology.pieces,
+            rows | {name: replace(row, owner="", free=True) for name, row in left.items()},
+            readers,
+            at,
+            None if scan.topology is None else scan.topology.paused_since,
+            None if scan.topology is None else scan.topology.mark,
+        )
+
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+        """Take those that are still free; return them with our fence, their position and their sequence's floor."""
+        scan = self._scan or await self._look()
+        answers = await self._each([piece for piece in pieces if piece.is_readable], lambda p: self._claim(p, scan))
+        claimed = [answer for answer in answers if isinstance(answer, Partition)]
+        _raise_first(answers, transient=not claimed)
+        if not claimed:
+            return []
+        # A piece may have ended since it was surveyed, and its row be gone. Nothing is read before this second look.
+        there = (await self._pieces.known()).topology.names
+        for partition in claimed:
+            if partition.piece.id not in there:
+                held = self._held.pop(partition.piece.id)
+                with contextlib.suppress(TransientError):  # whoever tends finds it
+                    await self._rows.delete_partition(held.name, held.lease)
+        return [partition for partition in claimed if partition.piece.id in there]
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
+
+        async def save(one: Progress) -> bool:
+            held = self._ours(one.partition)
+            if held is None:
+                return self._has_ended(one.partition)
+            kept = await held.save(one, "RELEASED" if release else "RUNNING")
+            if release or not kept:
+                self._drop(held)
+            return kept
+
+        answers = await self._each(progress, save)
+        unknown = [number for number, answer in enumerate(answers) if isinstance(answer, TransientError)]
+        if len(unknown) < len(answers):  # these alone again: one request of many must not end all leases
+            again = await self._each([progress[number] for number in unknown], save)
+            for number, answer in zip(unknown, again, strict=True):
+                answers[number] = answer
+        _raise_first(answers)
+        return frozenset(one.partition.piece.id for one, kept in zip(progress, answers, strict=True) if not kept)
+
+    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+        """End a partition: children carry on, each above the ceiling; False if it is not ours."""
+        if not children:
+            raise ValueError("a partition ends with children; without them its position is kept")
+        return await self._end(progress, shape.successors(progress.partition.piece.range, children))
+
+    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+        """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
+        return await self._end(progress, (shape.waiting(progress, target),))
+
+    async def _end(self, progress: Progress, successors: tuple[Successor, ...]) -> bool:
+        partition = progress.partition
+        held = self._ours(partition)
+        if held is None:
+            return self._has_ended(partition)
+        if not await held.save(progress, "CLOSING", successors):
+            self._drop(held)
+            return False
+        _remember(self._ended, (partition.piece.id, partition.fence))
+        self._drop(held)
+        try:
+            await self._pieces.change(lambda row: shape.settle(row.topology, _ending(held)))
+            await self._rows.delete_partition(held.name, held.lease)
+        except TransientError as error:  # it has ended all the same: whoever tends next goes on from here
+            self._log.warning("roll_forward_put_off", piece=held.name, error=str(error))
+        return True
+
+    async def tend(self) -> Tended:
+        """Finish what others left behind, as the last survey showed it; return what was done since the last time."""
+        scan, self._untended = self._untended or await self._look(), None
+        if scan.topology is not None:
+            await self._tend(scan, scan.topology)
+        return self._pieces.done()
+
+    async def restart_from_time(self, partition: Partition) -> Partition | None:
+        """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
+        piece = partition.piece
+        if not piece.reconciled:
+            raise ValueError(f"piece {piece.id} was not reconciled: its position is the only one it may have")
+        if partition.position.start is not None:
+            raise PositionLostError(self._lost(f"{piece.range} was restarted from a time already"))
+        await self._look()
+        topology = (await self._pieces.known()).topology
+        try:
+            start = shape.restart(topology, partition.low_watermark, self._patience, self._kept_since)
+        except ValueError as error:
+            raise PositionLostError(self._lost(f"{piece.range}: {error}")) from error
+        restarted = replace(partition, position=Position(start=start))
+        progress = Progress(partition, restarted.position, partition.low_watermark, partition.ceiling)
+        if await self.advance([progress]):
+            return None
+        self._log.warning("restarted_from_time", piece=piece.id, range=str(piece.range), start=start)
+        return restarted
+
+    async def seen(self) -> Seen | None:
+        """Return what was last seen of the source table; None where nothing was."""
+        return await self._rows.seen()
+
+    async def remember(self, seen: Seen) -> None:
+        """Keep it for the next reader; what is read from a time from now on is within the retention that was seen."""
+        if seen.retention is not None:
+            self._retention = int(seen.retention * 1_000_000)
+        found = await self._pieces.find()
+        if found is not None and not await self._rows.write_seen(found, seen):
+            raise TransientError("the pieces were changed while something was written beside them")
+
+    async def pause(self) -> bool:
+        """Pause the stream; return whether it was not paused."""
+        return await self._pieces.pause(paused=True)
+
+    async def resume(self) -> bool:
+        """Let the stream go on; return whether it was paused."""
+        return await self._pieces.pause(paused=False)
+
+    async def leave(self) -> None:
+        """Be counted among the readers no more."""
+        await self._rows.leave(self._owner)
+
+    async def _look(self) -> Scan:
+        await self._rows.attend(self._owner, uuid.uuid4().hex[:8])
+        scan = await self._rows.scan()
+        if scan.topology is not None:
+            self._pieces.check(scan.topology)
+        self._leases.look({name: row.lease.encoded() for name, row in scan.partitions.items()})
+        self._present.look({owner: one.mark for owner, one in scan.readers.items()})
+        self._now = max((one.at for one in scan.readers.values()), default=self._now)
+        self._scan = scan
+        return scan
+
+    async def _require_nobody_elsewhere(self) -> bool:
+        """Tell whether the table was read under another name; MisconfiguredError while it is.
+
+        Stamps of two streams are in no order: our floor is above what others have saved, not above what they save yet.
+        """
+        since = self._now - _STILL_THERE * self._lease * 1_000_000
+        streams = await self._rows.streams_elsewhere(self._pieces.source)
+        if there := sorted(name for seen in streams.values() for name, at in seen.items() if at >= since):
+            raise MisconfiguredError(
+                f"{self._pieces.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} (a row of "
+                f"{self._rows.table.name} each). Stop them first, every one: a late image of theirs could replace a "
+                f"newer one of {self._rows.stream}, for ever. One that died counts for {_STILL_THERE} leases "
+                f"({_STILL_THERE * self._lease:g} s) more. What is published to another topic needs another "
+                "PARTITION_TABLE"
+            )
+        return bool(streams)
+
+    # Leases
+
+    def _is_free(self, name: PieceId, lease: Lease) -> bool:
+        return lease.state != "CLOSING" and self._is_left(name, lease)
+
+    def _is_left(self, name: PieceId, lease: Lease) -> bool:
+        """Tell whether nobody writes a row any more: closed, given back, not renewed, or ours without our knowing."""
+        if lease.state != "RUNNING" or lease.claim in self._claims:
+            return True
+        return self._leases.stood(name, lease.encoded()) >= self._lease
+
+    async def _claim(self, piece: Piece, scan: Scan) -> Partition | None:
+        before = scan.partitions.get(piece.id)
+        if piece.position is None or (before is not None and not self._is_free(piece.id, before.lease)):
+            return None
+        claim = uuid.uuid4().hex
+        _remember(self._claims, claim)
+        lease = Lease(1 if before is None else before.lease.fence + 1, 0, claim, "RUNNING")
+        ceiling = max(piece.floor, 0 if before is None else before.content.ceiling)
+        content = Content(
+            owner=self._owner,
+            position=piece.position if before is None else before.content.position,
+            low_watermark=piece.low_watermark if before is None else before.content.low_watermark,
+            ceiling=ceiling,
+            floor=ceiling,
+        )
+        row = PartitionRow(lease, content)
+        if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
+            return None
+        self._held[piece.id] = HeldRow(self._rows, piece.id, row)
+        return Partition(
+            piece=piece,
+            position=content.position,
+            low_watermark=content.low_watermark,
+            floor=content.ceiling,
+            ceiling=content.ceiling,
+            fence=lease.fence,
+            owner=self._owner,
+        )
+
+    def _ours(self, partition: Partition) -> HeldRow | None:
+        held = self._held.get(partition.piece.id)
+        return None if held is None or held.lease.fence != partition.fence else held
+
+    def _has_ended(self, partition: Partition) -> bool:
+        return (partition.piece.id, partition.fence) in self._ended
+
+    def _drop(self, held: HeldRow) -> None:
+        if self._held.get(held.name) is held:
+            del self._held[held.name]
+
+    async def _each(self, items: Iterable[T], call: Callable[[T], Awaitable[object]]) -> list[object]:
+        async def one(item: T) -> object:
+            async with self._room:
+                return await call(item)
+
+        return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+    # Tending
+
+    async def _tend(self, scan: Scan, found: TopologyRow) -> None:
+        endings = {name: row.content.ending for name, row in scan.partitions.items() if row.content.ending is not None}
+        if shape.settle(found.topology, endings) is not None:
+            found = await self._pieces.change(lambda row: shape.settle(row.topology, endings))
+        if self._reconciled(found) is not None:
+            found = await self._pieces.change(self._reconciled)
+        there = found.topology.names
+        for name, row in scan.partitions.items():
+            if name not in there and self._is_left(name, row.lease):
+                await self._rows.delete_partition(name, row.lease)
+        for owner, presence in scan.readers.items():
+            if self._present.stood(owner) >= _GONE * self._lease:
+                await self._rows.forget_reader(owner, presence.mark)
+
+    def _reconciled(self, found: TopologyRow) -> Reshaped | None:
+        waited = {name: (self._now - born) * _MICROSECOND for name, born in found.born.items()}
+        try:
+            return shape.reconcile(found.topology, waited, self._patience, self._kept_since)
+        except ValueError as error:
+            raise PositionLostError(self._lost(str(error))) from error
+
+    @property
+    def _kept_since(self) -> Microseconds:
+        return Microseconds(self._now - self._retention)
+
+    def _lost(self, why: str) -> str:
+        return f"a position in {self._pieces.source} is lost: {why}. {ANEW_BEHIND_A_HOLE}"
+
+
+def saved(row: PartitionRow, *, free: bool) -> Saved:
+    """Return what a partition's row says to everybody."""
+    return Saved(
+        owner="" if row.lease.state == "RELEASED" else row.content.owner,
+        fence=row.lease.fence,
+        state="CLOSING" if row.lease.state == "CLOSING" else "RUNNING",
+        low_watermark=row.content.low_watermark,
+        free=free,
+        floor=row.content.floor,
+        ceiling=row.content.ceiling,
+    )
+
+
+def _ending(held: HeldRow) -> Mapping[PieceId, Ending]:
+    return {} if held.ending is None else {held.name: held.ending}
+
+
+def _remember(memory: dict[T, None], what: T) -> None:
+    memory[what] = None
+    if len(memory) > _REMEMBERED:
+        del memory[next(iter(memory))]
+
+
+def _raise_first(answers: Sequence[object], *, transient: bool = True) -> None:
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    for error in sorted(errors, key=lambda error: isinstance(error, TransientError)):
+        if transient or not isinstance(error, TransientError):
+            raise error

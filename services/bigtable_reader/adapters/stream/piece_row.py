@@ -1,0 +1,133 @@
+"""The row that holds all pieces of a stream, changed as a whole: read, decided, and written if it is still the same."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from services.bigtable_reader.adapters.stream.partition_cells import TopologyRow
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.core.schema.resync import Resync
+from services.bigtable_reader.core.stream import topology as shape
+from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
+from services.bigtable_reader.core.stream.topology import Reshaped, Topology
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+_ATTEMPTS: Final = 10
+"""How often a change is made anew because another's came first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What tending, and closing, did to the pieces."""
+
+    split: int = 0
+    merged: int = 0
+    reconciled: int = 0
+
+
+class PieceRow:
+    """The pieces of the stream of one table. ``source``: its full name."""
+
+    def __init__(self, rows: PartitionRows, source: str) -> None:
+        self.source = source
+        self._rows = rows
+        self._log = structlog.get_logger().bind(change_stream=rows.stream)
+        self._done = Tended()
+
+    async def begin(
+        self, ranges: Sequence[KeyRange], start: Microseconds, now: Microseconds, resync: Resync | None
+    ) -> bool:
+        """Write the first pieces, and what needs all rows to be read, unless there are any; return whether so."""
+        floor = max(now, await self._rows.highest_stamp())  # above what an earlier life of the stream may have stamped
+        life = uuid.uuid4().hex[:8]
+        try:
+            first = shape.begin(ranges, life=life, start=start, floor=floor)
+        except ValueError as error:
+            raise TransientError(f"the first partitions of {self.source} are no whole: {error}") from error
+        try:
+            begun = await self._rows.write_topology(None, first, self.source, life, resync)
+        except TransientError:
+            found = await self.find()
+            if found is None:
+                raise
+            begun = found.topology.life == life
+        if begun:
+            self._log.info("stream_begun", pieces=len(first.pieces), life=life)
+        return begun
+
+    async def find(self) -> TopologyRow | None:
+        """Return the pieces; None where the stream is not known. MisconfiguredError if they are another table's."""
+        found = await self._rows.topology()
+        if found is not None:
+            self.check(found)
+        return found
+
+    async def known(self) -> TopologyRow:
+        """Return the pieces of a stream that has begun."""
+        found = await self.find()
+        if found is None:
+            raise MisconfiguredError(
+                f"the partition table {self._rows.table.name} does not know {self._rows.stream} any more: its row was "
+                f"deleted. {ANEW_WITH_ALL_ROWS}"
+            )
+        return found
+
+    async def change(self, decide: Callable[[TopologyRow], Reshaped | None]) -> TopologyRow:
+        """Change the pieces until there is nothing left to change; return them as they are then."""
+        for _attempt in range(_ATTEMPTS):
+            before = await self.known()
+            reshaped = decide(before)
+            if reshaped is None:
+                return before
+            mark = uuid.uuid4().hex
+            try:
+                written = await self._rows.write_topology(before, reshaped.topology, self.source, mark)
+            except TransientError:
+                if not (await self.known()).version.endswith(mark.encode()):
+                    raise
+                written = True
+            if written:
+                self._count(reshaped, before.topology)
+        raise TransientError(f"the pieces of {self._rows.stream} were changed by others, again and again")
+
+    async def pause(self, *, paused: bool) -> bool:
+        """Let the stream be paused, or not; return whether that was new."""
+        for _attempt in range(_ATTEMPTS):
+            before = await self.known()
+            if (before.paused_since is not None) is paused:
+                return False
+            if await (self._rows.write_pause(before) if paused else self._rows.write_resumption(before)):
+                return True
+        raise TransientError(f"the pieces of {self._rows.stream} were changed by others, again and again")
+
+    def check(self, found: TopologyRow) -> None:
+        """Raise MisconfiguredError if pieces are another table's."""
+        if found.table != self.source:
+            raise MisconfiguredError(
+                f"change stream {self._rows.stream} in {self._rows.table.name} is of {found.table}, not of "
+                f"{self.source}: give every table a CHANGE_STREAM_NAME of its own"
+            )
+
+    def done(self) -> Tended:
+        """Return what was done to the pieces since the last time."""
+        done, self._done = self._done, Tended()
+        return done
+
+    def _count(self, reshaped: Reshaped, before: Topology) -> None:
+        done = self._done
+        self._done = Tended(
+            done.split + reshaped.split, done.merged + reshaped.merged, done.reconciled + reshaped.reconciled
+        )
+        old, new = {p.id: p for p in before.pieces}, {p.id: p for p in reshaped.topology.pieces}
+        self._log.info(
+            "pieces_changed",
+            gone=sorted(str(old[name].range) for name in old.keys() - new.keys()),
+            new=sorted(str(new[name].range) for name in new.keys() - old.keys()),
+            split=reshaped.split,
+            merged=reshaped.merged,
+            reconciled=reshaped.reconciled,
+        )

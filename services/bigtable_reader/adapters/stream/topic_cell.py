@@ -1,0 +1,37 @@
+"""Which topic the readers of a stream publish to: `shape:topic` beside the pieces.
+
+They share the pieces, so one that published to another topic would take its share of the changes there, and the
+progress that is saved in common would pass over them.
+"""
+
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+
+async def keep_topic(rows: PartitionRows, topic: str) -> None:
+    """Remember the topic of a stream that is known, unless one is; MisconfiguredError if that is another one."""
+    kept = await rows.topic()
+    if kept is None:
+        await rows.write_topic(topic)
+        kept = await rows.topic()
+    if kept is None:
+        raise TransientError(f"the topic of {rows.stream} was not remembered")
+    _same(rows, kept, topic)
+
+
+async def check_topic(rows: PartitionRows, topic: str) -> None:
+    """Refuse, with MisconfiguredError, another topic than the one that is remembered, if any is."""
+    kept = await rows.topic()
+    if kept is not None:
+        _same(rows, kept, topic)
+
+
+def _same(rows: PartitionRows, kept: str, topic: str) -> None:
+    if kept != topic:
+        raise MisconfiguredError(
+            f"the readers of change stream {rows.stream} in partition table {rows.table.name} publish to {kept}, and "
+            f"this one would to {topic}: each topic would get a part of the changes. Mend TOPIC (or "
+            "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this one: "
+            f"{ANEW_WITH_ALL_ROWS}"
+        )

@@ -1,0 +1,192 @@
+"""What the stream never carries: families and clusters that come and go, its retention, where the profile routes.
+
+Looked for, said, with the cure. Where rows of the mirror may be wrong after it, the table is marked. Another cluster is
+no cluster to read on from, so the reader stops there. One more cluster, or one less, leaves all rows as they are: what
+counts is the one that is read from, and what arrives there comes with a record.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.bigtable_reader.app.schema.last_look import look_before_the_end, still_there
+from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+
+_AGES: Final = (0.5, 0.8)
+"""The parts of the retention behind which the low watermark is too old."""
+
+_RESUME: Final = "`resume` the stream, which is paused, before the rest of it is over"
+_FIND_OUT: Final = (
+    "find out what holds it up (`status`; low_watermark_stalled and call_retried in the log), start more readers"
+)
+
+
+class TableWatch:
+    """Compares what a table is like with what it was at the last look.
+
+    That may have been another process's, long ago: what was seen is kept with the pieces.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: PartitionStore,
+        metrics: Metrics,
+        every: timedelta,
+        learn: Callable[[Collection[str]], Awaitable[None]],
+        behind: Callable[[], timedelta],
+        paused: Callable[[], bool],
+        marks: Marks | None = None,
+    ) -> None:
+        """Take whom to tell of families that are new, and who tells how far the low watermark is behind.
+
+        And whether the stream is paused. ``marks``: None where nothing is kept of what is found.
+        """
+        self._catalog = catalog
+        self._store = store
+        self._metrics = metrics
+        self._every = every
+        self._learn = learn
+        self._behind = behind
+        self._paused = paused
+        self._marks = marks if marks is not None and marks.watching.mirrored else None
+        self._watching = marks
+        self._age = 0
+        """How many of `_AGES` the position has passed, and that was said."""
+        self._learnt: frozenset[str] | None = None
+        """The families that this process knows; None: as they were when it started."""
+        self._known: Seen | None = None
+        self._kept: Seen | None = None
+        self._ended_by: MisconfiguredError | None = None
+        """What a look has raised: the table is marked for it."""
+        self._log = structlog.get_logger()
+
+    async def keep_looking(self) -> None:
+        """Look again and again. MisconfiguredError as `look` raises it."""
+        while True:
+            await asyncio.sleep(self._every.total_seconds())
+            try:
+                await self.look()
+            except TransientError as error:
+                self._log.warning("table_not_looked_at", error=str(error))
+
+    async def look(self) -> None:
+        """Look once, before anything is read too. TransientError.
+
+        MisconfiguredError where the table's stream is not there any more, or is read from another cluster.
+        """
+        if self._known is None:
+            self._known = self._kept = await self._store.seen()
+        known = self._known
+        try:
+            found = await still_there(self._catalog, known, self._marks)
+        except MisconfiguredError as error:
+            self._ended_by = error
+            raise
+        if self._learnt is not None and found.families - self._learnt:
+            await self._learn(found.families - self._learnt)
+        self._learnt = found.families
+        if found.retention is not None:
+            self._metrics.kept_for(timedelta(seconds=found.retention))
+            self._judge_age(timedelta(seconds=found.retention))
+        if (
+            self._watching is not None
+        ):  # before it is remembered; always, for others may have seen what this one has not
+            await self._watching.compare(None if known is None else known.families, found.families)
+        if known is not None:
+            self._compare_families(known.families, found.families)
+            self._compare_clusters(known.clusters, found.clusters)
+            self._compare_retention(known.retention, found.retention)
+        self._known = found
+        if self._kept != found:  # after it was said: whoever dies in between leaves it to the next to say
+            await self._store.remember(found)
+            self._kept = found
+
+    async def look_before_the_end(self, error: MisconfiguredError, stop: Stop) -> None:
+        """Look once more when something else ends the reader. MisconfiguredError where what it finds says more."""
+        if error is not self._ended_by:
+            await look_before_the_end(error, self._catalog, self._store, self._marks, stop)
+
+    def _compare_families(self, known: frozenset[str], found: frozenset[str]) -> None:
+        if known == found:
+            return
+        self._metrics.families_changed()
+        if added := found - known:
+            self._log.info(
+                "families_added", families=sorted(added), why="their cells arrive as they are written: nothing to do"
+            )
+        if dropped := known - found:
+            self._say_dropped(dropped)
+
+    def _say_dropped(self, families: Collection[str]) -> None:
+        if self._marks is None:
+            self._log.warning(
+                "families_dropped",
+                families=sorted(families),
+                why="no record tells that their cells are gone, and so no line of the change log does",
+                fix="nothing brings it there: whoever plays the log back leaves these families' earlier lines out",
+            )
+        elif watched := sorted(filter(self._marks.is_watched, families)):
+            self._log.error(
+                "families_dropped",
+                families=watched,
+                why="no record tells that their cells are gone: a row that does not change keeps them in its image, "
+                "and one that had no others is gone without a delete. The table is marked as one that needs re-sync",
+                fix="`python -m services.bigtable_reader status` says what takes the mark away; with RESYNC=automatic "
+                "nothing is to be done, but for the sweep",
+            )
+
+    def _compare_clusters(self, known: frozenset[str], found: frozenset[str]) -> None:
+        if known == found:
+            return
+        self._log.warning(
+            "clusters_changed",
+            added=sorted(found - known),
+            dropped=sorted(known - found),
+            why="no record tells of it. While a new cluster is filled the low watermark stands still; changes are "
+            "published all the same",
+            fix="nothing, unless the cluster that APP_PROFILE routes to was dropped: then stop every reader, and "
+            "name a profile of another, under another CHANGE_STREAM_NAME (nothing promises that tokens go on "
+            "elsewhere), and copy the rows again",
+        )
+
+    def _compare_retention(self, known: float | None, found: float | None) -> None:
+        if known is None or found is None or known == found:
+            return
+        was, now = str(timedelta(seconds=known)), str(timedelta(seconds=found))
+        if found > known:
+            self._log.info("retention_lengthened", was=was, now=now)
+            return
+        self._log.warning(
+            "retention_shortened",
+            was=was,
+            now=now,
+            why="what lies further back is not kept any more: a partition that is further behind has lost changes, and "
+            "the reader stops there and says what to do",
+            fix="where `status` shows that little is left of it, make it longer at once: gcloud bigtable instances "
+            "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
+        )
+
+    def _judge_age(self, retention: timedelta) -> None:
+        behind = self._behind()
+        age = sum(behind > retention * part for part in _AGES)
+        if age > self._age:
+            say = self._log.warning if age < len(_AGES) else self._log.error
+            say(
+                "position_is_ageing",
+                behind=str(behind),
+                retention=str(retention),
+                why="what is further behind than the retention is lost, and the reader stops there",
+                paused=self._paused(),
+                fix=f"{_RESUME if self._paused() else _FIND_OUT}, and make the retention longer meanwhile (seven days "
+                "at most): gcloud bigtable instances tables update TABLE --instance=INSTANCE "
+                "--change-stream-retention-period=7d",
+            )
+        self._age = age

@@ -1,0 +1,117 @@
+"""What no change can be made of: a dead letter, and the rest goes on."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from services.bigtable_reader.core.changes.refused import Refused
+from services.bigtable_reader.ports import Clock, Letters
+from shared.contracts.change_batch import encode_batch
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.row_id import key_text
+from shared.contracts.timestamps import Nanoseconds
+
+_MICROSECOND: Final = 1_000  # in nanoseconds
+_ROOM: Final = 32_000_000
+"""Bytes of what is set aside that wait for the dead-letter topic, about: what comes then waits to be taken."""
+_AT_ONCE: Final = 4_000_000
+"""Bytes of what is made letters of at a time, about; more where a single one is larger."""
+
+
+class SettingAside:
+    """Keeps dead letters of what was refused: each a change batch of its own, with all that was read.
+
+    The texts of letters are several times what they are of, so they are made as they are sent. What no letter has room
+    for is left out and counted.
+    """
+
+    def __init__(self, letters: Letters, clock: Clock) -> None:
+        self._letters = letters
+        self._clock = clock
+        self._bytes = 0
+        self._freed = asyncio.Event()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def begin(self, refused: Sequence[Refused]) -> asyncio.Task[None]:
+        """Begin to keep what was refused, once there is room; the task ends when all are confirmed."""
+        while self._bytes >= _ROOM:
+            self._freed.clear()
+            await self._freed.wait()
+        size = sum(one.outstanding_bytes for one in refused)
+        self._bytes += size
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._under_way.discard(task)
+            self._bytes -= size
+            self._freed.set()
+
+        task = asyncio.create_task(self._keep(refused), name="set aside")
+        self._under_way.add(task)
+        task.add_done_callback(done)
+        return task
+
+    async def keep(self, refused: Sequence[Refused]) -> None:
+        """Return when all are confirmed."""
+        await (await self.begin(refused))
+
+    async def end(self) -> None:
+        """Give up what is under way, and return when nothing is any more."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _keep(self, refused: Sequence[Refused]) -> None:
+        for some in _parts(refused):
+            letters = [self._letter(one) for one in some]
+            for letter in letters:
+                structlog.get_logger().warning(
+                    "change_set_aside",
+                    reason=letter.reason.value,
+                    table=letter.table,
+                    payload_bytes=letter.payload_bytes,
+                )
+            await self._letters.keep(letters)
+
+    def _letter(self, refused: Refused) -> DeadLetter:
+        header, change = refused.header, refused.change
+        if refused.left_out is None:
+            data = encode_batch(header, [refused.whole()])
+        else:
+            data = msgspec.json.encode(refused.content)
+        return DeadLetter(
+            data=data,
+            attributes={
+                "source": header.source,
+                "table": header.table,
+                "change_count": "1",
+                "format": str(header.format),
+                "first_commit_timestamp": change.commit_timestamp,
+                "last_commit_timestamp": change.commit_timestamp,
+            },
+            ordering_key=refused.ordering_key,
+            reason=refused.reason,
+            detail=refused.detail,
+            failed_at=Nanoseconds(self._clock.now() * _MICROSECOND),
+            failed_in="bigtable_reader",
+            table=header.table,
+            key=key_text(header.table, header.key_types(), change.key.encode()),
+            sequence=change.sequence,
+            commit_timestamp=change.commit_timestamp,
+            payload_bytes=refused.left_out,
+        )
+
+
+def _parts(refused: Sequence[Refused]) -> Iterator[Sequence[Refused]]:
+    part: list[Refused] = []
+    size = 0
+    for one in refused:
+        if part and size + one.outstanding_bytes > _AT_ONCE:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += one.outstanding_bytes
+    if part:
+        yield part

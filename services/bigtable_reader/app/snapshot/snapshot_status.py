@@ -1,0 +1,119 @@
+"""How far a snapshot is, and what it waits for: what the commands show of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, common, floor_under
+from services.bigtable_reader.core.stream.partitions import Survey, uncovered
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
+from services.bigtable_reader.core.stream.sharing import has_reached, unread
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.snapshot_watch import Hindrance
+
+_GIVE_UP: Final = "or give the snapshot up: `snapshot --cancel`"
+_READERS: Final = f"start readers (anew where their END_TIMESTAMP is reached, without it), {_GIVE_UP}"
+WAITS: Final = Hindrance(
+    "nobody reads the stream of its keys just now, or an older version does: nothing tells what is newer", _READERS
+)
+"""As far as the reader of a part can tell."""
+_PAUSED: Final = Hindrance("the stream is paused", f"`resume` it, {_GIVE_UP}")
+_NO_READER: Final = Hindrance("no reader is there", "start one")
+_UNTAKEN: Final = Hindrance(
+    "no reader has taken any of it yet",
+    "that takes seconds; none does whose tables file watches something else (key_prefixes, families, mode) than the "
+    "one that it was asked for with: give the readers that file, or ask again with theirs",
+)
+_LOW: Final = Hindrance(
+    "its rows are to win over all that was published before, and readers' numbers are not above that yet",
+    "that takes seconds; a reader of an older version keeps it waiting: upgrade that one",
+)
+
+
+LOST: Final = "the topic lost messages since it was asked for, and rows of it may be among them"
+ANOTHER: Final = "take another one: `snapshot`; RESYNC=automatic does"
+
+
+def hindrance(found: Snapshot, survey: Survey, end: Microseconds | None) -> Hindrance | None:
+    """Return why some of what is left to read is not read now; ``end``: up to where the stream is read."""
+    left = [(part, keys) for part in found.unfinished if (keys := part.left) is not None]
+    if not left:
+        return None
+    if survey.paused_since is not None:
+        return _PAUSED
+    if not survey.readers:
+        return _NO_READER
+    low = [keys for part, keys in left if (floor := floor_under(survey, keys)) is None or floor < part.above]
+    if low:
+        nobodys = [both for hole in unread(survey) for keys in low if (both := common(hole, keys)) is not None]
+        return _unread(nobodys, survey, end) if nobodys else _LOW
+    return None if any(part.owner in survey.readers for part, _keys in left) else _UNTAKEN
+
+
+def _unread(keys: Sequence[KeyRange], survey: Survey, end: Microseconds | None) -> Hindrance:
+    named = ", ".join(map(str, sorted(keys)))
+    over = [piece.range for piece in survey.pieces if has_reached(piece, survey, end)]
+    if any(common(one, other) is not None for one in over for other in keys):
+        return Hindrance(
+            f"the reading of the stream of keys {named} is over at END_TIMESTAMP, and it tells what is newer",
+            f"start the readers anew without END_TIMESTAMP, or with a later one, {_GIVE_UP}",
+        )
+    return Hindrance(f"nobody reads the stream of keys {named}, which tells what is newer", _READERS)
+
+
+def summaries(
+    table: str, found: Snapshot | None, survey: Survey, end: Microseconds | None = None
+) -> Sequence[Mapping[str, Any]]:
+    """Return how far the latest snapshot is; nothing where there never was one."""
+    if found is None:
+        return []
+    left = found.unfinished
+    cancelled = any(part.state is PartState.CANCELLED for part in found.parts)
+    floors = [part.floor for part in found.parts if part.floor is not None]
+    waits = hindrance(found, survey, end)
+    lost = survey.mark is not None and found.run <= survey.mark.lost_run
+    never = lost and found.whole and not (found.told or cancelled)
+    complete = None if never or found.complete_since is None else _time(Microseconds(found.complete_since))
+    return [
+        {
+            "table": table,
+            "keys": None if found.whole else list(map(str, _covered(found))),
+            "state": "READING" if left else "CANCELLED" if cancelled else "DONE",
+            "rows": sum(part.rows for part in found.parts),
+            "ranges": len(found.parts),
+            "ranges_left": len(left),
+            "requested_at": _time(found.requested_at),
+            "read_timestamp": _time(Microseconds(min(floors))) if floors else None,
+            "complete_since": complete,
+            "told": found.told,
+            "never_told": {"why": LOST, "fix": ANOTHER} if never else None,
+            "waits": None if waits is None else {"why": waits.why, "fix": waits.fix},
+        }
+    ]
+
+
+def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    """Return a summary as text."""
+    keys = f", rows {', '.join(shown['keys'])}," if shown["keys"] else ""
+    since = f" as of {shown['read_timestamp']}" if shown["read_timestamp"] else ""
+    left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
+    told = "" if shown["told"] else ", which is not told yet"
+    complete = f", complete since {shown['complete_since']}{told}" if shown["complete_since"] else ""
+    yield (
+        f"snapshot of {shown['table']}{keys}{since}: {shown['state'].lower()}, {shown['rows']} rows{left}{complete}; "
+        f"asked for at {shown['requested_at']}"
+    )
+    if (never := shown["never_told"]) is not None:
+        yield f"  it is never told to be complete: {never['why']}"
+        yield f"  -> {never['fix']}"
+    if shown["waits"] is not None:
+        yield f"  it waits: {shown['waits']['why']}"
+        yield f"  -> {shown['waits']['fix']}"
+
+
+def _covered(found: Snapshot) -> Sequence[KeyRange]:
+    """Return the keys of a snapshot: what lies between the holes between its parts."""
+    return uncovered(uncovered(part.range for part in found.parts))
+
+
+def _time(time: Microseconds) -> str:
+    return format_timestamp(Nanoseconds(time * 1_000))

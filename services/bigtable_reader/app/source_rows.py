@@ -1,0 +1,254 @@
+"""What is true of the table's rows, for whoever compares a mirror with them: the answers of the command ``rows``.
+
+Rows are read and written down as a snapshot's are, under the floor of their keys before the reading (`snapshots.py`): a
+change that the answer does not show has a higher number. What is published is what the table says of some keys: the
+row, or that there is none; any later change wins over it. A row that Bigtable does not read, for it is too large, is
+one that no mirror can hold: it is there, and nothing is said of what is in it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import ImageMaker
+from services.bigtable_reader.core.changes.refused import Made, Refused
+from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, floor_under
+from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.core.stream.times import instant
+from services.bigtable_reader.ports import Publisher, ReadRefusedError, Rows, TableScan
+from shared.contracts.change_batch import Change, Header, encode_batch
+from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
+from shared.runtime.retries import retried, retrying_async
+from shared.runtime.stop import Stop
+
+PATIENCE: Final = timedelta(seconds=60)
+"""How long a reading that breaks off is begun again behind its last row."""
+_SECONDS: Final = 60
+"""How long a publishing waits for floors to rise above what is applied, by a reserve of stamps or two. Where they are
+further ahead of the clocks than that, it is asked for again."""
+_ROWS: Final = 500
+_LATEST: Final = (1 << 64) - 1
+"""In the place of a claim: newer than what the snapshot has read under the same floor, and older than the next one."""
+
+
+class PublishedRows:
+    """The rows of the watched table, as they would be published."""
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        keys: Sequence[KeyRange],
+        images: ImageMaker,
+        watched: Watched,
+        key_of: Callable[[str], bytes],
+        scan: TableScan,
+        rows: Rows,
+        look: Callable[[], Awaitable[Survey]],
+        run: Callable[[], Awaitable[int]],
+        publisher: Callable[[], AbstractAsyncContextManager[Publisher]],
+        stop: Stop,
+    ) -> None:
+        """Take how to look at the partition table, and which the latest snapshot is.
+
+        ``publisher`` opens one, or raises MisconfiguredError where the topic would lose what it is told. ``key_of``
+        returns the row key that the mirror has as a text, MisconfiguredError where there is none.
+        """
+        self._table = table
+        self._keys = keys
+        self._images = images
+        self._watched = watched
+        self._key_of = key_of
+        self._scan = scan
+        self._rows = rows
+        self._survey = look
+        self._run = run
+        self._publisher = publisher
+        self._stop = stop
+
+    async def tables(self) -> Sequence[str]:
+        """Return the name of the table."""
+        return [self._table]
+
+    async def describe(self, request: Describe) -> tuple[bytes, Done]:
+        """Return the header of the table as it is now."""
+        self._check(request.table)
+        return self._header(), _done(await self._place(ALL_KEYS))
+
+    async def read(self, request: Read) -> AsyncGenerator[bytes | Done, None]:
+        """Yield the table's rows in key order."""
+        self._check(request.table, request.at)
+        after, until = (None if key is None else self._row_key(key) for key in (request.after, request.until))
+        try:
+            asked = KeyRange(b"" if after is None else after + b"\0", b"" if until is None else until + b"\0")
+        except ValueError as error:
+            raise MisconfiguredError("no key is behind `after` and not behind `until`") from error
+        place = await self._place(ALL_KEYS)
+        yield self._header()
+        number = 0
+        for keys in self._keys:
+            left = common(keys, asked)
+            while left is not None:
+                made, read_to = await self._page(left, place)
+                number += len(made)
+                for batch in _batches(made):
+                    yield batch
+                left = None if read_to is None else behind(left, read_to)
+        yield _done(place, number)
+
+    async def look(self, request: Look) -> AsyncGenerator[bytes | Done, None]:
+        """Yield the rows that there are under some keys."""
+        self._check(request.table, request.at)
+        row_keys = [self._row_key(key) for key in request.keys]
+        place = await self._place(ALL_KEYS)
+        yield self._header()
+        made = _present((await self._found(row_keys, place)).values())
+        for batch in _batches(made):
+            yield batch
+        yield _done(place, len(made), len(set(row_keys)) - len(made))
+
+    async def publish(self, request: Publish) -> Done:
+        """Publish the rows that there are under some keys, and deletes of the others.
+
+        MisconfiguredError, with all others published, where no mirror can hold some of the rows.
+        """
+        self._check(request.table)
+        row_keys = sorted({self._row_key(key) for key in request.keys})
+        async with self._publisher() as publisher:
+            place = await self._place_above(request.above)
+            found = await self._found(row_keys, place)
+            images = [found.get(key) or self._images.row(key, None, place) for key in row_keys]
+            by_header: dict[int, list[Made]] = {}
+            for one in images:
+                if isinstance(one, Made):
+                    by_header.setdefault(id(one.header), []).append(one)
+            for some in by_header.values():
+                changes = [(one.ordering_key, one.change) for one in some]
+                await (await publisher.publish(some[0].header, changes))
+        refused = [one for one in images if isinstance(one, Refused)]
+        if refused:
+            raise MisconfiguredError(
+                f"table {self._table}: no mirror can hold {len(refused)} of {len(images)} rows (the others are "
+                f"published): {refused[0].change.key}: {refused[0].detail}"
+            )
+        absent = sum(one.change.op == "DELETE" for one in images)
+        return _done(place, len(images) - absent, absent)
+
+    def _check(self, table: str, at: str | None = None) -> None:
+        if table != self._table:
+            raise MisconfiguredError(f"table {table} is not the one that is mirrored, which is {self._table}")
+        if at is not None:
+            raise MisconfiguredError("Bigtable does not remember how rows were: ask how they are now, without a time")
+
+    def _row_key(self, key: Key) -> bytes:
+        if len(key) != 1 or not isinstance(key[0], str):
+            raise MisconfiguredError(f"a key of table {self._table} has one part, a text")
+        return self._key_of(key[0])
+
+    def _header(self) -> bytes:
+        return encode_batch(msgspec.structs.replace(self._images.header, origin="snapshot"), [])
+
+    async def _place(self, keys: KeyRange) -> SnapshotPlace:
+        """Return under which number may be published what is read of keys from now on."""
+        return (await self._place_now(keys))[0]
+
+    async def _place_now(self, keys: KeyRange) -> tuple[SnapshotPlace, bool]:
+        """Return that number, and whether the stream is paused: then it stays the same."""
+        async for attempt in retrying_async(self._stop, PATIENCE):
+            with attempt:
+                survey = await self._survey()
+                run = await self._run()
+        floor = floor_under(survey, keys)
+        if floor is None:
+            raise MisconfiguredError("the stream has not begun, so nothing tells what is newer: start a reader first")
+        return SnapshotPlace(floor, run, _LATEST, survey.now), survey.paused_since is not None
+
+    async def _place_above(self, above: str) -> SnapshotPlace:
+        """Return a number that is higher than what is applied already, once floors have come so far."""
+        before = parse_sequence(above) if above else None
+        lower = f"table {self._table}: what is applied to some rows has a higher number than the stream has come to"
+        for _second in range(_SECONDS):
+            place, paused = await self._place_now(ALL_KEYS)
+            if before is None or parse_sequence(place.sequence) > before:
+                return place
+            if paused:
+                raise MisconfiguredError(f"{lower}, and it is paused: `resume` it, and ask again")
+            await asyncio.sleep(1)
+        raise MisconfiguredError(f"{lower}: start a reader if none runs (`status`), and ask again")
+
+    async def _page(self, keys: KeyRange, place: SnapshotPlace) -> tuple[Sequence[Made | Refused], bytes | None]:
+        """Return the images of the first rows of a range, and up to which key there are no others (None: its end)."""
+        try:
+            page = await retried(self._stop, lambda: self._scan.page(keys, _ROWS), PATIENCE)
+        except ReadRefusedError:
+            row_key = await self._first_key(keys)
+            if row_key is None:
+                raise
+            return _present((await self._found([row_key], place)).values()), row_key
+        return _present(self._images.row(row_key, cells, place) for row_key, cells in page.rows), page.read_to
+
+    async def _found(self, row_keys: Iterable[bytes], place: SnapshotPlace) -> Mapping[bytes, Made | Refused]:
+        """Return the images of those of the rows that there are, and are watched; of those too that cannot be read."""
+        found: dict[bytes, Made | Refused] = {}
+        left = sorted({key for key in row_keys if self._watched.row(key)})
+        at_once = _ROWS
+        while left:
+            asked = left[:at_once]
+            try:
+                read = await retried(self._stop, partial(self._rows.read, asked), PATIENCE)
+            except ReadRefusedError as error:
+                at_once = max(1, len(asked) // 2)
+                if len(asked) == 1:
+                    found[asked[0]] = await self._unreadable(asked[0], place, error)
+                    del left[0]
+                continue
+            at_once = min(_ROWS, 2 * at_once)
+            found |= {key: self._images.row(key, cells, place) for key, cells in read.found.items()}
+            rest = sorted(read.left)
+            if len(rest) == len(asked):
+                raise TransientError(f"table {self._table}: nothing comes of {len(rest)} rows")
+            left = rest + left[len(asked) :]
+        return found
+
+    async def _unreadable(self, row_key: bytes, place: SnapshotPlace, error: ReadRefusedError) -> Refused:
+        """Return what there is to say of a row that alone cannot be read; an error if nothing else can be either."""
+        if await self._first_key(KeyRange(row_key, row_key + b"\0")) is None:
+            raise TransientError(f"table {self._table}: a row went while it was read: {error}") from error
+        return self._images.unreadable_row(row_key, place, f"Bigtable does not read this row: {error}")
+
+    async def _first_key(self, keys: KeyRange) -> bytes | None:
+        return await retried(self._stop, lambda: self._scan.first_key(keys), PATIENCE)
+
+
+def _present(images: Iterable[Made | Refused]) -> list[Made | Refused]:
+    """Return the images of rows that have a cell in a watched family; those too that no mirror can hold."""
+    return [one for one in images if one.change.op == "UPSERT"]
+
+
+def _done(place: SnapshotPlace, rows: int = 0, absent: int = 0) -> Done:
+    return Done(instant(place.read_at), place.sequence, rows, absent)
+
+
+def _batches(made: Sequence[Made | Refused]) -> Iterator[bytes]:
+    """Yield changes in batches of a message's size."""
+    header: Header | None = None
+    some: list[Change] = []
+    size = 0
+    for one in made:
+        if some and header is not None and (one.header is not header or size + one.change.size() > 1_000_000):
+            yield encode_batch(header, some)
+            some, size = [], 0
+        header = one.header
+        some.append(one.change)
+        size += one.change.size()
+    if some and header is not None:
+        yield encode_batch(header, some)

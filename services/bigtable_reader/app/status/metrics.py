@@ -1,0 +1,189 @@
+"""The reader's metrics, for Prometheus."""
+
+from collections import Counter as Counting
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final, assert_never, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.bigtable_reader.app.status.status import STATES, needs_resync, state
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.stream.partitions import Survey, uncovered
+from services.bigtable_reader.core.stream.records import (
+    ChangeKind,
+    CloseStream,
+    DataChange,
+    Heartbeat,
+    Microseconds,
+    StreamRecord,
+)
+from services.bigtable_reader.core.stream.sharing import unread
+from services.bigtable_reader.ports import Clock
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.status import PAUSED, READING
+from shared.runtime.metrics import PublishingMetrics
+
+_SECOND: Final = 1_000_000
+
+
+class ReaderMetrics:
+    """Counts what was read and published, and shows how far all pieces of the key space have come."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        self._changes = {kind: records.labels(kind.lower()) for kind in get_args(ChangeKind)}
+        self._heartbeats, self._closings = records.labels("heartbeat"), records.labels("close_stream")
+        self._rows = Counter("millrace_reader_rows_read_back", "Rows read back after a change", registry=registry)
+        self._asked = Counter(
+            "millrace_reader_read_backs_asked", "Records that asked for their row to be read back", registry=registry
+        )
+        self.publishing = PublishingMetrics(registry)
+        """What the publisher counts by itself."""
+        self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
+        self._snapshot_rows = Counter(
+            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", registry=registry
+        )
+        self._snapshot_parts = Gauge(
+            "millrace_reader_snapshot_ranges_left",
+            "Key ranges that snapshots have left to read, whichever reader",
+            registry=registry,
+        )
+        self._partitions = Gauge(
+            "millrace_partitions", "Pieces of the key space by state", ["state"], registry=registry
+        )
+        self._uncovered = Gauge(
+            "millrace_reader_uncovered_ranges", "Ranges of keys that no piece covers: none, ever", registry=registry
+        )
+        self._unread = Gauge(
+            "millrace_reader_unread_ranges", "Ranges of keys that no reader who is there holds", registry=registry
+        )
+        self._split = Counter("millrace_partitions_split", "Partitions whose split this reader made", registry=registry)
+        self._merged = Counter("millrace_partitions_merged", "Merges that this reader completed", registry=registry)
+        self._reconciled = Counter(
+            "millrace_partitions_reconciled", "Pieces that had waited in vain for a merge", registry=registry
+        )
+        self._low_watermark = Gauge(
+            "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
+        )
+        self._lag = Gauge("millrace_reader_lag_seconds", "Now minus the low watermark", registry=registry)
+        self._stalled = Gauge(
+            "millrace_reader_low_watermark_stalled_seconds",
+            "How long the low watermark has not moved; changes are published all the same",
+            registry=registry,
+        )
+        last_commit = Gauge(
+            "millrace_reader_last_commit_seconds", "Unix time of the newest change that was read", registry=registry
+        )
+        last_commit.set_function(lambda: self._newest / _SECOND)
+        self._families = Counter(
+            "millrace_reader_family_changes", "Times that families were added or dropped", registry=registry
+        )
+        self._retention = Gauge(
+            "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+        )
+        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused", registry=registry)
+        self._leases_lost = Counter(
+            "millrace_reader_leases_lost",
+            "Pieces lost to another reader, or whose lease could not be renewed in time",
+            registry=registry,
+        )
+        self._loses = Gauge(
+            "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+        )
+        self._resync = Gauge(
+            "millrace_reader_tables_needing_resync",
+            "Tables whose data changed without change records, by what was done to them",
+            ["kind"],
+            registry=registry,
+        )
+        self._kinds: set[str] = set(Kind)
+        self._newest = 0
+        self._surveyed: Mapping[str, object] = {}
+
+    def read(self, records: Sequence[StreamRecord]) -> None:
+        """Count records that were read, users' and garbage collection's."""
+        changes: Counting[ChangeKind] = Counting()
+        for record in records:
+            match record:
+                case DataChange():
+                    changes[record.kind] += 1
+                    if record.commit > self._newest:
+                        self._newest = record.commit
+                case Heartbeat():
+                    self._heartbeats.inc()
+                case CloseStream():
+                    self._closings.inc()
+                case _:
+                    assert_never(record)
+        for kind, number in changes.items():
+            self._changes[kind].inc(number)
+
+    def read_back(self, rows: int, records: int) -> None:
+        """Count rows that were read back, and the records that asked for it."""
+        self._rows.inc(rows)
+        self._asked.inc(records)
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+        self._published.inc(changes)
+
+    def snapshot_read(self, rows: int) -> None:
+        """Count rows of snapshots that Pub/Sub has confirmed."""
+        self._snapshot_rows.inc(rows)
+
+    def snapshot_left(self, parts: int) -> None:
+        """Show how many parts of a snapshot are left to read, by whomever."""
+        self._snapshot_parts.set(parts)
+
+    def reshaped(self, split: int, merged: int, reconciled: int) -> None:
+        """Count pieces that were split, merged and reconciled."""
+        self._split.inc(split)
+        self._merged.inc(merged)
+        self._reconciled.inc(reconciled)
+
+    def lease_lost(self) -> None:
+        """Count a piece that was lost to another reader, or whose lease could not be renewed in time."""
+        self._leases_lost.inc()
+
+    def families_changed(self) -> None:
+        """Count that families were added or dropped."""
+        self._families.inc()
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Show for how long the change stream keeps what is not read yet."""
+        self._retention.set(retention.total_seconds())
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
+        self._loses.set(1)
+
+    def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
+        """Show how many pieces are in which state, how far all have come, and since when that stands still."""
+        states = Counting(state(piece, survey) for piece in survey.pieces)
+        for name in STATES:
+            self._partitions.labels(name).set(states[name])
+        self._uncovered.set(len(uncovered(piece.range for piece in survey.pieces)))
+        self._unread.set(len(unread(survey)))
+        lag = max(0, self._clock.now() - low_watermark) / _SECOND
+        self._low_watermark.set(low_watermark / _SECOND)
+        self._lag.set(lag)
+        self._stalled.set(stalled_for.total_seconds())
+        self._paused.set(survey.paused_since is not None)
+        found = set() if survey.mark is None else {finding.kind for finding in survey.mark.findings}
+        self._kinds |= found
+        for kind in self._kinds:
+            self._resync.labels(kind).set(kind in found)
+        self._surveyed = {
+            "state": READING if survey.paused_since is None else PAUSED,
+            "partitions": {name: states[name] for name in STATES},
+            "low_watermark": format_timestamp(Nanoseconds(low_watermark * 1_000)),
+            "lag_seconds": lag,
+            "low_watermark_stalled_seconds": stalled_for.total_seconds(),
+            "needs_resync": needs_resync(survey),
+        }
+
+    def document(self) -> Mapping[str, object]:
+        """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
+        return {"service": "bigtable_reader", "state": "starting", **self._surveyed}

@@ -1,0 +1,93 @@
+"""Where a reader goes on, or begins: the first pieces of the key space, and the time from which they are read."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Final
+
+import structlog
+
+from services.bigtable_reader.core.stream.partitions import Resume, begins
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, StreamQuery
+from services.bigtable_reader.ports import ChangeStream, PartitionStore, PositionLostError
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+_MICROSECOND: Final = 1_000  # in nanoseconds
+_BEFORE_NOW: Final = (60_000_000, 10_000_000, 1_000_000, 0)
+"""Microseconds before now at which a first start tries to begin."""
+_PROBE_MILLISECONDS: Final = 1_000
+
+
+async def begin(
+    stream: ChangeStream,
+    store: PartitionStore,
+    stop: Stop,
+    *,
+    name: str,
+    resume: Resume,
+    asked: Microseconds | None,
+    before: Callable[[], Awaitable[None]],
+    after: Callable[[], Awaitable[None]],
+    mirrored: bool = True,
+) -> None:
+    """Remember the first pieces of a stream by its name unless it is known, as RESUME allows.
+
+    ``asked``: START_TIMESTAMP. ``before`` is done before a first start is remembered: one that is killed in between is
+    a first start again. ``after`` is done once the pieces are known, at each start. ``mirrored``: there is a mirror,
+    which a hole in the stream leaves stale.
+    TransientError, MisconfiguredError.
+    """
+    log = structlog.get_logger()
+    survey = await store.survey()
+    if not begins(resume, survey, name):
+        log.info("resumed", partitions=len(survey.pieces), start_timestamp_ignored=asked is not None)
+    else:
+        ranges = await stream.initial_partitions()
+        start = await _first_start(stream, ranges[0], survey.now, asked)
+        await before()
+        # Again by itself, and not with what precedes it: its answer may be lost after it succeeded, and RESUME=new
+        # would then refuse the pieces that it has just remembered. So it is with what follows.
+        if await retried(stop, lambda: store.begin(ranges, start, mirrored=mirrored)):
+            log.info("first_start", start=_time(start), partitions=len(ranges))
+    await retried(stop, after)
+
+
+async def _first_start(
+    stream: ChangeStream, range_: KeyRange, now: Microseconds, asked: Microseconds | None
+) -> Microseconds:
+    """Return where a first start begins, after a look whether the stream can be read from there.
+
+    Bigtable's clock says what now is. A little earlier is as good, and safe if clusters' clocks differ; but a stream
+    that was enabled just now has no earlier.
+    """
+    if asked is not None and asked > now:
+        raise MisconfiguredError(
+            f"START_TIMESTAMP {_time(asked)} is still to come (in Bigtable it is {_time(now)}): leave it out, or name "
+            "an earlier one"
+        )
+    candidates = [asked] if asked is not None else [Microseconds(now - one) for one in _BEFORE_NOW]
+    for start in candidates:
+        try:
+            await _probe(stream, StreamQuery(range_, Position(start=start), None, _PROBE_MILLISECONDS))
+        except PositionLostError as error:
+            if start == candidates[-1]:
+                raise MisconfiguredError(
+                    f"the change stream cannot be read from {_time(start)}: {error}\nname a START_TIMESTAMP that lies "
+                    "within its retention and after it was enabled"
+                ) from error
+        else:
+            return start
+    raise AssertionError("the last candidate is an answer or an error")
+
+
+async def _probe(stream: ChangeStream, query: StreamQuery) -> None:
+    """Read until something comes: a record, a heartbeat, or an end."""
+    async with aclosing(stream.read(query)) as portions:
+        async for _records in portions:
+            return
+
+
+def _time(time: Microseconds) -> str:
+    return format_timestamp(Nanoseconds(time * _MICROSECOND))

@@ -1,0 +1,90 @@
+"""A partition that this reader holds the lease of, and how a reader reads."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from services.bigtable_reader.core.stream.partitions import Partition, Progress
+from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
+from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.core.stream.stamps import Stamps
+from shared.reading.leases import OwnedPartition, ReaderOptions
+
+_LEAST_RESERVE: Final = timedelta(seconds=20)
+_MARGIN: Final = 5
+"""The part of a lease after which, if it was not renewed, its owner stops: others may take it only at its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ReaderOptions):
+    """How a reader reads."""
+
+    end: Microseconds | None = None
+    stalls: timedelta = timedelta(minutes=5)
+    """How long the low watermark stands still before that is said."""
+
+    @property
+    def reserve(self) -> timedelta:
+        """Return how far ahead of the clock stamps are reserved: further than a renewal may be late."""
+        return max(self.lease, _LEAST_RESERVE)
+
+    @property
+    def trust(self) -> timedelta:
+        """Return how long an owner goes on after it has asked for the last renewal that was granted."""
+        return self.lease - self.lease / _MARGIN
+
+
+class Held(OwnedPartition):
+    """A partition that this reader has the lease of."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__()
+        self.partition = partition
+        self.prefix = ConfirmedPrefix(partition.piece.range, partition.position, partition.low_watermark)
+        self.stamps = Stamps(partition.floor, partition.ceiling)
+        self.least_floor = 0
+        """No stamp up to it is to be made any more, as soon as the ceiling is above it."""
+        self.raised = asyncio.Event()
+        self._expired = False
+
+    @property
+    def key(self) -> str:
+        """Return its piece's id."""
+        return self.partition.piece.id
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many of its records wait for Pub/Sub."""
+        return self.prefix.outstanding
+
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Return what names it in the log."""
+        return {"piece": self.partition.piece.id, "range": str(self.partition.piece.range)}
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether something may still be published for it.
+
+        The clock is asked, for after a pause of the whole process what has arrived is handled before any timer. Once
+        no is no for ever: what was dropped for it is never confirmed, so a renewal that comes late must not revive it.
+        """
+        self._expired = self._expired or asyncio.get_running_loop().time() >= self.trusted_until
+        return not self.over and not self._expired
+
+    def progress(self, ceiling: int) -> Progress:
+        """Return how far it has been read and confirmed."""
+        return Progress(self.partition, self.prefix.position, self.prefix.low_watermark, ceiling, self.stamps.last)
+
+    def confirm(self, places: Iterable[Place]) -> None:
+        """Say that one more part of each of these records is confirmed."""
+        self.prefix.confirm(places)
+        self.moved.set()
+
+    def raise_ceiling(self, ceiling: int) -> None:
+        """Let stamps be made up to a ceiling that is saved."""
+        self.stamps.raised(ceiling)
+        self.stamps.rise(self.least_floor)
+        self.raised.set()

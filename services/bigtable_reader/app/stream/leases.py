@@ -1,0 +1,56 @@
+"""The leases of the Bigtable reader: positions and ceilings of stamps are saved with them."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import ClassVar, Final
+
+from services.bigtable_reader.app.stream.held import Held, Options
+from services.bigtable_reader.core.stream.partitions import Progress, overlapping
+from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.ports import Clock, Metrics, PartitionStore
+from shared.reading.leases import PartitionLeases
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class Leases(PartitionLeases[Held, Progress]):
+    """Saves positions with the leases, and raises the ceilings of stamps."""
+
+    not_saved: ClassVar[str] = "positions_not_saved"
+
+    def __init__(
+        self, store: PartitionStore, clock: Clock, metrics: Metrics, options: Options, is_trusted: Callable[[], bool]
+    ) -> None:
+        super().__init__(store, metrics, options, is_trusted)
+        self._clock = clock
+        self._ahead = options.reserve // _MICROSECOND
+
+    def take(self, owned: Held, asked_at: float) -> None:
+        """Own a partition by a lease that was asked for then; no stamp can be made before a ceiling is saved."""
+        super().take(owned, asked_at)
+        self.renew_now()
+
+    def raise_floors(self, keys: KeyRange, floor: int) -> None:
+        """Let no stamp up to a number be made for keys any more, and have that saved: at the second renewal at last."""
+        low = [one for one in self.owned.values() if not one.over and one.stamps.last < floor]
+        for one in low:
+            if overlapping([one.partition.piece.range, keys]):
+                one.least_floor = max(one.least_floor, floor)
+                one.stamps.rise(floor)
+                self.renew_now()
+
+    def _to_save(self, owned: Sequence[Held]) -> Sequence[Progress]:
+        now, ahead = self._clock.now(), self._ahead
+        for one in owned:  # what is read from now on may be published under the time, though nothing changes
+            if now < one.stamps.ceiling:
+                one.stamps.rise(now)
+        return [one.progress(max(one.stamps.wanted(now, ahead), one.least_floor + ahead)) for one in owned]
+
+    def _to_release(self, owned: Held, *, trusted: bool) -> Progress:
+        last = owned.stamps.last  # no stamp is made for it here any more
+        if trusted:
+            return owned.progress(last)
+        return Progress(owned.partition, owned.partition.position, owned.partition.low_watermark, last, last)
+
+    def _renewed(self, owned: Held, saved: Progress) -> None:
+        owned.raise_ceiling(saved.ceiling)

@@ -1,0 +1,258 @@
+"""One partition from its position to its end: read, published, confirmed, and only then recorded as closed.
+
+A stream that breaks off starts again behind the last record that was read: what is not confirmed yet is still in hand.
+A partition is over when its children are recorded, or when the end asked for is reached.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from functools import partial
+from typing import Final, assert_never
+
+import structlog
+
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.stall_watch import shown
+from services.bigtable_reader.app.stream.held import Held, Options
+from services.bigtable_reader.app.stream.read_back import ReadBack
+from services.bigtable_reader.core.changes.images import Trigger
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.changes.refused import Refused
+from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
+from services.bigtable_reader.core.stream.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamQuery
+from services.bigtable_reader.core.stream.topology import partition_around
+from services.bigtable_reader.ports import (
+    ChangeStream,
+    Clock,
+    Metrics,
+    PartitionStore,
+    PositionLostError,
+    Publisher,
+)
+from shared.contracts.change_batch import Change
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.retries import retried, retrying_async
+from shared.runtime.stop import Stop
+
+_UNCONFIRMED: Final = 20_000
+"""Records of one partition that may wait for Pub/Sub; others bound their bytes, this bounds their number."""
+
+_AGAIN: Final = 3
+"""How often what is refused waits for the rest of its partition before its tokens are given up for a time."""
+_OUT_OF_RANGE: Final = 11
+"""The code of a CloseStream that names children. Under any other its token is still good."""
+
+
+class PartitionReader:
+    """Reads one partition after the other, each in a task of its caller's."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        publisher: Publisher,
+        read_back: ReadBack | None,
+        set_aside: SettingAside,
+        outputs: Outputs,
+        clock: Clock,
+        metrics: Metrics,
+        options: Options,
+        fail: Callable[[BaseException | None], None],
+        renew: Callable[[], None],
+    ) -> None:
+        """Take what it needs; ``renew`` asks for the leases to be renewed now, and the ceilings raised."""
+        self._stream = stream
+        self._store = store
+        self._publisher = publisher
+        self._read_back = read_back
+        self._set_aside = set_aside
+        self._outputs = outputs
+        self._clock = clock
+        self._metrics = metrics
+        self._options = options
+        self._fail = fail
+        self._renew = renew
+        self._log = structlog.get_logger()
+
+    async def follow(self, held: Held, stop: Stop) -> None:
+        """Read a partition to its end, and go on behind what was read whenever its stream breaks off."""
+        while not held.over:
+            async for attempt in retrying_async(stop):
+                with attempt:
+                    await self._read_once(held, stop)
+
+    async def _read_once(self, held: Held, stop: Stop) -> None:
+        """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
+        position = held.prefix.read
+        query = StreamQuery(
+            held.partition.piece.range,
+            position,
+            self._options.end,
+            int(self._options.heartbeat / timedelta(milliseconds=1)),
+        )
+        try:
+            async with aclosing(self._stream.read(query)) as portions:
+                async for records in portions:
+                    self._metrics.read(records)
+                    changes: list[DataChange] = []
+                    for record in records:
+                        match record:
+                            case DataChange():
+                                changes.append(record)
+                            case Heartbeat(token=token, low_watermark=low_watermark):
+                                await self._take(held, changes, stop)
+                                held.prefix.add(token, low_watermark)
+                                changes = []
+                            case CloseStream():
+                                await self._take(held, changes, stop)
+                                await self._closed(held, record, stop)
+                                return
+                            case _:
+                                assert_never(record)
+                    await self._take(held, changes, stop)
+                    await held.confirmed(all_but=_UNCONFIRMED)
+            raise TransientError("the stream ended without saying why")
+        except PositionLostError as error:
+            await self._give_up_position(held, error, stop)
+        except TransientError as error:
+            if held.over:
+                return
+            if stop.requested or held.prefix.read == position:
+                raise
+            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
+            self._log.warning("partition_restarted", **held.log_fields, error=str(error))
+
+    async def end(self) -> None:
+        """Return when no letter is under way any more."""
+        await self._set_aside.end()
+
+    # Records
+
+    async def _take(self, held: Held, records: Sequence[DataChange], stop: Stop) -> None:
+        """Publish what is made of records, all of it together."""
+        if not records:
+            return
+        entries, read_back = self._outputs.entries, self._read_back
+        calls_for_image = self._outputs.watched.calls_for_image
+        asking = [read_back is not None and calls_for_image(record) for record in records]
+        # The stamps first: they wait for a ceiling, and a place in the line for what will not come is for ever.
+        stamps = iter(await self._stamps(held, sum(asking)))
+        add = held.prefix.add
+        lines: list[tuple[str, Change]] = []
+        of_lines: list[Place] = []
+        refused: list[Refused] = []
+        of_refused: list[Place] = []
+        for record, asks in zip(records, asking, strict=True):
+            made, failed = entries.changes(record) if entries is not None else ((), ())
+            place = add(record.token, record.low_watermark, asks + bool(made) + bool(failed))
+            if asks and read_back is not None:
+                read_back.ask(held, record.row_key, Trigger.of(record), next(stamps), place, stop)
+            if made:
+                lines += made
+                of_lines.append(place)
+            if failed:
+                refused += failed
+                of_refused.append(place)
+        if lines and entries is not None:
+            future = await self._publisher.publish(entries.header, lines)
+            future.add_done_callback(partial(self._on_published, held, of_lines, len(lines)))
+        if refused:
+            kept = await self._set_aside.begin(refused)
+            kept.add_done_callback(partial(self._on_published, held, of_refused, 0))
+        if read_back is not None:
+            await read_back.room()
+
+    async def _stamps(self, held: Held, count: int) -> Sequence[int]:
+        """Return so many stamps, which rise."""
+        stamps: list[int] = []
+        while len(stamps) < count:
+            if not held.ours:
+                if not held.over:  # after a pause of the process: before any timer could tell
+                    self._log.warning("lease_lost", **held.log_fields, why="not renewed in time")
+                held.over = True
+                raise TransientError("the lease is over")
+            now = self._clock.now()
+            while len(stamps) < count and (stamp := held.stamps.next(now)) is not None:
+                stamps.append(stamp)
+            if len(stamps) < count:
+                held.raised.clear()
+                self._renew()
+                await held.raised.wait()
+        return stamps
+
+    def _on_published(self, held: Held, places: Sequence[Place], changes: int, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        self._metrics.published(changes)
+        held.confirm(places)
+
+    # Ends
+
+    async def _closed(self, held: Held, record: CloseStream, stop: Stop) -> None:
+        """Record the end of a partition, after everything before it is confirmed."""
+        end = self._options.end
+        if record.code == _OUT_OF_RANGE and record.children:
+            await held.confirmed()
+            progress = held.progress(held.stamps.last)
+            closed = await retried(stop, lambda: self._store.close(progress, record.children))
+            held.over = True
+            if closed:
+                self._log.info(
+                    "partition_closed", **held.log_fields, children=[str(c.token.range) for c in record.children]
+                )
+            else:
+                self._log.warning("lease_lost", **held.log_fields, why="taken by another reader")
+        elif record.code == 0 and not record.children and end is not None:
+            await held.confirmed()
+            held.prefix.reach(Microseconds(end + 1))
+            progress = held.progress(held.stamps.last)
+            await retried(stop, lambda: self._store.advance([progress], release=True))
+            held.over = True
+            self._log.info("partition_reached_the_end", **held.log_fields)
+        else:
+            self._log.warning("stream_closed", **held.log_fields, code=record.code, message=record.message)
+            raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
+
+    async def _give_up_position(self, held: Held, error: PositionLostError, stop: Stop) -> None:
+        """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose.
+
+        What is only a part of a partition now may be refused for that alone: it waits for the rest, some times.
+        """
+        piece = held.partition.piece
+        if piece.reconciled and held.prefix.read.tokens:
+            await held.confirmed()
+            target = partition_around(piece.range, await retried(stop, self._stream.initial_partitions))
+            if target is not None and piece.again < _AGAIN:
+                progress = held.progress(held.stamps.last)
+                await retried(stop, lambda: self._store.wait_for(progress, target))
+                held.over = True
+                self._log.warning(
+                    "partition_waits_again",
+                    **held.log_fields,
+                    target=str(target),
+                    times=piece.again + 1,
+                    error=str(error),
+                )
+                return
+            try:
+                restarted = await retried(stop, lambda: self._store.restart_from_time(held.partition))
+            except PositionLostError as again:
+                raise MisconfiguredError(_choices(held, again)) from again
+            if restarted is None:
+                held.over = True
+                return
+            self._log.warning("partition_restarted_from_a_time", **held.log_fields, error=str(error))
+            held.partition = restarted
+            held.prefix = ConfirmedPrefix(piece.range, restarted.position, held.prefix.low_watermark)
+            return
+        raise MisconfiguredError(_choices(held, error)) from error
+
+
+def _choices(held: Held, error: PositionLostError) -> str:
+    return f"{error}\nOf this partition everything up to {shown(held.prefix.low_watermark)} was published."

@@ -1,0 +1,269 @@
+"""Rows read back after a change: one image for all records of a row that have come until the reading begins.
+
+The rule that makes mirrors converge: an image's sequence is the newest stamp of those records, each of which was
+received and stamped before the reading begins. So the image with a row's highest stamp holds every change, and none
+that was read earlier can beat it, in whatever order they are published.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.stream.held import Held
+from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
+from services.bigtable_reader.core.changes.refused import Refused
+from services.bigtable_reader.core.stream.progress import Place
+from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, Rows
+from shared.contracts.change_batch import Change, Header
+from shared.runtime.retries import retried, retrying_async
+from shared.runtime.stop import Stop
+
+_NO_SUCH_ROW: Final = b"\0millrace"
+_ROWS: Final = 500
+"""Of one reading, at most."""
+_BYTES: Final = 4_000_000
+"""Of one reading, about: fewer rows are read at once where they are large."""
+_WEIGHT: Final = 0.1
+"""Of one row in the average of their bytes."""
+_READINGS: Final = 8
+"""At a time."""
+_REST: Final = 0.01
+"""Seconds from one reading of fewer rows than may be read at once to the next such: what comes meanwhile is one."""
+_MANY: Final = 32
+_LONGER: Final = 10
+"""Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
+_WAITING: Final = 20_000
+"""Records whose rows wait to be read, at most."""
+
+
+class _Waiting(msgspec.Struct, eq=False):
+    """A row to be read back: the newest of the records that ask for it, and the places of all of them."""
+
+    held: Held
+    row_key: bytes
+    trigger: Trigger
+    stamp: int
+    places: list[Place]
+
+
+_Row = tuple[int, bytes]
+"""A held partition (the one object, for the same range may be held again) and a row key."""
+
+
+class ReadBack:
+    """Reads rows back in batches and publishes their images; a row is in one reading at a time."""
+
+    def __init__(
+        self,
+        *,
+        rows: Rows,
+        images: ImageMaker,
+        publisher: Publisher,
+        set_aside: SettingAside,
+        metrics: Metrics,
+        fail: Callable[[BaseException | None], None],
+        rows_at_once: int = _ROWS,
+        readings: int = _READINGS,
+        waiting: int = _WAITING,
+    ) -> None:
+        """Take what it needs, and how many rows are read at once, in how many readings, while how many records wait."""
+        self._rows = rows
+        self._images = images
+        self._publisher = publisher
+        self._set_aside = set_aside
+        self._metrics = metrics
+        self._fail = fail
+        self._rows_at_once = rows_at_once
+        self._most_readings = readings
+        self._most_waiting = waiting
+        self._waiting: OrderedDict[_Row, _Waiting] = OrderedDict()
+        self._records = 0
+        self._being_read: set[_Row] = set()
+        self._readings: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._is_due = False
+        self._rest = _REST
+        self._rested_at = 0.0
+        """By the event loop's clock."""
+        self._resting: asyncio.TimerHandle | None = None
+        self._row_bytes = 0.0
+        """Of a row's image, on average, the latest counting most."""
+
+    def ask(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop) -> None:
+        """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""
+        row = (id(held), row_key)
+        waiting = self._waiting.get(row)
+        if waiting is None:
+            self._waiting[row] = _Waiting(held, row_key, trigger, stamp, [place])
+        else:
+            waiting.trigger, waiting.stamp = trigger, stamp
+            waiting.places.append(place)
+        self._records += 1
+        is_enough = self._resting is None or len(self._waiting) >= self._at_once
+        if is_enough and not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._begin_readings, stop)
+
+    async def room(self) -> None:
+        """Wait while too many wait already."""
+        while self._records >= self._most_waiting:
+            self._room.clear()
+            await self._room.wait()
+
+    async def drain(self, stop: Stop) -> None:
+        """Return when every row that was asked for is read, and its image taken by the publisher."""
+        self._rest = self._rested_at = 0.0
+        self._begin_readings(stop)
+        while self._readings:
+            await asyncio.wait(self._readings, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # for what is called back, which begins the next
+
+    async def end(self) -> None:
+        """Forget what waits, and return when nothing is under way any more."""
+        self._waiting.clear()
+        for reading in self._readings:
+            reading.cancel()
+        await asyncio.gather(*self._readings, return_exceptions=True)
+
+    def _begin_readings(self, stop: Stop) -> None:
+        self._is_due = False
+        loop = asyncio.get_running_loop()
+        while self._waiting and len(self._readings) < self._most_readings:
+            if len(self._waiting) < self._at_once:
+                if (now := loop.time()) < self._rested_at:
+                    if self._resting is None:
+                        self._resting = loop.call_at(self._rested_at, self._rested, stop)
+                    return
+                self._rested_at = now + self._rest * (_LONGER if len(self._waiting) >= _MANY else 1)
+            batch = self._next()
+            if batch is None:
+                return
+            if not batch:
+                continue
+            reading = loop.create_task(self._read(batch, stop), name="read back")
+            self._readings.add(reading)
+            reading.add_done_callback(partial(self._on_read, batch, stop))
+
+    def _rested(self, stop: Stop) -> None:
+        self._resting = None
+        self._begin_readings(stop)
+
+    @property
+    def _at_once(self) -> int:
+        """Return how many rows are read at once, as large as they are."""
+        return max(1, min(self._rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
+
+    def _next(self) -> Sequence[_Waiting] | None:
+        """Take the rows of the next reading off the line: those that have waited longest and are not being read.
+
+        None where all are being read; none at all where those were of partitions that are not ours any more, and there
+        may be others behind them. From here on their stamps stand: what is asked for later waits for another reading.
+        """
+        batch: list[_Waiting] = []
+        free = (row for row in self._waiting if row not in self._being_read)
+        rows = list(islice(free, self._at_once))
+        if not rows:
+            return None
+        ours = _ours([self._waiting[row] for row in rows])
+        for row in rows:
+            waiting = self._waiting.pop(row)
+            self._records -= len(waiting.places)
+            if waiting.held in ours:
+                self._being_read.add(row)
+                batch.append(waiting)
+        self._room.set()
+        return batch
+
+    async def _read(self, batch: Sequence[_Waiting], stop: Stop) -> None:
+        """Read a batch of rows, and hand the images of what came to the publisher before more of it is read.
+
+        The stamps of what is read later stand all the same: it is read after them.
+        """
+        left, at_once = list(batch), len(batch)
+        while left:
+            try:
+                async for attempt in retrying_async(stop):
+                    with attempt:
+                        asked = left[:at_once]
+                        at_once = max(1, at_once // 2)  # unless it succeeds: what takes too long takes less of fewer
+                        left = left[len(asked) :] + asked  # and is asked for again when the others have come
+                        read = await self._rows.read([waiting.row_key for waiting in asked])
+            except ReadRefusedError as error:
+                if len(asked) == 1:
+                    await self._refuse(asked[0], error, stop)
+                    left.remove(asked[0])
+                    at_once = len(left)
+                continue
+            at_once = 2 * len(asked)
+            come = [waiting for waiting in asked if waiting.row_key not in read.left]
+            others = left[: -len(asked)]
+            left = [waiting for waiting in asked if waiting.row_key in read.left] + others
+            await self._hand_over(come, read.found)
+
+    async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:
+        """Set a row aside that alone cannot be read; the error itself if no other row can be read either."""
+        await retried(stop, lambda: self._rows.read([_NO_SUCH_ROW]))
+        if waiting.held.ours:
+            why = f"Bigtable does not read this row, and reads others: {error}"
+            await self._set_aside.keep([self._images.unreadable(waiting.row_key, waiting.trigger, waiting.stamp, why)])
+            self._confirm([waiting])
+
+    async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, Row]) -> None:
+        """Make the images of rows and hand them to the publisher."""
+        self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
+        images: dict[int, tuple[Header, list[tuple[str, Change]], list[_Waiting]]] = {}
+        refused: list[Refused] = []
+        set_aside: list[_Waiting] = []
+        ours, make = _ours(batch), self._images.image
+        for waiting in batch:
+            if waiting.held not in ours:  # the lease is over: whoever has it now reads the row again
+                continue
+            image = make(waiting.row_key, found.get(waiting.row_key), waiting.trigger, waiting.stamp)
+            if isinstance(image, Refused):
+                refused.append(image)
+                set_aside.append(waiting)
+            else:
+                self._row_bytes += _WEIGHT * (len(image.change.row or "") - self._row_bytes)
+                if (under := images.get(id(image.header))) is None:
+                    under = images[id(image.header)] = (image.header, [], [])
+                under[1].append((image.ordering_key, image.change))
+                under[2].append(waiting)
+        for header, changes, of in images.values():
+            future = await self._publisher.publish(header, changes)
+            future.add_done_callback(partial(self._on_published, of))
+        if refused:
+            await self._set_aside.keep(refused)
+            self._confirm(set_aside)
+
+    def _on_read(self, batch: Sequence[_Waiting], stop: Stop, reading: "asyncio.Task[None]") -> None:
+        self._readings.discard(reading)
+        self._being_read.difference_update((id(waiting.held), waiting.row_key) for waiting in batch)
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            self._fail(error)
+            return
+        self._begin_readings(stop)
+
+    def _on_published(self, of: Sequence[_Waiting], done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        self._metrics.published(len(of))
+        self._confirm(of)
+
+    def _confirm(self, of: Sequence[_Waiting]) -> None:
+        for held, some in groupby(of, key=attrgetter("held")):
+            held.confirm([place for waiting in some for place in waiting.places])
+
+
+def _ours(batch: Sequence[_Waiting]) -> Collection[Held]:
+    """Return the partitions of some rows for which something may still be published: asked of each once."""
+    return {held for held in {waiting.held for waiting in batch} if held.ours}

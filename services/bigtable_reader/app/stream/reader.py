@@ -1,0 +1,244 @@
+"""What the Bigtable reader adds to `shared.reading.supervisor`: surveys, splits and merges, rows that are read back.
+
+Progress moves last: changes are published, Pub/Sub confirms them, the position follows; a partition's end is one
+conditional write on its own row after everything of it is confirmed, and whoever surveys next finishes what follows
+from it. What precedes a crash may happen twice, never not at all.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+
+from services.bigtable_reader.app.pause_watch import PauseWatch
+from services.bigtable_reader.app.schema.marks import Marks, MarkWatch
+from services.bigtable_reader.app.schema.table_watch import TableWatch
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.stall_watch import StallWatch, shown
+from services.bigtable_reader.app.stream.held import Held, Options
+from services.bigtable_reader.app.stream.leases import Leases
+from services.bigtable_reader.app.stream.partition_reader import PartitionReader
+from services.bigtable_reader.app.stream.read_back import ReadBack
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.partitions import Piece, Survey
+from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.core.stream.sharing import claimable, fair_share, has_reached, low_watermark
+from services.bigtable_reader.ports import (
+    Catalog,
+    ChangeStream,
+    Clock,
+    Letters,
+    Metrics,
+    PartitionStore,
+    Publisher,
+    Rows,
+    Subscriptions,
+)
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import MisconfiguredError
+from shared.reading.supervisor import Round, Supervisor
+from shared.reading.topic_watch import TopicWatch
+from shared.runtime.health import Health
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+_DRAIN: Final = timedelta(seconds=2)
+
+
+class Reader:
+    """Reads its share of a change stream's partitions until it is told to stop."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        rows: Rows,
+        publisher: Publisher,
+        letters: Letters,
+        subscriptions: Subscriptions,
+        catalog: Catalog,
+        outputs: Outputs,
+        clock: Clock,
+        metrics: Metrics,
+        health: Health,
+        options: Options,
+        marks: Marks | None = None,
+        snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], Snapshots]
+        | None = None,
+    ) -> None:
+        """Take what a reader needs.
+
+        ``snapshots`` makes what reads the rows from before the stream, told how to raise floors of what is held, and
+        how to ask whether the topic is trusted. ``marks``: None where there is no mirror that could be wrong.
+        """
+        self._store = store
+        self._publisher = publisher
+        self._outputs = outputs
+        self._clock = clock
+        self._metrics = metrics
+        self._health = health
+        self._options = options
+        self._leases = Leases(store, clock, metrics, options, lambda: self._topic.trusted)
+        self._supervisor: Supervisor[Piece, Held] = Supervisor(self._leases, publisher, health, options)
+        set_aside = SettingAside(letters, clock)
+        self._read_back = None
+        if outputs.images is not None:
+            self._read_back = ReadBack(
+                rows=rows,
+                images=outputs.images,
+                publisher=publisher,
+                set_aside=set_aside,
+                metrics=metrics,
+                fail=self._supervisor.fail,
+            )
+        self._partitions = PartitionReader(
+            stream=stream,
+            store=store,
+            publisher=publisher,
+            read_back=self._read_back,
+            set_aside=set_aside,
+            outputs=outputs,
+            clock=clock,
+            metrics=metrics,
+            options=options,
+            fail=self._supervisor.fail,
+            renew=self._leases.renew_now,
+        )
+        self._snapshots = (
+            None if snapshots is None else snapshots(set_aside, self._leases.raise_floors, lambda: self._topic.trusted)
+        )
+        self._stalls = StallWatch(options.stalls, clock)
+        self._pause = PauseWatch()
+        self._mark = MarkWatch()
+        self._table = TableWatch(
+            catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused, marks
+        )
+        self._topic = TopicWatch(
+            subscriptions.check,
+            options.recheck,
+            self._stalls.reached,
+            metrics.topic_loses,
+            anew="CHANGE_STREAM_NAME",
+            lost=None if marks is None else lambda: retried(self._stop, lambda: marks.mark(Kind.TOPIC_LOST)),
+        )
+        self._log = structlog.get_logger()
+
+    @property
+    def held(self) -> Collection[Held]:
+        """Return the partitions that it holds now."""
+        return list(self._leases.owned.values())
+
+    async def run(self, stop: Stop) -> None:
+        """Read until asked to stop, or until every partition has reached the end asked for.
+
+        Returns only after every task is over. MisconfiguredError, and what nobody knows, end it early; what has been
+        confirmed until then is saved, and the leases are given back.
+        """
+        self._stop = stop
+        await self._supervisor.run(self, stop)
+
+    def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Return what runs beside the reading."""
+        keepers = {"subscriptions": self._topic.keep_looking(), "table": self._table.keep_looking()}
+        if self._snapshots is not None:
+            keepers["snapshots"] = self._snapshots.keep_reading()
+        return keepers
+
+    async def begin(self) -> None:
+        """Announce the tables, and inspect what the stream does not report: nothing is read before."""
+        for header in self._outputs.headers:
+            await self._announce(header)
+        await retried(self._stop, self._health.attempting(self._table.look))
+
+    async def survey(self) -> Round[Piece] | None:
+        """Survey all pieces, show how far they are, and return what to do; None at the end that was asked for."""
+        asked_at = asyncio.get_running_loop().time()
+        survey = await retried(self._stop, self._health.attempting(self._store.survey))
+        if not survey.pieces:
+            raise MisconfiguredError(
+                "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
+                f"were deleted. {ANEW_WITH_ALL_ROWS}"
+            )
+        self._show(survey)
+        if self._snapshots is not None:
+            self._snapshots.surveyed(survey, asked_at)
+        if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces) and (
+            self._snapshots is None or await retried(self._stop, self._snapshots.over)
+        ):
+            return None
+        paused = survey.paused_since is not None
+        if not paused:
+            await self._tend()
+        holding = {held.partition.piece.id for held in self.held}
+        return Round(fair_share(survey, self._options.end), claimable(survey, holding, self._options.end), paused)
+
+    async def claim(self, due: Sequence[Piece]) -> Iterable[Held]:
+        """Take those that are still free."""
+        claimed = await self._store.claim(due)
+        for partition in claimed:
+            self._log.debug(
+                "partition_claimed",
+                piece=partition.piece.id,
+                range=str(partition.piece.range),
+                low_watermark=shown(partition.low_watermark),
+                fence=partition.fence,
+            )
+        return [Held(partition) for partition in claimed]
+
+    async def follow(self, owned: Held, stop: Stop) -> None:
+        """Read a partition until it ends or its lease is lost."""
+        await self._partitions.follow(owned, stop)
+
+    async def end_in_error(self, error: MisconfiguredError) -> None:
+        """Inspect the table once more: it may show the cause. MisconfiguredError where that says more."""
+        await self._table.look_before_the_end(error, self._stop)
+
+    async def drain(self, until: float) -> None:
+        """Read back rows of the changes that were read, for a moment."""
+        if self._read_back is not None:
+            enough = asyncio.get_running_loop().time() + _DRAIN.total_seconds()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(enough, until)):
+                    await self._read_back.drain(self._stop)
+            await self._read_back.end()
+        await self._partitions.end()
+
+    async def let_go(self) -> None:
+        """Release the parts of a snapshot, and be no reader any more."""
+        if self._snapshots is not None:
+            await retried(Stop(), self._snapshots.let_go)
+        await retried(Stop(), self._store.leave)
+
+    async def _announce(self, header: Header) -> None:
+        """Publish a table's header, so that it comes to exist though it may be empty."""
+        future = await self._publisher.publish(header, [])
+        future.add_done_callback(self._supervisor.note)
+        self._log.info("table_announced", table=header.table, content=header.content, columns=len(header.columns))
+
+    async def _learn(self, families: Collection[str]) -> None:
+        images = self._outputs.images
+        if images is not None and images.learn(families):
+            await self._announce(images.header)
+
+    async def _tend(self) -> None:
+        tended = await retried(self._stop, self._health.attempting(self._store.tend))
+        if tended.split or tended.merged or tended.reconciled:
+            self._metrics.reshaped(tended.split, tended.merged, tended.reconciled)
+            self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)
+            self._supervisor.wake()  # there are others to claim
+
+    def _show(self, survey: Survey) -> None:
+        """Show how far all have come."""
+        low = low_watermark(survey, {held.partition.piece.id: held.prefix.low_watermark for held in self.held})
+        paused = survey.paused_since is not None
+        self._pause.told(survey.paused_since)
+        self._mark.told(survey.mark)
+        now = asyncio.get_running_loop().time()
+        self._metrics.surveyed(survey, low, self._stalls.told(low, now, paused=paused))

@@ -1,0 +1,129 @@
+"""The command ``snapshot``: the rows of the table again while everything runs, how far that is, and giving it up.
+
+It asks, and the readers read: nothing depends on the command going on.
+"""
+
+import argparse
+import binascii
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+import msgspec
+
+from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
+from services.bigtable_reader.core.snapshot.snapshot import Snapshot, watched_ranges
+from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
+from services.bigtable_reader.ports import Clock, SnapshotStore, TableScan
+from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import Mode
+from shared.reading.snapshot_watch import Hindrance, watch
+
+Look = Callable[[], Awaitable[tuple[Snapshot | None, Survey]]]
+"""Returns the latest snapshot, and the pieces of the stream."""
+
+
+async def snapshot(
+    arguments: Sequence[str],
+    *,
+    table: str,
+    mode: Mode,
+    options: BigtableOptions,
+    end: Microseconds | None,
+    store: SnapshotStore,
+    look: Look,
+    scan: TableScan,
+    clock: Clock,
+    out: TextIO,
+) -> int:
+    """Run the command; return 0, or 1 where something that was asked for has not come to pass.
+
+    ``end``: up to where the stream is read.
+    """
+    told = snapshot_parser().parse_args(arguments)
+    if mode == "history":
+        raise MisconfiguredError(
+            f"table {table} is a change log alone (mode history): that has changes, and no rows to read. Mirror it too "
+            "(mode both) for a snapshot"
+        )
+
+    async def shown() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
+        found, survey = await look()
+        return summaries(table, found, survey, end), None if found is None else hindrance(found, survey, end)
+
+    if told.status:
+        found = await watch(shown, out) if told.watch else (await shown())[0]
+        _print(found, table, told.json, out)
+        return int(any(one["state"] == "READING" or (told.watch and not _came_to_pass(one)) for one in found))
+    if told.cancel:
+        given_up = await store.cancel()
+        out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
+        return 0
+    whole = told.after is None and told.until is None
+    among = ALL_KEYS if whole else between(told.after, told.until, options)
+    ranges = watched_ranges((prefix.encode() for prefix in options.key_prefixes), among)
+    if not ranges:
+        raise MisconfiguredError("no key between these is watched: see key_prefixes in the tables file")
+    if told.dry_run:
+        size = max((sample.bytes_before for sample in await scan.samples()), default=0)
+        about = f"; the table has about {size} bytes" if size else ""
+        keys = "all rows" if whole and not options.key_prefixes else "rows " + ", ".join(map(str, ranges))
+        out.write(f"{table}: {keys} would be read as they are when the readers come to them{about}\n")
+        return 0
+    await store.request(ranges, clock.now(), again=True, whole=whole)
+    found = await watch(shown, out) if told.watch else (await shown())[0]
+    _print(found, table, told.json, out)
+    return int(told.watch and not all(map(_came_to_pass, found)))
+
+
+def _came_to_pass(shown: Mapping[str, Any]) -> bool:
+    return shown["state"] == "DONE" and shown["never_told"] is None
+
+
+def snapshot_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``snapshot``."""
+    parser = argparse.ArgumentParser(
+        "python -m services.bigtable_reader snapshot",
+        description="Read the rows of the table again, as they are now, while everything runs: the readers do it.",
+    )
+    parser.add_argument("--after", metavar="KEY", help="only rows behind this key, as the mirror has it (row_key)")
+    parser.add_argument("--until", metavar="KEY", help="only rows up to this key, inclusive")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
+    parser.add_argument("--status", action="store_true", help="say how far the snapshot is")
+    parser.add_argument("--watch", action="store_true", help="wait until nothing is left to read; a bar on a terminal")
+    parser.add_argument("--cancel", action="store_true", help="give up what is left of it")
+    parser.add_argument("--json", action="store_true", help="print one object")
+    return parser
+
+
+def between(after: str | None, until: str | None, options: BigtableOptions) -> KeyRange:
+    """Return the keys behind one up to another, both as the mirror has them."""
+    start = b"" if after is None else key_of(after, options) + b"\0"
+    end = b"" if until is None else key_of(until, options) + b"\0"
+    try:
+        return KeyRange(start, end)
+    except ValueError as error:
+        raise MisconfiguredError(
+            f"no key is between: --after {after} has to be before --until {until}; change them round"
+        ) from error
+
+
+def key_of(text: str, options: BigtableOptions) -> bytes:
+    """Return the row key that the mirror has as this text."""
+    if options.row_key == "STRING":
+        return text.encode()
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise MisconfiguredError(f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES") from error
+
+
+def _print(shown: Sequence[Mapping[str, Any]], table: str, as_json: bool, out: TextIO) -> None:
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
+    elif shown:
+        out.writelines(f"{line}\n" for one in shown for line in summary_lines(one))
+    else:
+        out.write(f"{table}: no snapshot was asked for\n")

@@ -1,0 +1,39 @@
+"""What was last seen of a table that its change stream never tells."""
+
+from typing import Final
+
+import msgspec
+
+from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
+from shared.contracts.errors import MisconfiguredError
+
+ANY: Final = "any"
+"""No cluster: an app profile that may route to each of them. Names of clusters have six letters at least."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The table's column families, and the clusters that it is replicated to (none where that is not told).
+
+    ``retention``: seconds for which its change stream is kept; None where that was not looked at. ``routed_to``: the
+    cluster by which it is read, or `ANY`; None where nobody may ask.
+    """
+
+    families: frozenset[str]
+    clusters: frozenset[str]
+    retention: float | None = None
+    routed_to: str | None = None
+
+
+def require_the_same_cluster(known: str | None, found: str | None) -> None:
+    """Raise MisconfiguredError, with the cure, where a stream that was read from one cluster would be from another."""
+    if known is None or found is None or known == found:
+        return
+    now = "any cluster" if found == ANY else f"cluster {found}"
+    raise MisconfiguredError(
+        f"this stream was read from cluster {known}, and the app profile routes to {now}. Nothing promises that a "
+        "position of one cluster goes on in another; and a row that is read back where its change has not arrived yet "
+        "stays old in the mirror, for no record tells of it again. Let APP_PROFILE route to "
+        f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}); rows "
+        "that changed while it did not come with a snapshot: `status` says how. To stay with the other cluster: "
+        f"{ANEW_WITH_ALL_ROWS}"
+    )

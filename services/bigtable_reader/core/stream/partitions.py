@@ -1,0 +1,156 @@
+"""The pieces of the key space, what their readers save of them, and a look at all of it.
+
+A *piece* is a key range with a position: the shape of the stream. A *partition* is a piece that a reader holds.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NewType
+
+import msgspec
+
+from services.bigtable_reader.core.schema.resync import Mark
+from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position
+from shared.contracts.errors import MisconfiguredError
+
+PieceId = NewType("PieceId", str)
+"""Names a piece; never used twice, also where a range comes back after a split and a merge."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the key space. ``floor``: every stamp that is made for it is above.
+
+    ``target`` is the partition that it is to be a part of, once the others have come; None: it may be read as it is.
+    ``position`` is None where the service named no token for it; it is read from a time, if it comes to that.
+    ``reconciled`` tells what waited in vain, and is read as it is; ``again``, how often it was put back to wait since.
+    """
+
+    id: PieceId
+    range: KeyRange
+    position: Position | None
+    floor: int
+    low_watermark: Microseconds
+    target: KeyRange | None = None
+    reconciled: bool = False
+    again: int = 0
+
+    @property
+    def is_readable(self) -> bool:
+        """Tell whether it may be read as it is: it has a position, and waits for nothing."""
+        return self.position is not None and self.target is None
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece as its reader holds it: where to go on, above which stamp, and in the name of which fence."""
+
+    piece: Piece
+    position: Position
+    low_watermark: Microseconds
+    floor: int
+    ceiling: int
+    """No stamp is made above it before a higher one is saved. At the claim it is the floor: none can be made yet."""
+    fence: int
+    owner: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a held partition has been read and confirmed; and the ceiling that it asks for."""
+
+    partition: Partition
+    position: Position
+    low_watermark: Microseconds
+    ceiling: int
+    floor: int = 0
+    """Every stamp that is made from now on is above it."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What a partition's row says, whoever reads it."""
+
+    owner: str
+    """Empty: given back."""
+    fence: int
+    state: Literal["RUNNING", "CLOSING"]
+    low_watermark: Microseconds
+    free: bool
+    """Whether the one who surveys may claim it: given back, unchanged for a lease, or in its own name already."""
+    floor: int = 0
+    """Every stamp that is made after the look is above it."""
+    ceiling: int = 0
+    """No stamp that was made before the look is above it."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """The pieces, what is saved of those that were ever taken, and who is present."""
+
+    pieces: tuple[Piece, ...]
+    saved: dict[PieceId, Saved]
+    readers: frozenset[str]
+    now: Microseconds = Microseconds(0)
+    """Bigtable's clock, when it was looked."""
+    paused_since: Microseconds | None = None
+    """By Bigtable's clock; None: it is not paused."""
+    mark: Mark | None = None
+    """What needs all rows to be read again; None: nothing does."""
+
+
+def check_known(table: str, stream: str, survey: Survey) -> None:
+    """Raise MisconfiguredError, with the cure, where no reader has begun the stream, or it was forgotten since."""
+    if survey.saved and not survey.pieces:
+        raise MisconfiguredError(
+            f"the partition table does not know {stream} any more: its row was deleted. {ANEW_WITH_ALL_ROWS}"
+        )
+    if not survey.pieces:
+        raise MisconfiguredError(
+            f"no reader of table {table} has ever started under the name {stream}: are BIGTABLE_TABLE and "
+            "CHANGE_STREAM_NAME right? If they are, start the reader first"
+        )
+
+
+Resume = Literal["new", "resume-or-new", "resume-or-fail"]
+"""What a start does about pieces that are known, or not, under the name of the stream."""
+
+
+def begins(resume: Resume, survey: Survey, stream: str) -> bool:
+    """Tell whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
+    known = bool(survey.pieces)
+    if known and resume == "new":
+        raise MisconfiguredError(
+            f"change stream {stream} is known already, and RESUME=new begins one: choose another CHANGE_STREAM_NAME, "
+            "or go on where it was left with RESUME=resume-or-new"
+        )
+    if not known and resume == "resume-or-fail":
+        raise MisconfiguredError(
+            f"nothing is known of change stream {stream}, and RESUME=resume-or-fail goes on where it was left: "
+            "mend CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new"
+        )
+    return not known
+
+
+def uncovered(ranges: Iterable[KeyRange], whole: KeyRange = ALL_KEYS) -> list[KeyRange]:
+    """Return the parts of a key range that none of the ranges covers, in the order of keys."""
+    holes = []
+    at = whole.start
+    for one in sorted(ranges):
+        if whole.end and one.start >= whole.end:
+            break
+        if one.start > at:
+            holes.append(KeyRange(at, one.start))
+        if not one.end:
+            return holes
+        at = max(at, one.end)
+    if not whole.end or at < whole.end:
+        holes.append(KeyRange(at, whole.end))
+    return holes
+
+
+def overlapping(ranges: Iterable[KeyRange]) -> list[tuple[KeyRange, KeyRange]]:
+    """Return the ranges that share keys with one that begins before them, each with such a one."""
+    found = []
+    furthest: KeyRange | None = None
+    for one in sorted(ranges):
+        if furthest is not None and (not furthest.end or one.start < furthest.end):
+            found.append((furthest, one))
+        if furthest is None or (furthest.end and (not one.end or one.end > furthest.end)):
+            furthest = one
+    return found

@@ -1,0 +1,291 @@
+"""The pieces that the key space is in, and how they change: ended, put together, reconciled.
+
+A topology whose pieces overlap, leave a hole or have tokens for other keys than their own cannot be made: each of these
+functions returns a whole one, or raises. Floors only rise: every key's next piece begins above all stamps before it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Progress, overlapping, uncovered
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
+
+_MICROSECOND = timedelta(microseconds=1)
+_SAFELY_KEPT = timedelta(minutes=5)
+"""What is about to leave the retention may have left it when the reading begins."""
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """All pieces, in the order of keys. ``version`` rises with every change of one ``life``; both are in pieces' names.
+
+    ``start``: when this life began to read; nothing before it is asked for. ValueError for pieces that are not a whole.
+    """
+
+    life: str
+    version: int
+    start: Microseconds
+    pieces: tuple[Piece, ...]
+
+    def __post_init__(self) -> None:
+        ranges = [piece.range for piece in self.pieces]
+        if holes := uncovered(ranges):
+            raise ValueError(f"no piece covers {_listed(holes)}")
+        if twice := overlapping(ranges):
+            raise ValueError(f"pieces overlap: {_listed(one for pair in twice for one in pair)}")
+        if len({piece.id for piece in self.pieces}) < len(self.pieces):
+            raise ValueError("two pieces have one name")
+        for piece in self.pieces:
+            _check(piece)
+
+    @property
+    def names(self) -> frozenset[PieceId]:
+        """Return the names of all pieces."""
+        return frozenset(piece.id for piece in self.pieces)
+
+
+class Successor(msgspec.Struct, frozen=True):
+    """A part of an ended piece. Without tokens nothing says where it goes on. ``target``, ``again``: as a piece's."""
+
+    range: KeyRange
+    tokens: tuple[RangeToken, ...] = ()
+    target: KeyRange | None = None
+    again: int = 0
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a piece ended: what it is cut into, above which stamp that begins, and how far it had been read."""
+
+    successors: tuple[Successor, ...]
+    ceiling: int
+    low_watermark: Microseconds
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long is waited for the others of a merge, and for a token; and what is read again where none came."""
+
+    merge: timedelta = timedelta(minutes=2)
+    token: timedelta = timedelta(minutes=20)
+    allowance: timedelta = timedelta(hours=1)
+
+
+class Reshaped(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change made of the pieces."""
+
+    topology: Topology
+    split: int = 0
+    """Pieces that ended with more than one child inside them."""
+    merged: int = 0
+    """Pieces that were put together from several."""
+    reconciled: int = 0
+    """Pieces that had waited too long."""
+
+
+def begin(ranges: Iterable[KeyRange], *, life: str, start: Microseconds, floor: int) -> Topology:
+    """Return the first pieces of a life, all to be read from a time. ValueError if the ranges are not a whole."""
+    pieces = [Heir(one, Position(start=start), floor, start) for one in sorted(ranges)]
+    return Topology(life=life, version=1, start=start, pieces=_named(pieces, life, 1))
+
+
+def successors(whole: KeyRange, children: Sequence[Child]) -> tuple[Successor, ...]:
+    """Return the parts that a range is cut into by what its CloseStream named; together exactly the range.
+
+    Tokens of a partition that they cover are read at once, as one. Others wait for what their partition lacks. A token
+    that reaches beyond the range, or overlaps another, cannot be used: its keys are as those that no token was named
+    for.
+    """
+    taken: list[RangeToken] = []
+    members: dict[KeyRange, list[RangeToken]] = defaultdict(list)
+    for child in sorted(children, key=lambda child: (child.token.range, child.partition, child.token.token)):
+        token = child.token
+        if not _within(token.range, whole) or (taken and overlapping([taken[-1].range, token.range])):
+            continue
+        taken.append(token)
+        members[child.partition if _within(token.range, child.partition) else token.range].append(token)
+    found = [Successor(hole) for hole in uncovered((token.range for token in taken), whole)]
+    for partition, tokens in members.items():
+        if not uncovered((token.range for token in tokens), partition):
+            found.append(Successor(partition, tuple(tokens)))
+        else:
+            found += [Successor(token.range, (token,), partition) for token in tokens]
+    return tuple(sorted(found, key=lambda successor: successor.range))
+
+
+def partition_around(part: KeyRange, partitions: Iterable[KeyRange]) -> KeyRange | None:
+    """Return the present partition that a range is only a part of; None where there is none."""
+    return next((one for one in partitions if one != part and _within(part, one)), None)
+
+
+def waiting(progress: Progress, target: KeyRange) -> Successor:
+    """Return a partition as the part of a target that it is. ValueError for what cannot be one, or has no tokens."""
+    part = progress.partition.piece.range
+    if not progress.position.tokens or part == target or not _within(part, target):
+        raise ValueError(f"{part} cannot wait for {target}")
+    return Successor(part, progress.position.tokens, target, progress.partition.piece.again + 1)
+
+
+def end(topology: Topology, name: PieceId, ending: Ending) -> Reshaped | None:
+    """Replace a piece by its successors; None if it is not there any more."""
+    draft = _Draft(topology)
+    split = draft.end(name, ending)
+    return Reshaped(topology=draft.done(), split=split) if draft.gone else None
+
+
+def merge(topology: Topology) -> Reshaped | None:
+    """Put together what waits for one target and covers it; None if nothing does."""
+    draft = _Draft(topology)
+    merged = draft.merge()
+    return Reshaped(topology=draft.done(), merged=merged) if merged else None
+
+
+def settle(topology: Topology, endings: Mapping[PieceId, Ending]) -> Reshaped | None:
+    """End pieces, and put together what is complete then; None if nothing of that is left to do."""
+    draft = _Draft(topology)
+    split = sum(draft.end(name, ending) for name, ending in endings.items())
+    merged = draft.merge()
+    return Reshaped(topology=draft.done(), split=split, merged=merged) if draft.gone else None
+
+
+def reconcile(
+    topology: Topology, waited: Mapping[PieceId, timedelta], patience: Patience, kept_since: Microseconds
+) -> Reshaped | None:
+    """Let what waited too long be read as it is, or from a time where it has no token; None if nothing did.
+
+    ``kept_since`` is the oldest time that can still be read. ValueError if changes older than that are needed.
+    """
+    draft = _Draft(topology)
+    for piece in topology.pieces:
+        has_waited = waited.get(piece.id, timedelta())
+        if piece.position is None and has_waited >= patience.token:
+            position: Position | None = Position(start=restart(topology, piece.low_watermark, patience, kept_since))
+        elif piece.position is not None and piece.target is not None and has_waited >= patience.merge:
+            position = piece.position
+        else:
+            continue
+        heir = Heir(piece.range, position, piece.floor, piece.low_watermark, reconciled=True, again=piece.again)
+        draft.replace(piece, [heir])
+    return Reshaped(topology=draft.done(), reconciled=len(draft.gone)) if draft.gone else None
+
+
+def restart(
+    topology: Topology, low_watermark: Microseconds, patience: Patience, kept_since: Microseconds
+) -> Microseconds:
+    """Return the time to read from where no token helps: all that is not known to be read, and an allowance.
+
+    The end of what is kept may take of the allowance only. ValueError if changes after the low watermark are gone.
+    """
+    if low_watermark < kept_since:
+        raise ValueError(f"changes since {low_watermark} are asked for, and are kept since {kept_since} only")
+    wanted = max(low_watermark - patience.allowance // _MICROSECOND, topology.start)
+    return Microseconds(max(wanted, min(low_watermark, kept_since + _SAFELY_KEPT // _MICROSECOND)))
+
+
+class Heir(msgspec.Struct, frozen=True):
+    """A piece that has no name yet."""
+
+    range: KeyRange
+    position: Position | None
+    floor: int
+    low_watermark: Microseconds
+    target: KeyRange | None = None
+    reconciled: bool = False
+    again: int = 0
+
+
+class _Draft:
+    """What goes of a topology and what comes, until it is replaced, and checked, once: it may have thousands."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._pieces = {piece.id: piece for piece in topology.pieces}
+        self._heirs: list[Heir] = []
+        self.gone: set[PieceId] = set()
+
+    def replace(self, piece: Piece, heirs: Iterable[Heir]) -> None:
+        """Let heirs come in the place of a piece."""
+        self.gone.add(piece.id)
+        self._heirs += heirs
+
+    def end(self, name: PieceId, ending: Ending) -> int:
+        """Let a piece's successors come in its place, if it is there; return 1 if that is a split."""
+        piece = None if name in self.gone else self._pieces.get(name)
+        if piece is None:
+            return 0
+        floor = max(piece.floor, ending.ceiling)
+        low_watermark = max(piece.low_watermark, ending.low_watermark)
+        heirs = [
+            Heir(
+                one.range,
+                Position(one.tokens) if one.tokens else None,
+                floor,
+                low_watermark,
+                one.target,
+                again=one.again,
+            )
+            for one in ending.successors
+        ]
+        self.replace(piece, heirs)
+        return int(sum(heir.target is None and heir.position is not None for heir in heirs) > 1)
+
+    def merge(self) -> int:
+        """Put together what waits for one target and covers it; return how many targets."""
+        waiting: dict[KeyRange, list[Piece | Heir]] = defaultdict(list)
+        there: list[Piece | Heir] = [piece for piece in self._topology.pieces if piece.id not in self.gone]
+        for part in sorted([*there, *self._heirs], key=lambda part: part.range):
+            if part.target is not None and part.position is not None:
+                waiting[part.target].append(part)
+        whole = {
+            target: parts for target, parts in waiting.items() if not uncovered((part.range for part in parts), target)
+        }
+        self.gone |= {part.id for parts in whole.values() for part in parts if isinstance(part, Piece)}
+        self._heirs = [heir for heir in self._heirs if heir.position is None or heir.target not in whole]
+        for target, parts in whole.items():
+            tokens = tuple(token for part in parts if part.position for token in part.position.tokens)
+            floor, low_watermark = max(part.floor for part in parts), min(part.low_watermark for part in parts)
+            self._heirs.append(Heir(target, Position(tokens), floor, low_watermark))
+        return len(whole)
+
+    def done(self) -> Topology:
+        """Return the topology that it has become. ValueError if that is not a whole."""
+        version = self._topology.version + 1
+        kept = [piece for piece in self._topology.pieces if piece.id not in self.gone]
+        named = _named(self._heirs, self._topology.life, version)
+        pieces = tuple(sorted([*kept, *named], key=lambda piece: piece.range))
+        return msgspec.structs.replace(self._topology, version=version, pieces=pieces)
+
+
+def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(
+            id=PieceId(f"{life}.{version}.{index}"),
+            range=heir.range,
+            position=heir.position,
+            floor=heir.floor,
+            low_watermark=heir.low_watermark,
+            target=heir.target,
+            reconciled=heir.reconciled,
+            again=heir.again,
+        )
+        for index, heir in enumerate(heirs)
+    )
+
+
+def _check(piece: Piece) -> None:
+    tokens = () if piece.position is None else piece.position.tokens
+    ranges = [token.range for token in tokens]
+    if tokens and (
+        uncovered(ranges, piece.range) or overlapping(ranges) or not all(_within(one, piece.range) for one in ranges)
+    ):
+        raise ValueError(f"piece {piece.id} of {piece.range} has tokens of {_listed(ranges)}")
+    if piece.target is not None and not (tokens and _within(piece.range, piece.target) and piece.range != piece.target):
+        raise ValueError(f"piece {piece.id} of {piece.range} waits for {piece.target}")
+
+
+def _within(part: KeyRange, whole: KeyRange) -> bool:
+    return part.start >= whole.start and (not whole.end or (bool(part.end) and part.end <= whole.end))
+
+
+def _listed(ranges: Iterable[KeyRange]) -> str:
+    return ", ".join(map(str, ranges))

@@ -1,0 +1,162 @@
+"""The commands beside the service. They take its settings, and no reader has to run."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TextIO
+
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.app.snapshot.snapshot_status import summaries
+from services.bigtable_reader.app.status.status import document, exit_code, lines
+from services.bigtable_reader.commands.command_line import COMMANDS, PROGRAM, status_parser
+from services.bigtable_reader.commands.pause import pause, resume
+from services.bigtable_reader.commands.snapshot import snapshot, snapshot_parser
+from services.bigtable_reader.commands.synced import synced
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.schema.watching import check_the_same_is_watched, watching_of
+from services.bigtable_reader.core.snapshot.snapshot import Snapshot
+from services.bigtable_reader.core.stream.partitions import Survey, check_known
+from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.wiring.doctor import doctor
+from services.bigtable_reader.wiring.rows import rows
+from services.bigtable_reader.wiring.stores import (
+    MicrosecondClock,
+    micros,
+    partition_rows,
+    partition_store,
+    resync_store,
+    snapshot_store,
+    table_scan,
+    watched_table,
+)
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.status import print_status
+from shared.runtime.commands import check_arguments
+from shared.runtime.service import command_settings
+from shared.runtime.settings import read_settings
+from shared.runtime.tables_file import load_tables_file
+
+
+def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    check_arguments(PROGRAM, COMMANDS, arguments)
+    try:
+        match arguments:
+            case ["status", *rest]:
+                return asyncio.run(status(rest, command_settings(Settings, environ), sys.stdout))
+            case ["pause" | "resume" as what, *rest]:
+                return asyncio.run(paused(what, rest, command_settings(Settings, environ), sys.stdout))
+            case ["snapshot", *rest]:
+                return asyncio.run(snapshots_of(rest, command_settings(Settings, environ), sys.stdout))
+            case ["synced", *rest]:
+                return asyncio.run(marked(rest, command_settings(Settings, environ), sys.stdout))
+            case ["doctor", *rest]:
+                return doctor(rest, environ, sys.stdout)
+            case _:
+                return asyncio.run(rows(read_settings(Settings, environ)))
+    except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
+        return 130
+    except TransientError as error:  # who typed the command is the retry
+        raise MisconfiguredError(
+            f"Bigtable does not answer: {error}. Check the network and BIGTABLE_EMULATOR_HOST, which is for emulators "
+            "only; then ask again"
+        ) from error
+
+
+async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Ask for a snapshot, see how it is, give it up; the service reads it."""
+    told = snapshot_parser().parse_args(arguments)
+    _text, file = load_tables_file(settings.tables_file)
+    options = file.options(settings.bigtable_table)
+    watching = watching_of(options.mode, options.bigtable)
+    channels, clock = Channels(settings.bigtable_emulator_host), MicrosecondClock()
+    try:
+        with _partition_table():
+            if not told.status:
+                await _check_known(settings, channels)
+            if not (told.status or told.cancel):  # whatever was asked for can be given up, with whichever file
+                check_the_same_is_watched(watching, await resync_store(settings, channels).watching())
+            return await snapshot(
+                arguments,
+                table=settings.bigtable_table,
+                mode=options.mode,
+                options=options.bigtable,
+                end=micros(settings.end_timestamp),
+                store=snapshot_store(settings, channels, "", watching.digest),
+                look=lambda: looked(settings, channels, clock.now()),
+                scan=table_scan(channels, watched_table(settings), Watched(options.bigtable)),
+                clock=clock,
+                out=out,
+            )
+    finally:
+        await channels.close()
+
+
+async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Print what the partition table says of all readers; no reader has to run."""
+    as_json = status_parser().parse_args(arguments).json
+    channels = Channels(settings.bigtable_emulator_host)
+    try:
+        look = await BigtableCatalog(channels, watched_table(settings)).look()
+        now = MicrosecondClock().now()
+        found, survey = await looked(settings, channels, now)
+    finally:
+        await channels.close()
+    snapshots = summaries(settings.bigtable_table, found, survey, micros(settings.end_timestamp))
+    shown = document(settings.source, survey, look.retention, now, snapshots)
+    print_status(shown, lines(shown), as_json, out)
+    return exit_code(shown)
+
+
+async def paused(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Pause the stream, or let it go on."""
+    channels = Channels(settings.bigtable_emulator_host)
+    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
+    try:
+        with _partition_table():
+            await _check_known(settings, channels)
+            return await (pause if what == "pause" else resume)(arguments, store, out)
+    finally:
+        await channels.close()
+
+
+async def marked(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+    """Take the mark of a table away whose rows came again."""
+    channels = Channels(settings.bigtable_emulator_host)
+    try:
+        with _partition_table():
+            return await synced(arguments, resync_store(settings, channels), out)
+    finally:
+        await channels.close()
+
+
+async def looked(settings: Settings, channels: Channels, now: Microseconds) -> tuple[Snapshot | None, Survey]:
+    """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
+    try:
+        found = await snapshot_store(settings, channels, "").survey()
+        return found, await partition_store(settings, partition_rows(settings, channels), "", timedelta(0)).view(now)
+    except MisconfiguredError as error:
+        if "NOT_FOUND" not in str(error):
+            raise
+        return None, Survey((), {}, frozenset())
+
+
+async def _check_known(settings: Settings, channels: Channels) -> None:
+    """Raise MisconfiguredError where a command would speak to readers that never were: a name is mistyped, say."""
+    _snapshot, survey = await looked(settings, channels, MicrosecondClock().now())
+    check_known(settings.bigtable_table, settings.stream_name, survey)
+
+
+@contextmanager
+def _partition_table() -> Iterator[None]:
+    """Say what to do where it is not made yet."""
+    try:
+        yield
+    except MisconfiguredError as error:
+        if "NOT_FOUND" not in str(error):
+            raise
+        raise MisconfiguredError("there is no partition table yet: start the reader first") from error

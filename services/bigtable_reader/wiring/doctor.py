@@ -1,0 +1,91 @@
+"""`python -m services.bigtable_reader doctor`: look at everything the reader needs, before it is started or beside it.
+
+Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
+It takes the reader's own settings and changes nothing.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TextIO
+
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.doctor.inspection import inspect, inspect_cluster
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import partition_table_exists
+from services.bigtable_reader.app.stall_watch import shown
+from services.bigtable_reader.core.schema.resync import cure
+from services.bigtable_reader.settings import Settings
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TablesFile
+from shared.pubsub.inspection import inspect_topics
+from shared.pubsub.names import topic_path
+from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
+from shared.runtime.findings import Finding, Level
+
+
+def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+    """Look at everything, print what was found and return the exit code."""
+    return run_doctor("python -m services.bigtable_reader", __doc__, arguments, _looked_at(environ), out)
+
+
+def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+    settings = yield from inspect_settings(Settings, environ, lambda it: f"{it.source} to topic {it.topic}")
+    if settings is None:
+        return
+    file = yield from inspect_tables_file(settings.tables_file, "none: rows are mirrored")
+    if not file.included(settings.bigtable_table):
+        yield Finding(
+            Level.ERROR,
+            "tables file",
+            f"it leaves table {settings.bigtable_table} out",
+            "mend include and exclude, or BIGTABLE_TABLE",
+        )
+    yield from asyncio.run(_bigtable(settings, file))
+    topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
+    yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
+
+
+async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
+    try:
+        channels = Channels(settings.bigtable_emulator_host)
+    except MisconfiguredError as error:
+        return [Finding(Level.ERROR, "Bigtable", str(error), LOGIN)]
+    options = file.options(settings.bigtable_table)
+    watched = Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
+    kept = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
+    try:
+        looked = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
+        findings = [found async for found in looked]
+        cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
+        found = [*findings, *([] if cluster is None else [cluster])]
+        return [*found, *await _kept_with_the_pieces(channels, kept, settings)]
+    finally:
+        await channels.close()
+
+
+async def _kept_with_the_pieces(channels: Channels, kept: Table, settings: Settings) -> list[Finding]:
+    """Return that the stream is paused, and that the table needs re-sync.
+
+    Nothing where that cannot be told: another finding says why.
+    """
+    try:
+        if not await partition_table_exists(channels, kept):
+            return []
+        found = await PartitionRows(channels, kept, settings.stream_name).topology()
+    except (MisconfiguredError, TransientError):
+        return []
+    findings = []
+    if found is not None and found.paused_since is not None:
+        findings.append(
+            Finding(
+                Level.WARNING,
+                "stream: pause",
+                f"it is paused since {shown(found.paused_since)}: nothing is read",
+                "`python -m services.bigtable_reader resume`, before what the stream keeps is over: see `status`",
+            )
+        )
+    if found is not None and (mark := found.mark) is not None:
+        kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in mark.findings}))
+        said = f"needs re-sync since {shown(mark.since)}: {kinds}"
+        findings.append(Finding(Level.WARNING, f"table {mark.table}", said, cure(mark)))
+    return findings

@@ -1,0 +1,113 @@
+"""`python -m services.bigtable_reader rows`: answer, line by line, what a command of the consumer asks of the rows.
+
+That command starts this as its child; nobody types it. It takes the reader's own settings.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.stream.rows import BigtableRows
+from services.bigtable_reader.adapters.stream.topic_cell import check_topic
+from services.bigtable_reader.app.source_rows import PublishedRows
+from services.bigtable_reader.commands.snapshot import key_of
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import ImageMaker
+from services.bigtable_reader.core.schema.seen import require_the_same_cluster
+from services.bigtable_reader.core.schema.watching import check_the_same_is_watched, watching_of
+from services.bigtable_reader.core.snapshot.snapshot import watched_ranges
+from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.wiring.stores import (
+    MicrosecondClock,
+    partition_rows,
+    partition_store,
+    resync_store,
+    snapshot_store,
+    table_scan,
+    watched_table,
+)
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.checked_publisher import checked_publisher
+from shared.pubsub.names import published_to, topic_path
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.reading.source_rows import answer_requests
+from shared.runtime.stop import Stop
+from shared.runtime.tables_file import load_tables_file
+
+
+async def rows(settings: Settings) -> int:
+    """Answer requests until there are none any more; return the exit code.
+
+    MisconfiguredError where readers watch something else: what this command would tell, or publish, is not of theirs.
+    """
+    _text, file = load_tables_file(settings.tables_file)
+    name = settings.bigtable_table
+    options = file.options(name)
+    if not file.included(name) or options.mode == "history":
+        raise MisconfiguredError(f"table {name} has no mirror to compare with: see the tables file (include, mode)")
+    channels = Channels(settings.bigtable_emulator_host)
+    stop, clock = Stop(), MicrosecondClock()
+    try:
+        table = watched_table(settings)
+        partitions = partition_rows(settings, channels)
+        store = partition_store(settings, partitions, "", timedelta(0))
+        snapshots = snapshot_store(settings, channels, "")
+        watching, resyncs = watching_of(options.mode, options.bigtable), resync_store(settings, channels)
+        found, known = await BigtableCatalog(channels, table).seen(), await store.seen()
+        if known is not None and found.routed_to is not None:
+            require_the_same_cluster(known.routed_to, found.routed_to)
+        check_the_same_is_watched(watching, await resyncs.watching())
+        watched = Watched(options.bigtable)
+
+        async def look() -> Survey:
+            return await store.view(clock.now())
+
+        async def run() -> int:
+            snapshot = await snapshots.survey()
+            return 0 if snapshot is None else snapshot.run
+
+        @asynccontextmanager
+        async def publisher() -> AsyncIterator[BatchPublisher]:
+            check_the_same_is_watched(watching, await resyncs.watching())  # now, for readers may have come since
+            await check_topic(partitions, published_to(settings.project, settings.topic, settings.pubsub_emulator_host))
+            async with checked_publisher(
+                settings.pubsub_emulator_host,
+                topic_path(settings.project, settings.topic),
+                topic_path(settings.project, settings.dead_letter_topic),
+                stop,
+                keep_messages_for=settings.keep_messages_for,
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                failed_in="bigtable_reader",
+            ) as opened:
+                yield opened
+
+        answers = PublishedRows(
+            table=name,
+            keys=watched_ranges(prefix.encode() for prefix in options.bigtable.key_prefixes),
+            images=ImageMaker(
+                source=settings.source,
+                table=name,
+                options=options.bigtable,
+                families=found.families,
+                buckets=options.buckets or settings.buckets,
+                watched=watched,
+            ),
+            watched=watched,
+            key_of=partial(key_of, options=options.bigtable),
+            scan=table_scan(channels, table, watched),
+            rows=BigtableRows(channels, table, watched),
+            look=look,
+            run=run,
+            publisher=publisher,
+            stop=stop,
+        )
+        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
+    finally:
+        await channels.close()
+    return 0

@@ -1,0 +1,307 @@
+"""Joins the parts of the Bigtable reader: clients, stores, loops, health and metrics."""
+
+import asyncio
+import gc
+import os
+import uuid
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.doctor.inspection import COSTS, inspect, require_no_error
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.stream.rows import BigtableRows
+from services.bigtable_reader.adapters.stream.topic_cell import check_topic, keep_topic
+from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
+from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
+from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
+from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
+from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.status.metrics import ReaderMetrics
+from services.bigtable_reader.app.stream.first_start import begin
+from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.app.stream.reader import Reader
+from services.bigtable_reader.core.changes.entries import EntryMaker
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import ImageMaker
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.schema.watching import watching_of
+from services.bigtable_reader.core.snapshot.snapshot import watched_ranges
+from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.wiring.stores import (
+    MicrosecondClock,
+    micros,
+    partition_rows,
+    partition_store,
+    resync_store,
+    snapshot_store,
+    table_scan,
+    watched_table,
+)
+from shared.contracts.errors import MessagesLostError, MisconfiguredError
+from shared.contracts.tables_file import TablesFile
+from shared.pubsub.channels import open_async_channel
+from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.names import published_to, topic_path
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.reading.settings import owner_name
+from shared.runtime.findings import Level
+from shared.runtime.health import Health, serving_health
+from shared.runtime.retries import retried
+from shared.runtime.service import started, stopped
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
+from shared.runtime.tables_file import load_tables_file
+
+_COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
+_LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
+_LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
+
+
+def service() -> int:
+    """Run the service as the environment says; return the exit code."""
+    with stop_on_signals() as stop:
+        settings = read_settings(Settings, os.environ)
+        started("bigtable_reader", settings, os.environ)
+        serve(settings, stop)
+    stopped()
+    return 0
+
+
+def serve(settings: Settings, stop: Stop) -> None:
+    """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
+    health = Health(settings.liveness)
+    registry = CollectorRegistry()
+    metrics = ReaderMetrics(registry, MicrosecondClock())
+    with (
+        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
+        unless_stopped(stop),
+    ):
+        topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
+        subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
+        try:
+            subscriptions.check_now(stop)
+        except MessagesLostError:
+            asyncio.run(mark_lost_messages(settings, stop, health))
+            raise
+        asyncio.run(read(settings, stop, health, metrics, subscriptions))
+
+
+async def read(
+    settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics, subscriptions: TopicSubscriptions
+) -> None:
+    """Check what can be checked, and read until the end."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.bigtable_emulator_host)
+    table = watched_table(settings)
+    try:
+        owner = owner_name(uuid.uuid4().hex[:8])
+        prepared = retried(stop, health.attempting(lambda: prepare(settings, file, channels, owner, stop)))
+        outputs, store = await until_stopped(stop, prepared)
+        options = file.options(settings.bigtable_table).bigtable
+        marks = marks_of(settings, channels, file)
+        watching = marks.watching.digest
+        async with open_async_channel(settings.pubsub_emulator_host) as channel:
+            dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
+            letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
+            publisher = BatchPublisher(
+                channel,
+                topic_path(settings.project, settings.topic),
+                letters,
+                stop,
+                failed_in="bigtable_reader",
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                outstanding_bytes=settings.outstanding_bytes,
+                last_chance=_LAST_CHANCE,
+                confirmed=metrics.publishing.confirmed,
+            )
+            health.not_ready_while(publisher.why_not_ready)
+
+            def reading_snapshots(
+                set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+            ) -> Snapshots:
+                assert outputs.images is not None, "a change log has no snapshot"
+                snapshots = snapshot_store(settings, channels, owner, watching)
+                keys = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
+                ends = SnapshotEnds(
+                    store=snapshots,
+                    resync=resync_store(settings, channels),
+                    images=outputs.images,
+                    publisher=publisher,
+                    keys=keys,
+                    watching=watching,
+                    trusted=trusted,
+                    automatic=settings.resync == "automatic",
+                )
+                return Snapshots(
+                    table=settings.bigtable_table,
+                    keys=keys,
+                    store=snapshots,
+                    scan=table_scan(channels, table, outputs.watched),
+                    images=outputs.images,
+                    ends=ends,
+                    publisher=publisher,
+                    set_aside=set_aside,
+                    raise_floors=raise_floors,
+                    trusted=trusted,
+                    metrics=metrics,
+                    stop=stop,
+                    options=SnapshotOptions(
+                        rows_per_second=settings.snapshot_rows_per_second,
+                        unconfirmed_bytes=settings.outstanding_bytes // 4,
+                        save=min(settings.lease_duration / 6, _LONGEST_SAVE),
+                    ),
+                )
+
+            reader = Reader(
+                stream=BigtableChangeStream(
+                    channels,
+                    table,
+                    keep=outputs.kept,
+                    most_bytes=settings.most_change_bytes,
+                ),
+                store=store,
+                rows=BigtableRows(channels, table, outputs.watched),
+                publisher=publisher,
+                snapshots=None if outputs.images is None else reading_snapshots,
+                marks=marks,
+                letters=letters,
+                subscriptions=subscriptions,
+                catalog=BigtableCatalog(channels, table),
+                outputs=outputs,
+                clock=MicrosecondClock(),
+                metrics=metrics,
+                health=health,
+                options=Options(
+                    owner=owner,
+                    lease=settings.lease_duration,
+                    heartbeat=settings.heartbeat_interval,
+                    end=micros(settings.end_timestamp),
+                    recheck=settings.check_subscriptions_every,
+                    look=settings.check_families_every,
+                ),
+            )
+            gc.set_threshold(*_COLLECT)
+            gc.freeze()  # what is imported and set up stays: no collection need look through it again
+            await reader.run(stop)
+    finally:
+        await channels.close()
+
+
+def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]) -> Outputs:
+    """Return what is made of the table's changes, as the tables file says; MisconfiguredError if it is left out."""
+    table = settings.bigtable_table
+    if not file.included(table):
+        why = f"the tables file leaves table {table} out"
+        raise MisconfiguredError(f"{why}: mend include and exclude, or BIGTABLE_TABLE")
+    options = file.options(table)
+    watched = Watched(options.bigtable)
+    buckets = options.buckets or settings.buckets
+    images = entries = None
+    if options.mode in ("mirror", "both"):
+        images = ImageMaker(
+            source=settings.source,
+            table=table,
+            options=options.bigtable,
+            families=families,
+            buckets=buckets,
+            watched=watched,
+        )
+    if options.mode in ("history", "both"):
+        entries = EntryMaker(
+            source=settings.source,
+            table=table,
+            instance=settings.bigtable_instance,
+            options=options.bigtable,
+            buckets=buckets,
+            watched=watched,
+        )
+    return Outputs(watched, images, entries)
+
+
+async def prepare(
+    settings: Settings, file: TablesFile, channels: Channels, owner: str, stop: Stop
+) -> tuple[Outputs, BigtablePartitionStore]:
+    """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
+    log = structlog.get_logger()
+    table, rows = watched_table(settings), partition_rows(settings, channels)
+    catalog = BigtableCatalog(channels, table)
+    outputs = make_outputs(settings, file, await _families(catalog))
+    options = file.options(settings.bigtable_table).bigtable
+    marks = marks_of(settings, channels, file)
+    inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
+    findings = [found async for found in inspected]
+    try:
+        require_no_error(findings)
+    except MisconfiguredError as error:
+        known = partition_store(settings, rows, owner, timedelta(0))
+        await look_before_the_end(error, catalog, known, marks, stop)
+        raise
+    for found in findings:
+        if found.level is Level.WARNING:
+            log.warning("start_checked", check=found.check, detail=found.detail, cure=found.cure)
+    look = await catalog.look()
+    log.info("costs", what=COSTS)
+    await create_partition_table(channels, rows)
+    store = partition_store(settings, rows, owner, look.retention or timedelta(0))
+    await begin(
+        BigtableChangeStream(channels, table),
+        store,
+        stop,
+        name=settings.stream_name,
+        resume=settings.resume,
+        asked=micros(settings.start_timestamp),
+        before=lambda: request_first_snapshot(
+            settings.bigtable_table,
+            options,
+            snapshot_store(settings, channels, owner, marks.watching.digest),
+            MicrosecondClock().now(),
+            wanted=settings.snapshot == "initial",
+            mirrored=outputs.images is not None,
+        ),
+        after=lambda: keep_topic(rows, published_to(settings.project, settings.topic, settings.pubsub_emulator_host)),
+        mirrored=outputs.images is not None,
+    )
+    return outputs, store
+
+
+async def mark_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
+    """Mark the table of a topic that lost messages, if changes were read into it before."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.bigtable_emulator_host)
+    rows = partition_rows(settings, channels)
+    store, marks = partition_store(settings, rows, "start", timedelta(0)), marks_of(settings, channels, file)
+    topic = published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
+    try:
+        attempt = health.attempting(lambda: mark_if_resumed(store, lambda: check_topic(rows, topic), marks))
+        await until_stopped(stop, retried(stop, attempt))
+    finally:
+        await channels.close()
+
+
+def marks_of(settings: Settings, channels: Channels, file: TablesFile) -> Marks:
+    """Return what marks the table, where there is a mirror, and remembers what is watched."""
+    options = file.options(settings.bigtable_table)
+    return Marks(
+        resync_store(settings, channels),
+        snapshot_store(settings, channels, ""),
+        Watched(options.bigtable).family,
+        MicrosecondClock(),
+        watching_of(options.mode, options.bigtable),
+    )
+
+
+async def _families(catalog: BigtableCatalog) -> Collection[str]:
+    return (await catalog.look()).families

@@ -1,0 +1,165 @@
+"""What mirrors say of themselves by labels, beside whose they are: since when they are complete, and what was swept.
+
+Labels hold lower-case letters, digits, ``_`` and ``-``; times in them are microseconds of Unix time.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, ROWS_TOO_OLD
+from shared.contracts.mirrors import MIRROR_OF
+
+NEEDS_RESYNC: Final = "millrace_needs_resync"
+"""The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
+COMPLETE_SINCE: Final = "millrace_complete_since"
+"""The label by which a mirror says that each row that its source had then is in it, or on its way into it, as of then
+or later: what is older in it is not in the source any more."""
+COMPLETE_TOLD: Final = "millrace_complete_told"
+"""The label by which a mirror says when it came to say that."""
+READ_SINCE: Final = "millrace_read_since"
+"""The label by which a mirror says when the reading of that snapshot may have begun, at the earliest: of Bigtable, what
+it is complete since is a number that may be ahead of all clocks. Without it, what it is complete since is a time."""
+SWEPT: Final = "millrace_swept"
+"""The label by which a mirror says that nothing was left in it that is older, when somebody looked last."""
+LEFT_OUT_UNTIL: Final = "millrace_left_out_until"
+"""The label by which a mirror that was left out for a while says by when its changes were written again."""
+LETTERS: Final = "millrace_letters"
+"""The label by which a mirror says until when changes of its source table may have become dead letters: what is in it
+from before then need not be gone from the source."""
+
+RESYNC_AFTER: Final = "millrace_resync_after"
+"""The label that holds the end of the hour in which the latest of the missing snapshot rows was read: a snapshot that
+was read before it does not make the mirror complete."""
+
+_UNTIL_SWEPT: Final = (MADE_ANEW, LEFT_OUT)
+"""The reasons that a snapshot and a sweep after it take away."""
+_COMPLETE: Final = frozenset({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT})
+
+_HOUR: Final = timedelta(hours=1) // timedelta(microseconds=1)
+
+CLOCK_MARGIN: Final = timedelta(minutes=5)
+"""How far ahead of BigQuery's clock a source's times may be. Bigtable's stamps are no times: see `READ_SINCE`."""
+
+
+def completed(
+    labels: Mapping[str, str],
+    made_at: datetime,
+    since: int,
+    read_since: int,
+    now: int,
+    margin: timedelta = CLOCK_MARGIN,
+) -> dict[str, str | None] | None:
+    """Return a mirror's labels once a snapshot of its source table is at its end; None where that changes nothing.
+
+    A table that was made after the snapshot was begun may have been made in place of another, and rows of the snapshot
+    have gone into that one: of such a table nothing can be said. The time it was made is of another clock: ``margin``.
+    What is compared with it is ``read_since``, for ``since`` may be a number that is ahead of all clocks: every row of
+    the snapshot was read later than that, and published later still. Nothing can be said either of a mirror that is
+    left out, or was when the snapshot was begun. One that lacks rows of a snapshot has them by one that was read later.
+    """
+    read = min(since, read_since)
+    if lacks_its_rows(labels, since, read_since):
+        return None
+    if read <= (made_at + margin).timestamp() * 1e6 or since <= label_time(labels, COMPLETE_SINCE):
+        return None
+    if labels.get(NEEDS_RESYNC) == LEFT_OUT:
+        again = label_time(labels, LEFT_OUT_UNTIL)
+        if not again or read <= until(again, margin):
+            return None
+    told: dict[str, str | None] = {READ_SINCE: str(read)} if read < since or READ_SINCE in labels else {}
+    told |= dict.fromkeys({RESYNC_AFTER} & labels.keys())
+    if labels.get(NEEDS_RESYNC) == ROWS_TOO_OLD:
+        told[NEEDS_RESYNC] = None
+    return {**labels, **told, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
+
+
+def lacks_its_rows(labels: Mapping[str, str], since: int, read_since: int) -> bool:
+    """Tell whether a mirror may lack rows of a snapshot because they came too late to be applied."""
+    return min(since, read_since) <= label_time(labels, RESYNC_AFTER)
+
+
+def rows_too_old(labels: Mapping[str, str], newest: int) -> dict[str, str | None] | None:
+    """Return the labels of a mirror that lacks rows of a snapshot, read at ``newest`` (µs) at the latest.
+
+    None where that changes nothing: a snapshot that was read later is complete, or the mirror says so already. Another
+    reason why it needs a re-sync stays, for what takes that away is more.
+
+    The label holds the end of the hour: each row of a Bigtable snapshot has its own read time, and BigQuery allows few
+    changes of a table. A new snapshot is read later than that, since these rows are nearly two days old.
+    """
+    read = label_time(labels, READ_SINCE) or label_time(labels, COMPLETE_SINCE)
+    if read > newest:
+        return None
+    stale = dict.fromkeys(_COMPLETE & labels.keys())
+    end_of_hour = -(-newest // _HOUR) * _HOUR
+    after = str(max(end_of_hour, label_time(labels, RESYNC_AFTER)))
+    changed = {**labels, **stale, NEEDS_RESYNC: labels.get(NEEDS_RESYNC) or ROWS_TOO_OLD, RESYNC_AFTER: after}
+    return changed if changed != labels else None
+
+
+def lettered(labels: Mapping[str, str], needed: int, beyond: int) -> dict[str, str] | None:
+    """Return a mirror's labels once changes have become letters; None where they say so until ``needed`` at least.
+
+    Else they come to say so until ``beyond``, for all whose turn is next: of many processes one changes the table.
+    """
+    if MIRROR_OF not in labels or needed <= label_time(labels, LETTERS):
+        return None
+    return {**labels, LETTERS: str(beyond)}
+
+
+def until(at: int, margin: timedelta) -> int:
+    """Return a time in microseconds so much later: until then a snapshot may have begun before, by its own clock."""
+    return at + margin // timedelta(microseconds=1)
+
+
+def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the labels of a mirror that was made in place of another: whatever it says, that one was complete."""
+    stale = dict.fromkeys(_COMPLETE & labels.keys())  # None takes a label off
+    return {**labels, **stale, NEEDS_RESYNC: MADE_ANEW}
+
+
+def left_out(labels: Mapping[str, str], of_what: str) -> dict[str, str | None] | None:
+    """Return a mirror's labels while its changes go to a history alone; None where that changes nothing.
+
+    Or where it is no mirror of that source table: ``of_what`` is its label.
+    """
+    if labels.get(MIRROR_OF) != of_what:
+        return None
+    stale = dict.fromkeys((_COMPLETE | {LEFT_OUT_UNTIL}) & labels.keys())
+    return {**labels, **stale, NEEDS_RESYNC: LEFT_OUT} if stale or labels.get(NEEDS_RESYNC) != LEFT_OUT else None
+
+
+def taken_up(labels: Mapping[str, str], at: int) -> dict[str, str] | None:
+    """Return the labels of a mirror once its changes are written; None where it was not left out before."""
+    if labels.get(NEEDS_RESYNC) != LEFT_OUT or LEFT_OUT_UNTIL in labels:
+        return None
+    return {**labels, LEFT_OUT_UNTIL: str(at)}
+
+
+def too_early(labels: Mapping[str, str], told_by: int) -> bool:
+    """Tell whether a mirror with a hole may lack rows of the snapshot by which it is complete.
+
+    What fills the hole need not be in place of anything older, so that there is nothing older says nothing; the rows
+    need time to arrive. ``told_by``: by when it has to be said that they are on their way.
+    """
+    return labels.get(NEEDS_RESYNC) in _UNTIL_SWEPT and label_time(labels, COMPLETE_TOLD) > told_by
+
+
+def swept(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
+    """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
+
+    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since.
+    """
+    changed: dict[str, str | None] = dict(labels)
+    if since > label_time(labels, SWEPT):
+        changed[SWEPT] = str(since)
+    if labels.get(NEEDS_RESYNC) in _UNTIL_SWEPT and since <= label_time(labels, COMPLETE_SINCE):
+        changed |= dict.fromkeys({NEEDS_RESYNC, LEFT_OUT_UNTIL} & labels.keys())  # which takes the labels off
+    return changed if changed != dict(labels) else None
+
+
+def label_time(labels: Mapping[str, str], name: str) -> int:
+    """Return a time in microseconds that a label holds; 0 where it holds none."""
+    text = labels.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,105 @@
+"""The views over histories and tables of entries: made with them, and changed when they are widened.
+
+Source: BigQuery, "Create logical views": a view has the columns that its query had when it was made or last changed.
+A view that cannot be had holds up no change: it is said in the log, and tried again with the next process. One whose
+expiry BigQuery did not take off is tried again with the next changes of its history.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from google.api_core import exceptions
+from google.cloud import bigquery
+
+from services.cdc_consumer.adapters.bigquery.errors import rest_errors
+from services.cdc_consumer.adapters.schema.dataset_defaults import expiring, lasting, of_its_dataset, report_expiry
+from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.schema.views import view_description, view_name, view_query
+from shared.contracts.mirrors import HISTORY_OF
+
+_TIMEOUT: Final = 30.0  # seconds for a call
+_NO_RETRY: Final[Any] = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view's name, and what was found under it."""
+
+    path: bigquery.TableReference
+    found: bigquery.Table | None
+    refusal: str = ""
+    """Why nothing is known of it."""
+
+
+class HistoryViews:
+    """Makes and changes views."""
+
+    def __init__(self, client: bigquery.Client) -> None:
+        self._client = client
+        self.expiring: set[str] = set()
+        """The histories, by identity, whose views expire because BigQuery did not answer as it should."""
+
+    def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
+        """Return what is there by the name of the view over a history."""
+        path = bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
+        with rest_errors(f"view {path}"):
+            try:
+                return View(path, self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT))
+            except exceptions.NotFound:
+                return View(path, None)
+            except exceptions.GoogleAPICallError as error:  # whatever it is, the rows are not to wait for it
+                return View(path, None, str(error.message))
+
+    def bring_about(self, view: View, history: bigquery.Table, definition: TableDefinition) -> None:
+        """Make the view, or change it, for a history as it is; Conflict, PreconditionFailed if another was faster."""
+        columns = [field.name for field in history.schema]
+        changelog = f"{history.project}.{history.dataset_id}.{history.table_id}"
+        query = view_query(changelog, columns, definition)
+        log = structlog.get_logger().bind(view=f"{view.path.dataset_id}.{view.path.table_id}")
+        try:
+            if view.refusal:
+                log.error("history_view_not_made", error=view.refusal)
+            elif view.found is None:
+                made = bigquery.Table(view.path)
+                made.view_query = query
+                made.description = f"{view_description(definition)}: {definition.mirror_of}, kept by Millrace"
+                made.labels = {HISTORY_OF: history.labels[HISTORY_OF]}
+                made = self._client.create_table(made, retry=_NO_RETRY, timeout=_TIMEOUT)
+                log.info("history_view_created")
+                self._let_last(made, definition)
+            elif view.found.table_type != "VIEW" or not _ours(view.found, history):
+                log.error(
+                    "history_view_not_made",
+                    fix="something else has that name: rename it, or give the source table another (TABLES_FILE)",
+                )
+            else:
+                found = view.found
+                if found.view_query != query:
+                    found.view_query = query
+                    found = self._client.update_table(found, ["view_query"], retry=_NO_RETRY, timeout=_TIMEOUT)
+                    log.info("history_view_changed")
+                self._let_last(found, definition)
+        except (exceptions.Conflict, exceptions.PreconditionFailed):
+            raise
+        except exceptions.GoogleAPICallError as error:
+            log.error("history_view_not_made", error=str(error.message))  # noqa: TRY400  the message is the whole story
+
+    def _let_last(self, view: bigquery.Table, definition: TableDefinition) -> None:
+        """Take off the expiry that a view has of its dataset; report one that somebody has set."""
+        self.expiring.discard(definition.identity)
+        if not expiring(view):
+            return
+        try:
+            dataset = self._client.get_dataset(f"{view.project}.{view.dataset_id}", retry=_NO_RETRY, timeout=_TIMEOUT)
+            if of_its_dataset(view, dataset):
+                lasting(self._client, view)
+            else:
+                report_expiry(view)
+        except exceptions.GoogleAPICallError as error:
+            self.expiring.add(definition.identity)
+            report_expiry(view, error=str(error.message))
+
+
+def _ours(view: bigquery.Table, history: bigquery.Table) -> bool:
+    return bool(view.labels.get(HISTORY_OF, "") == history.labels[HISTORY_OF])

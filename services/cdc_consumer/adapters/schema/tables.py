@@ -1,0 +1,499 @@
+"""The tables that are written: made when first seen, widened as columns appear, checked before they are used.
+
+Source: BigQuery, "Stream table updates with change data capture": a primary key (not enforced) is required, tables
+are best clustered by it; while `max_staleness` is unset every query sees what has been accepted. A history has no key,
+for one that does not hold would mislead queries; it is partitioned by when changes were committed.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from google.api_core import exceptions
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import DefaultCredentialsError
+from google.cloud import bigquery
+from google.cloud.bigquery.table import PrimaryKey, TableConstraints
+
+from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
+from services.cdc_consumer.adapters.bigquery.label_changes import NoTableError, change_labels, labelled
+from services.cdc_consumer.adapters.bigquery.mirror_labels import (
+    CLOCK_MARGIN,
+    LETTERS,
+    RESYNC_AFTER,
+    completed,
+    label_time,
+    lacks_its_rows,
+    left_out,
+    lettered,
+    made_anew,
+    rows_too_old,
+    taken_up,
+    until,
+)
+from services.cdc_consumer.adapters.bigquery.staleness import as_stale, interval_text
+from services.cdc_consumer.adapters.schema.dataset_defaults import (
+    case_sensitive,
+    collated,
+    default_collation,
+    expiring,
+    lasting,
+    of_its_dataset,
+    warn_of_expiry,
+)
+from services.cdc_consumer.adapters.schema.history_views import HistoryViews
+from services.cdc_consumer.adapters.schema.write_rights import WriteRights
+from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition
+from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
+from services.cdc_consumer.ports import (
+    LEFT_OUT,
+    MADE_ANEW,
+    RESYNC,
+    ROWS_TOO_OLD,
+    DatasetRefusedError,
+    NotLabelledError,
+    TableTroubleError,
+)
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
+from shared.contracts.reasons import Reason
+from shared.pubsub.credentials import unusable_credentials
+
+_TIMEOUT: Final = 30.0  # seconds for a call
+_NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
+_ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
+_LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
+_EMPTY_COLUMNS: Final = (
+    "rows that are there have NULL in them until they change; take a snapshot of the table, unless the source has just "
+    "added these columns"
+)
+HISTORY_KEY: Final = "millrace_history_key"
+"""The label by which a history says what its rows belong together by: a digest of the names."""
+# Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
+_BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
+    kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
+}
+
+
+def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
+    """Return the official client, of the real service or of what listens at ``host:port``."""
+    if emulator_host:
+        endpoint = emulator_host if "://" in emulator_host else f"http://{emulator_host}"
+        anonymous: Any = AnonymousCredentials  # untyped
+        options = ClientOptions(api_endpoint=endpoint)
+        return bigquery.Client(project=project, credentials=anonymous(), client_options=options)
+    try:
+        return bigquery.Client(project=project)
+    except DefaultCredentialsError as error:
+        raise unusable_credentials(error, "BIGQUERY_EMULATOR_HOST") from error
+
+
+def check_dataset(
+    client: bigquery.Client, project: str, dataset: str, within: timedelta = timedelta(seconds=_TIMEOUT)
+) -> bigquery.Dataset:
+    """Return the dataset; MisconfiguredError, with the command that makes it, unless it is there.
+
+    TransientError where that is not answered ``within`` a time.
+    """
+    with rest_errors(f"dataset {project}.{dataset}"):
+        try:
+            return client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=within.total_seconds())
+        except exceptions.NotFound as error:
+            raise MisconfiguredError(
+                f"dataset {project}.{dataset} does not exist (BIGQUERY_DATASET, or the tables file, names it); make "
+                f"it: bq --project_id={project} mk --dataset {dataset}"
+            ) from error
+        except exceptions.Forbidden as error:
+            if beyond_limits(error):
+                raise
+            raise MisconfiguredError(
+                f"dataset {project}.{dataset} may not be read ({error.message}); give this identity the role "
+                "roles/bigquery.dataEditor on it"
+            ) from error
+
+
+class BigQueryTables:
+    """The Tables of one dataset, and of others that definitions name. What is known of them is kept for the process."""
+
+    def __init__(
+        self,
+        client: bigquery.Client,
+        project: str,
+        dataset: str,
+        *,
+        clock_margin: timedelta = CLOCK_MARGIN,
+        progressed: Callable[[], None] = lambda: None,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock_margin``: how far ahead of BigQuery's clock a source's times may be.
+
+        ``progressed`` is called for each table that is read or made: a task may have a thousand of them to make.
+        ``seconds``: a clock that never goes back.
+        """
+        self._client = client
+        self._project = project
+        self._dataset = dataset
+        self._clock_margin = clock_margin
+        self._progressed = progressed
+        self._views = HistoryViews(client)
+        self._rights = WriteRights(client, project, dataset, seconds)
+        self._known: dict[str, TableDefinition] = {}
+        self._made_at: dict[str, datetime | None] = {}
+        self._lettered: dict[str, int] = {}
+        self._began = time.time_ns() // 1_000
+
+    def ensure(self, definition: TableDefinition) -> TableDefinition:
+        """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
+        known = self._known.get(definition.identity)
+        if known is None or _missing(known, definition) or definition.identity in self._views.expiring:
+            known = self._known[definition.identity] = self._brought_about(definition)
+            self._progressed()
+        _check(known, definition, self._path(definition))
+        return known
+
+    def forget(self, table: str) -> None:
+        """Look again at the next `ensure`."""
+        self._known.pop(table, None)
+
+    def check_rights(self, definition: TableDefinition) -> None:
+        """Raise DatasetRefusedError if this identity may write to no table there; as `Tables.check_rights`."""
+        if not definition.dataset:
+            self._rights.check(definition.name, [each for each in self._made_at if "." not in each])
+
+    def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
+        """Let a mirror say since when all rows of its source are in it, or on their way; as `Tables.complete`."""
+
+        def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
+            now = time.time_ns() // 1_000
+            if lacks_its_rows(found.labels, since, read_since):
+                structlog.get_logger().warning(
+                    "table_pending_resync",
+                    table=definition.identity,
+                    snapshot_read=min(since, read_since),
+                    resync_after=label_time(found.labels, RESYNC_AFTER),
+                    fix="rows of this snapshot came too late to be applied: take another snapshot of "
+                    f"{definition.mirror_of}: {RESYNC}",
+                )
+            return completed(found.labels, found.created, since, read_since, now, self._clock_margin)
+
+        if change_labels(self._client, str(self._path(definition)), labels):
+            structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)
+
+    def note_letters(self, name: str, dataset: str, at: int) -> None:
+        """Let a mirror say that changes of its source table have become dead letters; as `Tables.note_letters`."""
+        path, margin = f"{self._project}.{dataset or self._dataset}.{name}", self._clock_margin
+        needed, beyond = until(at, margin), until(at, 2 * margin)  # so that it need not be said again at once
+        wanted = False
+        if needed <= self._lettered.get(path, 0):
+            return
+
+        def labels(found: bigquery.Table) -> Mapping[str, str] | None:
+            nonlocal wanted
+            self._lettered[path] = label_time(found.labels, LETTERS)
+            changed = lettered(found.labels, needed, beyond)
+            wanted = changed is not None
+            return changed
+
+        with suppress(NoTableError):
+            if change_labels(self._client, path, labels):
+                self._lettered[path] = beyond
+            elif wanted:
+                raise NotLabelledError(f"table {path}: its labels may not be written")
+
+    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+        """Let a mirror say that it lacks rows of a snapshot; as `Tables.need_resync`."""
+        path, refused = str(self._path(definition)), False
+
+        def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
+            nonlocal refused
+            changed = rows_too_old(found.labels, newest)
+            refused = changed is not None
+            return changed
+
+        if change_labels(self._client, path, labels):
+            fix = f"take another snapshot of {definition.mirror_of}: {RESYNC}"
+            structlog.get_logger().error(ROWS_TOO_OLD, table=definition.identity, fix=fix)
+        elif refused:
+            raise NotLabelledError(
+                f"table {path} lacks snapshot rows that came too late to be applied, and its labels, which have to say "
+                "so, may not be written: give this identity the role roles/bigquery.dataEditor on it"
+            )
+
+    def _brought_about(self, definition: TableDefinition) -> TableDefinition:
+        path = self._path(definition)
+        for _attempt in range(_ATTEMPTS):
+            # Before the table: what a view found now lacks, the table read after it has.
+            view = self._views.found(path, definition) if definition.append_only else None
+            found = self._read(definition)
+            with rest_errors(f"table {path}"):
+                try:
+                    if found is None:
+                        found = self._create(definition, self._dataset_of(definition))
+                    else:
+                        found = self._lasting(found, definition)
+                    seen = _definition(found, definition)
+                    _check(seen, definition, path)
+                    _check_keys_are_case_sensitive(found, seen)
+                    if _missing(seen, definition):
+                        found = self._widen(found, definition)
+                    elif not _labels(definition).items() <= found.labels.items():
+                        found = self._labelled(found, {**found.labels, **_labels(definition)})
+                    if not as_stale(found, definition.max_staleness):
+                        found = self._set_staleness(found, definition)
+                    found = self._compared_with_before(found, definition)
+                    found = self._taken_up(found)
+                    if view is not None:
+                        self._views.bring_about(view, found, definition)
+                except (exceptions.Conflict, exceptions.PreconditionFailed):
+                    continue  # another process was faster: look at what it made
+            if definition.instead_of:
+                self._leave_out(definition)
+            return _definition(found, definition)
+        raise TableTroubleError(f"table {path}: altered by others all the time")
+
+    def _read(self, definition: TableDefinition) -> bigquery.Table | None:
+        """Return the table, None where there is none. After a refusal, ask for its dataset, too."""
+        path = self._path(definition)
+        try:
+            with rest_errors(f"table {path}"), suppress(exceptions.NotFound):
+                return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+        except TableTroubleError:
+            try:
+                self._dataset_of(definition)
+            except MisconfiguredError as error:
+                raise DatasetRefusedError(f"{error}; until then everything waits") from error
+            raise
+        return None
+
+    def _dataset_of(self, definition: TableDefinition) -> bigquery.Dataset:
+        try:
+            return check_dataset(self._client, self._project, self._path(definition).dataset_id)
+        except MisconfiguredError as error:
+            if not definition.dataset:
+                raise
+            raise TableTroubleError(str(error)) from error  # of the tables that the tables file puts there
+
+    def _create(self, definition: TableDefinition, dataset: bigquery.Dataset) -> bigquery.Table:
+        table = bigquery.Table(self._path(definition), schema=[_field(c) for c in definition.columns])
+        if definition.append_only:
+            table.time_partitioning = bigquery.TimePartitioning(field=definition.commit_timestamp)
+            table.description = f"Every change of {definition.mirror_of}, kept by Millrace"
+        else:
+            table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
+            table.description = f"Mirror of {definition.mirror_of}, kept by Millrace"
+        if definition.max_staleness is not None:
+            table.max_staleness = interval_text(definition.max_staleness)
+        table.clustering_fields = list(definition.clustering)
+        table.labels = _labels(definition)
+        if default_collation(dataset):
+            table = case_sensitive(table)
+        created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
+        structlog.get_logger().info("table_created", table=definition.identity, columns=len(definition.columns))
+        return lasting(self._client, created)
+
+    def _lasting(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Let a table of ours last whose making was cut off before it did; report any other one that expires."""
+        ours = expiring(found) and _labels(definition).items() <= found.labels.items()
+        if ours and of_its_dataset(found, self._dataset_of(definition)):
+            return lasting(self._client, found)
+        warn_of_expiry(found)
+        return found
+
+    def _widen(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Add the columns that are missing: one change, with the etag of what was read."""
+        new = _missing(_definition(found, definition), definition)
+        found.schema = [*found.schema, *(_field(column) for column in new)]
+        found.labels = {**found.labels, **_labels(definition)}
+        widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}
+        names = [each.name for each in new]
+        structlog.get_logger().info("columns_added", table=definition.identity, columns=names, **more)
+        return widened
+
+    def _set_staleness(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Let a table be as stale as the tables file says, where that is allowed."""
+        assert definition.max_staleness is not None
+        before, found.max_staleness = found.max_staleness, interval_text(definition.max_staleness)
+        log = structlog.get_logger().bind(table=definition.identity)
+        try:
+            found = self._client.update_table(found, ["max_staleness"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.Forbidden as error:
+            if beyond_limits(error):
+                raise
+            log.warning("max_staleness_not_set", error=str(error.message))
+            found.max_staleness = before
+        else:
+            log.info("max_staleness_set", before=before, now=found.max_staleness)
+        return found
+
+    def _compared_with_before(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Say loudly that a table is another one than it was: what had been written to the old one is not in it."""
+        table = definition.identity
+        if self._made_at.setdefault(table, found.created) == found.created:
+            return found
+        structlog.get_logger().error(
+            MADE_ANEW,
+            table=table,
+            fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
+        )
+        made_at, found = found.created, self._labelled(found, made_anew(found.labels))
+        self._made_at[table] = made_at
+        return found
+
+    def _taken_up(self, found: bigquery.Table) -> bigquery.Table:
+        """Let a mirror that was left out for a while say by when it was not any more: this process leaves out none."""
+        labels = taken_up(found.labels, self._began)
+        return found if labels is None else self._labelled(found, labels)
+
+    def _labelled(self, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table:
+        """Give a table labels that it lacks, where that is allowed."""
+        return found if labels == found.labels else labelled(self._client, found, labels) or found
+
+    def _leave_out(self, definition: TableDefinition) -> None:
+        """Let the mirror in whose stead a history is kept, if there is one, say that it lacks what changes now."""
+        mirror = replace(definition, name=definition.instead_of)
+        with suppress(NoTableError):
+            path, of_what = str(self._path(mirror)), label_of(definition.mirror_of)
+            if change_labels(self._client, path, lambda found: left_out(found.labels, of_what)):
+                fix = "a history alone is kept of its source table: drop it, or have it mirrored again and re-sync it"
+                structlog.get_logger().warning(LEFT_OUT, table=mirror.identity, fix=fix)
+
+    def _path(self, definition: TableDefinition) -> bigquery.TableReference:
+        dataset = bigquery.DatasetReference(self._project, definition.dataset or self._dataset)
+        return dataset.table(definition.name)
+
+
+def as_found(found: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
+    """Return a table as it is; PoisonRecordError or TableTroubleError where it cannot hold what is wanted of it."""
+    seen = _definition(found, wanted)
+    _check(seen, wanted, found.reference)
+    return seen
+
+
+def _labels(definition: TableDefinition) -> dict[str, str]:
+    """Return the labels by which a table says what it holds."""
+    of_what = label_of(definition.mirror_of)
+    if not definition.append_only:
+        return {MIRROR_OF: of_what}
+    return {HISTORY_OF: of_what, HISTORY_KEY: key_label(definition.primary_key)}
+
+
+def key_label(primary_key: Iterable[str]) -> str:
+    """Return the value of the label by which a history says what its rows belong together by."""
+    return label_of(",".join(name.upper() for name in primary_key))
+
+
+def _field(column: TableColumn) -> bigquery.SchemaField:
+    element = column.type.element
+    if element is None:
+        return bigquery.SchemaField(column.name, column.type.bigquery, mode="NULLABLE")
+    return bigquery.SchemaField(column.name, element.bigquery, mode="REPEATED")
+
+
+def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
+    """Return a table as it is. A column that Millrace would not make has a type of which nothing else is equal.
+
+    A table that says nothing of what it holds may come to hold what is wanted; a history only if it has been one, for
+    rows without a sequence (Google's template names its tables alike) would be taken for repeats of each other.
+    """
+    of_what, names = label_of(wanted.mirror_of), {field.name for field in table.schema}
+    ours, others = (HISTORY_OF, MIRROR_OF) if wanted.append_only else (MIRROR_OF, HISTORY_OF)
+    free = table.labels.get(ours) in (None, of_what) and others not in table.labels
+    free = free and not (wanted.append_only and SEQUENCE_COLUMN not in names)
+    return replace(
+        wanted,
+        name=table.table_id,
+        columns=tuple(_column(field) for field in table.schema),
+        primary_key=_key_of(table, wanted),
+        mirror_of=wanted.mirror_of if free else str(table.description or "another source table"),
+    )
+
+
+def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
+    """Return a mirror's primary key; of a history, which has none, what it says that its rows belong together by."""
+    if wanted.append_only:
+        ours = table.labels.get(HISTORY_KEY) in (None, key_label(wanted.primary_key))
+        return wanted.primary_key if ours else ("another",)
+    constraints = table.table_constraints
+    return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
+
+
+def _check_keys_are_case_sensitive(found: bigquery.Table, seen: TableDefinition) -> None:
+    keys = {name.upper() for name in seen.primary_key}
+    if names := [field.name for field in found.schema if field.name.upper() in keys and collated(field)]:
+        raise TableTroubleError(
+            f"table {seen.identity}: the key {', '.join(names)} does not tell upper from lower case (its COLLATE), so "
+            "rows of different keys would replace each other: drop or rename the table, so that it is made again "
+            "without, and take a snapshot"
+        )
+
+
+def table_column(field: bigquery.SchemaField) -> TableColumn | None:
+    """Return a column of a table; None if its type is none that Millrace writes."""
+    known = _BY_BIGQUERY_NAME.get(_type_name(field))
+    return None if known is None else TableColumn(field.name, known)
+
+
+def _type_name(field: bigquery.SchemaField) -> str:
+    name = _LEGACY_NAMES.get(field.field_type, field.field_type)
+    return f"ARRAY<{name}>" if field.mode == "REPEATED" else name
+
+
+def _column(field: bigquery.SchemaField) -> TableColumn:
+    name = _type_name(field)
+    known = _BY_BIGQUERY_NAME.get(name)
+    return TableColumn(field.name, known or ColumnType(name, name, COLUMN_TYPES["STRING"].wire, "TYPE_STRING"))
+
+
+def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn]:
+    names = {column.name.upper() for column in seen.columns}  # BigQuery does not tell upper from lower case
+    return [column for column in wanted.columns if column.name.upper() not in names]
+
+
+def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableReference) -> None:
+    """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none can."""
+    alter = f"ALTER TABLE `{path.project}.{path.dataset_id}.{path.table_id}`"
+    if seen.mirror_of != wanted.mirror_of:
+        raise TableTroubleError(
+            f"table {wanted.identity} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
+            "give one of them a name or a dataset of its own (TABLES_FILE); if it is the same table by another name, "
+            f"take its label off: bq update --clear_label {HISTORY_OF if wanted.append_only else MIRROR_OF} "
+            f"{path.project}:{path.dataset_id}.{path.table_id}"
+        )
+    if not seen.primary_key:
+        key = ", ".join(f"`{name}`" for name in wanted.primary_key)
+        raise TableTroubleError(
+            f"table {wanted.identity} has no primary key, by which BigQuery applies changes; give it one: "
+            f"{alter} ADD PRIMARY KEY ({key}) NOT ENFORCED"
+        )
+    if {name.upper() for name in seen.primary_key} != {name.upper() for name in wanted.primary_key}:
+        raise PoisonRecordError(
+            Reason.SCHEMA_CONFLICT,
+            f"table {wanted.identity} has the primary key ({', '.join(seen.primary_key)}), "
+            f"the source has ({', '.join(wanted.primary_key)}): drop or rename it in BigQuery, so that it is made "
+            "anew, or give the source table another name there (TABLES_FILE: name); then replay",
+        )
+    new = len(_missing(seen, wanted))
+    if new and len(seen.columns) + new > COLUMN_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS,
+            f"table {wanted.identity} has {len(seen.columns)} columns and would get {new} more; BigQuery takes "
+            f"{COLUMN_LIMIT}: drop from it those that the source no longer has",
+        )
+    snapshot = "" if wanted.append_only else ", and take a snapshot: rows without a letter have NULL there until then"
+    types = {column.name.upper(): column.type.bigquery for column in seen.columns}
+    for column in wanted.columns:
+        there = types.get(column.name.upper(), column.type.bigquery)
+        if there != column.type.bigquery:
+            raise PoisonRecordError(
+                Reason.SCHEMA_CONFLICT,
+                f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}: "
+                f"drop the column in BigQuery ({alter} DROP COLUMN `{column.name}`), do without it (TABLES_FILE: "
+                "ignored_columns), or give the source table another name there (TABLES_FILE: name); then replay"
+                f"{snapshot}",
+            )

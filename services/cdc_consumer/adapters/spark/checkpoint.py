@@ -1,0 +1,57 @@
+"""The directory of CHECKPOINT_LOCATION: writable, and of one consumer.
+
+Two queries on one checkpoint number the same micro-batches; Spark finds that late, and ends one of them with a stack
+trace. Elsewhere than on a disk (gs://bucket/x) there is no lock, and Spark's own check is all there is.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.file_lock import FileLock
+
+_LOCK: Final = "consumer.lock"
+_FILE_URL: Final = re.compile(r"file:(?://)?(/(?!/).*)")
+_FIX: Final = "let this user write there, or give the consumer another directory (CHECKPOINT_LOCATION)"
+
+
+def on_disk(location: str | None) -> Path | None:
+    """Return the directory of a checkpoint that is on a disk of this machine; None for any other."""
+    if location and (url := _FILE_URL.match(location)):
+        location = url[1]
+    if not location or ":" in location.partition("/")[0]:  # a scheme
+        return None
+    return Path(location).absolute()
+
+
+@contextmanager
+def owned_checkpoint(location: str | None) -> Iterator[None]:
+    """Own a checkpoint while the block runs, if it is on a disk.
+
+    MisconfiguredError where it cannot be written, or belongs to another consumer.
+    """
+    directory = on_disk(location)
+    if directory is None:
+        yield
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        parts = [directory, *(part for part in directory.iterdir() if part.is_dir())]
+    except OSError as error:
+        raise MisconfiguredError(f"checkpoint {directory} cannot be used: {error.strerror}: {_FIX}") from error
+    for part in parts:
+        if not os.access(part, os.R_OK | os.W_OK | os.X_OK):
+            raise MisconfiguredError(f"checkpoint {directory}: no right to write in {part}: {_FIX}")
+
+    def refusal(owner: str) -> str:
+        return (
+            f"another consumer (process {owner}) uses the checkpoint {directory}: stop that one first, or give this "
+            "one a CHECKPOINT_LOCATION of its own; consumers of one subscription share its messages"
+        )
+
+    with FileLock(directory / _LOCK, "CHECKPOINT_LOCATION", refusal).held():
+        yield

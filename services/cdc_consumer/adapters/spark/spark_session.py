@@ -1,0 +1,246 @@
+"""A Spark session made for one query that runs for ever: little memory, little overhead per micro-batch, quiet."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import psutil
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
+
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.stop import Stop
+
+_JAVA_NEEDED: Final = 17
+_LOOK_FOR_PROCESSES: Final = 0.2  # seconds
+_POLL_JAVA: Final = timedelta(milliseconds=50)
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+_MISCONFIGURED: Final = re.compile(
+    r"^(?:\w+\.)*MisconfiguredError: (.*?)(?=\n\s*(?:\n|at |SQLSTATE|===)|\Z)", re.MULTILINE | re.DOTALL
+)
+_NO_CHECKPOINT: Final = re.compile(
+    r"CANNOT_LOAD_CHECKPOINT_FILE_MANAGER|mkdir of \S+ failed|ParentNotDirectoryException"
+    r"|UnsupportedFileSystemException"
+)
+_REFUSED: Final = re.compile(r"AccessControlException|Permission denied")
+"""What a file system says of any file that this user may not use, the checkpoint or another one."""
+_PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
+
+
+class QueryFailedError(Exception):
+    """The streaming query ended by itself."""
+
+
+def error_of(words: str) -> Exception:
+    """Return what a Python process of Spark's has raised, in its own words: Spark hands on its traceback as text."""
+    misconfigured = _MISCONFIGURED.search(words)
+    if misconfigured is not None:
+        return MisconfiguredError(misconfigured[1].strip())
+    return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
+
+
+def start_error(master: str, error: Exception) -> Exception:
+    """Return what it means that Spark did not start: in its own words, and not in twenty lines of where."""
+    words = str(getattr(error, "java_exception", "") or error).strip() or type(error).__name__
+    told = f"Spark does not start at SPARK_MASTER={master}: {words.splitlines()[0]}"
+    if "Could not parse Master URL" in words or "ClassNotFoundException" in words:
+        return MisconfiguredError(told)
+    return QueryFailedError(told)
+
+
+def query_error(checkpoint: str | None, error: Exception) -> Exception:
+    """Return why a query did not start; MisconfiguredError where Spark cannot use the ``checkpoint``."""
+    words = str(getattr(error, "java_exception", "") or error)
+    refused = any(_REFUSED.search(line) and _place(checkpoint) in line for line in words.splitlines())
+    if checkpoint and (_NO_CHECKPOINT.search(words) or refused):
+        return MisconfiguredError(
+            f"Spark cannot use CHECKPOINT_LOCATION={checkpoint}: {words.splitlines()[0]}; name a place that this user "
+            "may write, and that this Spark has a connector for (gs:// needs Google's gcs-connector)"
+        )
+    return error_of(words)
+
+
+def _place(checkpoint: str | None) -> str:
+    """Return a checkpoint's path as a file system names it: Hadoop writes ``file:/x`` for ``file:///x``."""
+    return re.sub(r"^\w+:/*|/+$", "", checkpoint or "")
+
+
+def check_java(environ: Mapping[str, str]) -> None:
+    """Raise MisconfiguredError, saying how to get it, unless there is a Java that Spark runs on."""
+    how = f"Spark needs Java {_JAVA_NEEDED} or newer (apt-get install openjdk-17-jre-headless), in JAVA_HOME or on PATH"
+    home = environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
+    if java is None or not Path(java).is_file():
+        raise MisconfiguredError(f"{how}; none was found" + (f" in JAVA_HOME={home}" if home else ""))
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < _JAVA_NEEDED:
+        raise MisconfiguredError(f"{how}; {java} is {version[1] if version else 'not usable'}")
+
+
+@contextmanager
+def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
+    """End the processes that Spark is, so long after a stop that comes in the block: it waits for them without end.
+
+    What they held comes again, as after any death of theirs.
+    """
+    over = threading.Event()
+
+    def end() -> None:
+        if over.wait(after.total_seconds()):
+            return
+        while not over.wait(_LOOK_FOR_PROCESSES):  # there may be none yet
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    with stop.calling(lambda: threading.Thread(target=end, name="end Spark", daemon=True).start()):
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def at_work(session: SparkSession) -> bool:
+    """Tell whether any task runs; not one that waits for a slot, nor of an executor that Spark has given up."""
+    tracker = session.sparkContext.statusTracker()
+    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+
+
+def class_archive() -> Path:
+    """Return where the archive of Spark's classes is, if there is one: beside Spark, whose classes it holds."""
+    return Path(_find_spark_home(), "consumer.jsa")
+
+
+def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str]:
+    """Return the configuration of the session."""
+    # The second compiler costs more than it wins: code is generated anew in each micro-batch (`make bench`).
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", "-XX:TieredStopAtLevel=1"]
+    if (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
+        options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]
+    settings = {
+        "spark.master": master,
+        "spark.app.name": "millrace-cdc-consumer",
+        "spark.driver.memory": driver_memory,
+        JAVA_OPTIONS: " ".join(options),
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # One query of one shuffle: nothing to adapt, as many partitions as tasks, and no history to keep.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": str(tasks),
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "1",
+        # Only after a trigger that had nothing to do; long enough that a stop sees it (see __main__).
+        "spark.sql.streaming.pollingDelay": "100ms",
+        # A worker process that stays keeps its connections to BigQuery and Pub/Sub.
+        "spark.python.worker.reuse": "true",
+        "spark.executorEnv.GRPC_VERBOSITY": "NONE",  # on other machines; here workers inherit it
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.task.maxFailures": "1",  # a task done again would pull other messages: the restart is the retry
+        "spark.speculation": "false",  # a second run of a task that pulls would lease messages that no task keeps
+    }
+    if master.startswith("local"):  # no look-up of this machine's name, nothing to be reached from outside
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+@contextmanager
+def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str], stop: Stop) -> Iterator["Java"]:
+    """Start the driver's Java for the block, without waiting for it; it ends with the block.
+
+    ``environ`` is what Spark's processes inherit.
+    """
+    if settings["spark.master"].startswith("local"):  # workers run what we run, not whatever `python3` is on PATH
+        environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors of a local-cluster listen where they are found
+    with tempfile.TemporaryDirectory(prefix="millrace-java-") as directory:
+        java = Java(environ, settings, Path(directory) / "connection", stop)
+        try:
+            yield java
+        finally:
+            java.end()
+
+
+class Java:
+    """The process of the driver's Java, which PySpark connects to.
+
+    PySpark starts it with a `preexec_fn`, so Python forks and runs the fork handlers of every library. gRPC's abort or
+    hang now and then where gRPC is in use. Python starts a process without `preexec_fn` by vfork, which runs none.
+    """
+
+    def __init__(
+        self, environ: MutableMapping[str, str], settings: Mapping[str, str], connection: Path, stop: Stop
+    ) -> None:
+        """``connection``: the file that Java writes once it answers."""
+        self._environ, self._settings = environ, settings
+        self._connection = connection
+        self._stop = stop
+        self._connected = False
+        command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        more = environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+        try:
+            command += shlex.split(more)
+        except ValueError as error:
+            raise MisconfiguredError(f"PYSPARK_SUBMIT_ARGS: {error}; quote it as a shell does") from error
+        self._process = subprocess.Popen(
+            command,
+            env={**environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
+            stdin=subprocess.PIPE,  # Java ends when this process does: it reads the end of the file
+            process_group=0,  # Ctrl-C in a terminal is for this process alone
+        )
+
+    def open_session(self) -> SparkSession:
+        """Open the session, once Java answers; QueryFailedError where Java ends, or the process is asked to stop."""
+        while not self._connection.is_file():
+            if (code := self._process.poll()) is not None:
+                raise QueryFailedError(f"Java ended with exit code {code}")
+            if self._stop.wait(_POLL_JAVA):
+                raise QueryFailedError("asked to stop before Java had started")
+        answer = self._connection.read_bytes()  # its port, the length of its secret, its secret
+        port, length = struct.unpack_from(">ii", answer)
+        address = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": answer[8 : 8 + length].decode()}
+        builder = SparkSession.builder
+        for name, value in self._settings.items():
+            builder = builder.config(name, value)
+        self._environ.update(address)
+        try:
+            session: SparkSession = builder.getOrCreate()
+        finally:
+            for name in address:  # for PySpark alone, not for other child processes
+                del self._environ[name]
+        self._connected = True
+        return session
+
+    def wait(self) -> int:
+        """Wait for the end of a Java that `end` has ended; return its exit code."""
+        return self._process.wait()
+
+    def end(self) -> None:
+        """End Java. Once there has been a session it ends by itself, for it has files to remove."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if not self._connected:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended
+                os.killpg(self._process.pid, signal.SIGKILL)  # the script that starts Java has child processes
+            self._process.wait()

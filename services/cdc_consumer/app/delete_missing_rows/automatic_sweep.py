@@ -1,0 +1,162 @@
+"""Sweeps mirrors without being asked to (SWEEP=automatic), where nothing speaks against it.
+
+A table has to be complete for a while, and nothing of it may be in trouble meanwhile, so that its snapshot rows have
+had the time to arrive. Where the source can be asked, it is. Where not, nothing is deleted once changes of the table
+have become dead letters since the snapshot began, which the mirror says by a label whichever process saw them; and no
+more than a small part of it: what would delete more may be a snapshot whose rows are not there, and somebody has to
+look.
+
+Rows that were on their way when it was swept may arrive from before then, for as long as the subscription keeps
+messages; so it is looked at again until that time is over.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept, shown_time
+from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+
+_ROUND: Final = timedelta(seconds=30)
+_AGAIN: Final = timedelta(hours=6)
+_ALWAYS_FEW: Final = 1_000
+"""Rows that may be deleted of any table without asking its source."""
+_SMALL_PART: Final = 100
+"""One row of so many may be."""
+
+
+class Known(Protocol):
+    """What is known of the tables there are."""
+
+    def mirrors(self) -> Sequence[Mirror]:
+        """Return the mirrors as they were last listed."""
+
+    def troubled(self) -> Collection[str]:
+        """Return the tables whose changes wait or are refused, and those that are gone."""
+
+    def oldest_held_lately(self) -> int | None:
+        """Return when the oldest message was published that any process holds or held lately, in microseconds.
+
+        Not of an instant: between two tasks nothing is held, whatever waits in the subscription.
+        """
+
+    def sweep_refused(self, table: str, why: str) -> None:
+        """Take note of why a table is not swept; empty: it is."""
+
+
+class AutomaticSweep:
+    """Knows for how long each mirror has been complete, and sweeps those that are due."""
+
+    def __init__(
+        self,
+        known: Known,
+        sweep: Callable[[Mirror], Swept],
+        clock: Clock,
+        *,
+        after: timedelta,
+        keep_messages_for: timedelta,
+    ) -> None:
+        self._known = known
+        self._sweep = sweep
+        self._clock = clock
+        self._after = _nanoseconds(after)
+        self._keep = _nanoseconds(keep_messages_for)
+        self._seen: dict[tuple[str, int], Nanoseconds] = {}
+        self._looked: dict[tuple[str, int], Nanoseconds] = {}
+        self._refused: set[str] = set()
+
+    @contextmanager
+    def sweeping(self) -> Iterator[None]:
+        """Sweep every now and then while the block runs."""
+        ended = threading.Event()
+
+        def run() -> None:
+            while not ended.wait(min(_ROUND.total_seconds(), max(0.1, self._after / 1e9))):
+                self.go_round()
+
+        thread = threading.Thread(target=run, name="sweep", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(1.0)  # it may wait for BigQuery, which a stop does not; what it does may end anywhere
+
+    def go_round(self) -> None:
+        """Sweep what is due."""
+        for mirror in self.due():
+            log = structlog.get_logger().bind(table=mirror.table, before=shown_time(mirror.complete_since))
+            why = ""
+            try:
+                found = self._sweep(mirror)
+            except TransientError as error:
+                log.warning("sweep_failed", error=str(error))
+                continue
+            except MisconfiguredError as error:
+                why = str(error)
+                if mirror.table not in self._refused:
+                    say = log.warning if isinstance(error, SweepRefusedError) else log.error
+                    say("sweep_refused", error=why)
+            except Exception as error:  # what nobody foresaw of one table keeps no other from being swept
+                why = f"{type(error).__name__}: the log says where"
+                log.exception("sweep_failed")
+            else:
+                log.info("swept", older=found.older, in_source=found.living, deleted=found.deleted, left=found.left)
+            self._looked[mirror.table, mirror.complete_since] = self._clock.now()
+            self._known.sweep_refused(mirror.table, why)
+            (self._refused.add if why else self._refused.discard)(mirror.table)
+
+    def due(self) -> Sequence[Mirror]:
+        """Return the mirrors to sweep now."""
+        now, troubled, held = self._clock.now(), self._known.troubled(), self._known.oldest_held_lately()
+        found = []
+        for mirror in self._known.mirrors():
+            at = mirror.table, mirror.complete_since
+            if not mirror.complete_since:
+                continue
+            seen = self._seen.setdefault(at, now)
+            on_its_way = held is not None and held * 1_000 < seen
+            if now - seen < self._after or mirror.table in troubled or on_its_way:
+                continue
+            rest = self._after if mirror.to_sweep and mirror.table not in self._refused else _nanoseconds(_AGAIN)
+            rested = at not in self._looked or now - self._looked[at] >= rest
+            if rested and (mirror.to_sweep or now - mirror.complete_since * 1_000 < self._keep):
+                found.append(mirror)
+        return found
+
+
+def check_part(table: str, count: RowCount, before: int) -> None:
+    """Refuse to delete more than a small part of a table whose source cannot be asked."""
+    if count.older > max(_ALWAYS_FEW, count.rows // _SMALL_PART) or (count.older and count.older == count.rows):
+        raise SweepRefusedError(
+            f"{count.older} of the {count.rows} rows of table {table} are from before {shown_time(before)}, and its "
+            "source cannot be asked for them: set SOURCE_ROWS, or delete them by command: "
+            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
+        )
+
+
+def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
+    """Refuse to delete what may be older only because its snapshot row is a dead letter, where nobody can be asked.
+
+    Letters are noted by a clock: what is compared with them is when the snapshot was read, not the number of its rows.
+    """
+    read_since = min(before, mirror.read_since or before)
+    if count.older and mirror.letters_until >= read_since:
+        raise SweepRefusedError(
+            f"changes of the source table of {mirror.definition.identity} have become dead letters since "
+            f"{shown_time(read_since)}: some of its {count.older} older rows may be there only for that, and its "
+            "source cannot be asked for them: set SOURCE_ROWS; or mend what made them letters, and take a snapshot ten "
+            "minutes after the last of them; or delete by command: "
+            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
+        )
+
+
+def _nanoseconds(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1) * 1_000

@@ -1,0 +1,281 @@
+"""Deletes from a mirror what its source has not any more: the rows that a snapshot of the source did not bring.
+
+Once a snapshot is at its end, each row that the source had when it began is published as of then or later. What is
+older in the mirror is gone, or its snapshot row is still on its way. So the source is asked for each key first, where
+it can be; and as a delete is stamped just below the snapshot's time, a row that was deleted wrongly comes back with its
+snapshot row, whenever that arrives.
+
+Where a history is kept beside the mirror, the delete goes there first: what is gone from the mirror nobody finds again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.core.delete_missing_rows.sweep import (
+    check_same_table,
+    deletions,
+    endings,
+    source_keys,
+    with_whole_keys,
+)
+from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.ports import (
+    CdcWriter,
+    MirrorRows,
+    MirrorTable,
+    RowError,
+    SourceRows,
+    Spool,
+    TableTroubleError,
+)
+from shared.contracts.change_batch import Header, decode_batch
+from shared.contracts.durations import format_duration
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
+from shared.contracts.row_id import canonical_key, key_text
+from shared.contracts.source_rows import keys_of
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from shared.runtime.clock import Clock
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+PATIENCE: Final = timedelta(minutes=5)
+"""How long a deletion is tried again."""
+_KEYS_AT_ONCE: Final = 500
+_ROWS_AT_ONCE: Final = 5_000
+_WITNESSES: Final = 100
+"""Rows that the snapshot has brought, of which the source has to have at least one."""
+SHOWN: Final = 10
+"""Keys that are spelt out."""
+Room: TypeAlias = Callable[[], AbstractContextManager[Spool]]
+"""Makes room for rows outside memory."""
+_json: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(dict[str, object])
+
+
+class SweepRefusedError(MisconfiguredError):
+    """Nothing was deleted, for too much would be."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep has found and done."""
+
+    before: int
+    """In microseconds."""
+    older: int = 0
+    """Rows of the mirror from before that time."""
+    living: int = 0
+    """Those of them that the source has: their snapshot rows are on their way, or dead letters."""
+    some_living: list[str] = field(default_factory=list)
+    """Their keys, the first of them."""
+    some_gone: list[str] = field(default_factory=list)
+    keyless: int = 0
+    """Rows whose key holds a NULL: no row of the source's has such a one, and no change can delete it."""
+    deleted: int = 0
+    refused: int = 0
+    """Those that BigQuery did not take the deletion of."""
+    left: int | None = None
+    """Rows from before that time when it was over, but for those that live; None: nobody has looked."""
+    early: bool = False
+    """It was made anew, or left out, and rows that it lacks may still be on their way: it goes on saying so."""
+    hidden: bool = False
+    """Queries of the mirror may not show yet what was written before that time."""
+
+    @property
+    def gone(self) -> int:
+        """Return how many rows are to be deleted."""
+        return self.older - self.living - self.keyless
+
+    @property
+    def clean(self) -> bool:
+        """Tell whether nothing older is in the mirror any more."""
+        return self.left == 0 and not self.living and not self.hidden
+
+
+class SourceOfMirror:
+    """The source's rows, asked by the keys of one mirror."""
+
+    def __init__(self, rows: SourceRows, header: Header) -> None:
+        self._rows = rows
+        self.header = header
+
+    def living(self, keys: Sequence[tuple[object, ...]]) -> Sequence[bool]:
+        """Tell which of the keys the source has now; MisconfiguredError where it answers of others."""
+        asked = [self._canonical(dict(zip(self.header.primary_key, key, strict=True))) for key in keys]
+        found: set[bytes] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            batches, _done = self._rows.look(self.header.table, keys_of(keys[start : start + _KEYS_AT_ONCE]))
+            for data in batches:
+                found |= {self._canonical(_decode.decode(key)) for key in decode_batch(data).keys}
+        if not found <= set(asked):
+            raise MisconfiguredError(
+                f"the source's command answers with rows of {self.header.table} that it was not asked for: keys do not "
+                "survive the way, so nothing can be said of what it does not have; nothing was deleted"
+            )
+        return [key in found for key in asked]
+
+    def text(self, key: Sequence[object]) -> str:
+        """Return a key as it is shown."""
+        values = _json(dict(zip(self.header.primary_key, key, strict=True)))
+        return key_text(self.header.table, self.header.key_types(), values)
+
+    def _canonical(self, key: dict[str, object]) -> bytes:
+        try:
+            return canonical_key(self.header.table, self.header.key_types(), key)
+        except PoisonRecordError as error:
+            raise MisconfiguredError(f"a key of table {self.header.table} cannot be compared: {error}") from error
+
+
+def described(rows: SourceRows, table: str) -> SourceOfMirror:
+    """Return a table of the source as it is now."""
+    announced, _done = rows.describe(table)
+    return SourceOfMirror(rows, decode_batch(announced).header)
+
+
+def check_time(mirror: MirrorTable, before: int) -> None:
+    """Refuse a time of which no snapshot says that everything older is gone."""
+    name = mirror.definition.identity
+    if not mirror.complete_since:
+        raise MisconfiguredError(
+            f"table {name} does not say that it is complete: no snapshot that began since the table was made has come "
+            "to its end (the first one began before its mirrors were made, and never counts), or the consumer has not "
+            "applied its end yet. Take one (python -m services.spanner_reader snapshot TABLE, or python -m "
+            "services.bigtable_reader snapshot), and sweep when `status` says that rows may wait for it"
+        )
+    if before > mirror.complete_since:
+        raise MisconfiguredError(
+            f"table {name} is complete since {shown_time(mirror.complete_since)} and not since {shown_time(before)}: "
+            "rows that live may be older than that; nothing was deleted"
+        )
+
+
+def sweep(
+    mirror: MirrorTable,
+    rows: MirrorRows,
+    writer: CdcWriter,
+    source: SourceOfMirror | None,
+    room: Room,
+    stop: Stop,
+    clock: Clock,
+    *,
+    before: int,
+    after: timedelta,
+    execute: bool,
+) -> Swept:
+    """Find the rows from before a time and, if told so, delete those that the source does not have; then look again.
+
+    However many they are, some are in memory at a time: ``room`` makes it for the others. Nothing is deleted before
+    the source has been asked for all of them. Without a source nobody is asked. ``after``: how long rows of a snapshot
+    may take to arrive once its end has. MisconfiguredError if the time, or the source, is not one to go by.
+    """
+    check_time(mirror, before)
+    visible_until = microseconds(clock.now()) - mirror.max_staleness // timedelta(microseconds=1)
+    found = Swept(before, hidden=bool(mirror.max_staleness) and visible_until < before)
+    with room() as older, room() as doomed:
+        rows.older(mirror, before, older)
+        found.older = older.rows
+        if older.rows and source is not None:
+            _check_source(mirror, rows, source, before)
+        for some in older.pages():
+            whole = with_whole_keys(some, mirror.definition.primary_key)
+            found.keyless += len(some) - len(whole)
+            doomed.add(whole if source is None else _without_living(whole, source, found))
+        if execute and doomed.rows:
+            _delete(mirror, writer, doomed, stop, clock, found)
+    if execute:
+        stay = found.keyless + found.refused
+        found.left = max(stay, rows.count(mirror, before).older - found.living) if found.older else 0
+        if found.clean:
+            told_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
+            found.early = not rows.mark_swept(mirror, before, told_by)
+    return found
+
+
+def _check_source(mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror, before: int) -> None:
+    """Refuse a source that has not proved to be the right one."""
+    check_same_table(source.header, mirror.definition, mirror.label)
+    some = with_whole_keys(rows.newer(mirror, before, _WITNESSES), mirror.definition.primary_key)
+    newer = source_keys(some, source.header)
+    if newer and not any(source.living(newer)):
+        raise SweepRefusedError(
+            f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
+            "is --source the right database? Nothing was deleted"
+        )
+
+
+def _without_living(older: pa.Table, source: SourceOfMirror, found: Swept) -> pa.Table:
+    """Return those rows that the source does not have."""
+    keys = source_keys(older, source.header)
+    living = source.living(keys)
+    found.living += sum(living)
+    for key, lives in zip(keys, living, strict=True):
+        shown = found.some_living if lives else found.some_gone
+        if len(shown) < SHOWN:
+            shown.append(source.text(key))
+    return older.filter(pa.array([not lives for lives in living], pa.bool_()))
+
+
+def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clock: Clock, found: Swept) -> None:
+    reasons = Counter[str]()
+
+    def append(definition: TableDefinition, doomed: pa.Table) -> frozenset[int]:
+        errors = _appended(definition, doomed, writer, stop, found)
+        reasons.update(error.reason.value for error in errors)
+        found.refused += len(errors)
+        return frozenset(error.index for error in errors)
+
+    for piece in _pieces(rows):
+        if stop.requested:
+            raise TransientError(f"asked to stop when {found.deleted} of {rows.rows} rows were deleted: sweep again")
+        ended = piece
+        if mirror.history is not None:
+            stay = append(mirror.history, endings(mirror.history, piece, found.before, clock.now()))
+            ended = piece.filter(pa.array([index not in stay for index in range(len(piece))], pa.bool_()))
+        if len(ended):
+            doomed = deletions(mirror.definition, ended, found.before, soft_delete=mirror.soft_delete)
+            found.deleted += len(ended) - len(append(mirror.definition, doomed))
+    structlog.get_logger().info(
+        "rows_swept",
+        table=mirror.definition.identity,
+        before=shown_time(found.before),
+        deleted=found.deleted,
+        refused=dict(reasons),
+        history=None if mirror.history is None else mirror.history.identity,
+    )
+
+
+def _pieces(rows: Spool) -> Iterator[pa.Table]:
+    for page in rows.pages():
+        for start in range(0, len(page), _ROWS_AT_ONCE):
+            yield page.slice(start, _ROWS_AT_ONCE)
+
+
+def _appended(
+    definition: TableDefinition, rows: pa.Table, writer: CdcWriter, stop: Stop, found: Swept
+) -> Sequence[RowError]:
+    """Append rows, and wait until all are durable but those that are refused."""
+    appending = writer.append(definition, rows)
+    try:
+        for attempt in retrying(stop, PATIENCE):
+            with attempt:
+                return appending.refused()
+    except TableTroubleError as error:
+        raise MisconfiguredError(
+            f"table {definition.identity} could not be written for {format_duration(PATIENCE)} "
+            f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
+            "deleted before; sweep again"
+        ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def shown_time(micros: int) -> str:
+    """Return a time in microseconds as text."""
+    return format_timestamp(Nanoseconds(micros * 1_000))

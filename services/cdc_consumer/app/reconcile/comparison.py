@@ -1,0 +1,74 @@
+"""What a comparison of a table with its mirror has come to, and how the rows that differ are spoken of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from services.cdc_consumer.core.reconcile.comparing import Kind
+from shared.contracts.source_rows import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row to look at again: its key as the source writes it, and as the mirror holds it."""
+
+    key: Key | None
+    """None: no key of the source's. Only a row of the mirror has such a one."""
+    columns: Mapping[str, object] | None
+    """None: the mirror can hold no such key."""
+
+    @property
+    def askable(self) -> bool:
+        """Tell whether the mirror can be asked for it: a parameter of a query holds no NULL."""
+        return self.columns is not None and None not in self.columns.values()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that differs."""
+
+    key: str
+    """The one JSON text of its key."""
+    kind: Kind
+    row: Candidate
+    applied: str = ""
+    """The sequence of its mirror row."""
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What comparing a table came to."""
+
+    table: str
+    mirror: str = ""
+    read_at: str = ""
+    """The time of the first reading of the source."""
+    source_rows: int = 0
+    mirror_rows: int = 0
+    matched: int = 0
+    """How many keys both had at the first look."""
+    differences: list[Difference] = field(default_factory=list)
+    """Those that stand."""
+    changing: list[Difference] = field(default_factory=list)
+    behind: list[Difference] = field(default_factory=list)
+    """Those that stood while the mirror was still on its way to where its source was."""
+    not_looked_at: int = 0
+    """Rows that differed at the first look, and were too many to look at again."""
+    settle: timedelta = timedelta()
+    newest_applied: str = ""
+    lacking: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    repaired: int = 0
+    not_repaired: list[str] = field(default_factory=list)
+    """Why rows were not repaired."""
+
+    @property
+    def undecided(self) -> int:
+        """Return how many rows nobody can call equal or different."""
+        return len(self.changing) + len(self.behind) + self.not_looked_at
+
+    @property
+    def equal(self) -> bool:
+        """Tell whether all rows are equal, for certain."""
+        return not self.differences and not self.undecided

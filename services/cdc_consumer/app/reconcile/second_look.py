@@ -1,0 +1,191 @@
+"""Rows that differed, looked at by their keys until it is known what they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.app.reconcile.comparison import Candidate, Comparison, Difference
+from services.cdc_consumer.core.reconcile.comparing import Kind, compare
+from services.cdc_consumer.core.reconcile.row_keys import key_kinds, wire_keys
+from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, source_rows
+from services.cdc_consumer.core.reconcile.standing import Seen, Suspects, is_behind
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.ports import FoundMirror, MirrorTables, Progress, SourceTables
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.mirrors import SEQUENCE_COLUMN
+from shared.contracts.source_rows import Done, Key
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+PATIENCE: Final = timedelta(seconds=60)
+"""How long a call is tried again."""
+KEYS: Final = 1_000
+"""Keys that the source is asked for at a time."""
+_LOOKS: Final = 6
+"""How often a row is looked at while it has to stand still."""
+_LONGEST_PAUSE: Final = timedelta(seconds=5)
+_SHORTEST_PAUSE: Final = timedelta(milliseconds=200)
+_BEHIND: Final = timedelta(minutes=10)
+"""For how long what stands is looked at again while the mirror is on its way to where its source was."""
+
+T = TypeVar("T")
+
+
+class Waits:
+    """The one retry policy, the clock, and pauses that a stop ends."""
+
+    def __init__(self, clock: Clock, stop: Stop, pause: Callable[[timedelta], object] | None = None) -> None:
+        self._clock = clock
+        self.stop = stop
+        self._pause = pause or stop.wait
+
+    def now(self) -> Nanoseconds:
+        """Return the time now."""
+        return self._clock.now()
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """Make a call, again for a minute where it may succeed."""
+        for attempt in retrying(self.stop, PATIENCE):
+            with attempt:
+                return call()
+        raise AssertionError("a retry ends with a value or an error")
+
+    def pause(self, settle: timedelta) -> None:
+        """Wait until it is time to look again at what has to stand still for a time."""
+        self._pause(max(min(settle / _LOOKS, _LONGEST_PAUSE), _SHORTEST_PAUSE))
+        if self.stop.requested:
+            raise TransientError("asked to stop")
+
+
+class SecondLook:
+    """Looks at rows of one table and its mirror by their keys."""
+
+    def __init__(
+        self,
+        source: SourceTables,
+        mirrors: MirrorTables,
+        plan: Plan,
+        waits: Waits,
+        table: Mirrored,
+        mirror: FoundMirror,
+    ) -> None:
+        self._source = source
+        self._mirrors = mirrors
+        self._plan = plan
+        self._waits = waits
+        self._table = table
+        self._mirror = mirror
+        self._kinds = key_kinds(table.definition)
+        self._why: dict[str, str] = {}
+
+    def candidates(self, keys: pa.Table) -> Mapping[str, Candidate]:
+        """Return rows by the texts of their keys, in the mirror's key columns."""
+        keys = keys.select(list(self._kinds))
+        found = map(Candidate, wire_keys(keys, self._kinds), keys.to_pylist())
+        return dict(zip(self._texts(keys), found, strict=True))
+
+    def _texts(self, rows: pa.Table) -> list[str]:
+        """Return the text of each row's key."""
+        columns = rows.select(list(self._kinds)).to_pylist()
+        return [
+            self._table.row_id(tuple(map(str, values.values())) if key is None else key)
+            for key, values in zip(wire_keys(rows, self._kinds), columns, strict=True)
+        ]
+
+    def settle(self, rows: Mapping[str, Candidate], result: Comparison) -> None:
+        """Look at rows until it is known what they are, and add that to a result."""
+        suspects = Suspects(rows, result.settle, self._waits.now())
+        moved = start = self._waits.now()
+        read, state = "", self._progress("").state
+        while True:
+            while suspects.open:
+                began = self._waits.now()
+                differing, done = self.look({row: rows[row] for row in suspects.open})
+                read = done.sequence
+                suspects.look(differing, read, began)
+                if suspects.open:
+                    self._waits.pause(result.settle)
+            if not suspects.standing:
+                break
+            progress, now = self._progress(read), self._waits.now()
+            newest = progress.newest
+            result.newest_applied = max(result.newest_applied, newest)
+            if progress.state != state:
+                state, moved = progress.state, now
+            if not is_behind(newest, suspects.passed, Nanoseconds(now - moved), result.settle):
+                break
+            structlog.get_logger().info("mirror_is_behind", table=result.table, applied=newest, read=suspects.passed)
+            if now - start > _BEHIND // timedelta(microseconds=1) * 1_000:
+                result.behind += self._differences(suspects.standing, rows)
+                suspects.standing.clear()
+                break
+            suspects.reopen()
+            self._waits.pause(result.settle)
+        result.differences += self._differences(suspects.standing, rows)
+        result.changing += self._differences(suspects.changing, rows)
+
+    def _progress(self, until: str) -> Progress:
+        return self._waits.retried(lambda: self._mirrors.progress(self._mirror, until))
+
+    def until_equal(self, rows: Mapping[str, Candidate], patience: timedelta) -> Mapping[str, Seen]:
+        """Look at rows until they are equal, or for a time; return those that are not."""
+        end = self._waits.now() + patience // timedelta(microseconds=1) * 1_000
+        left, differing = dict(rows), dict[str, Seen]()
+        while left:
+            began = self._waits.now()
+            differing = dict(self.look(left)[0])
+            left = {row: left[row] for row in differing}
+            if began >= end:
+                break
+            if left:
+                self._waits.pause(timedelta(seconds=6))
+        return differing
+
+    def look(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, Seen], Done]:
+        """Look at rows once, at the source first; return those that differ, and what the source said of its answer."""
+        found, unfit, done = self._look_at_source([one.key for one in rows.values() if one.key is not None], rows)
+        schema = pa.schema([self._table.schema.field(name) for name in self._kinds])
+        fit_now = self.candidates(found)  # what could not be held at the first look may have changed
+        asked = {row: fit_now.get(row, one) if one.columns is None else one for row, one in rows.items()}
+        keys = pa.Table.from_pylist([dict(one.columns or {}) for one in asked.values() if one.askable], schema)
+        there = self._waits.retried(lambda: self._mirrors.look(self._table, self._mirror, keys))
+        applied = dict(zip(self._texts(there), there.column(SEQUENCE_COLUMN).to_pylist(), strict=True))
+        compared = compare(self._table.definition, self._table.columns, found, there)
+        names = self._texts(compared.keys)
+        differing = {row: Seen(kind, applied.get(row, "")) for row, kind in zip(names, compared.kinds, strict=True)}
+        for row, one in rows.items():
+            if one.key is None or (one.columns is not None and not one.askable):  # it cannot be asked for: as it was
+                differing[row] = Seen(Kind.EXTRA)
+        for refused in unfit:
+            row = self._table.row_id(refused.key)
+            differing[row] = Seen(Kind.UNFIT, applied.get(row, ""))
+            self._why[row] = refused.why
+        return {row: seen for row, seen in differing.items() if row in rows}, done
+
+    def _look_at_source(
+        self, keys: Sequence[Key], rows: Mapping[str, Candidate]
+    ) -> tuple[pa.Table, Sequence[Unfit], Done]:
+        name = self._table.header.table
+        found, unfit, done = [self._table.schema.empty_table()], list[Unfit](), Done("", "")
+        for start in range(0, len(keys), KEYS):
+            some = keys[start : start + KEYS]
+            batches, done = self._waits.retried(partial(self._source.look, name, some))
+            looked, refused = source_rows(self._table, batches, self._plan)
+            told = {*self._texts(looked), *(self._table.row_id(one.key) for one in refused)}
+            if len(told) != done.rows or done.rows + done.absent != len(some) or not told <= rows.keys():
+                raise MisconfiguredError(
+                    f"table {name}: the source was asked for {len(some)} keys, and told of {len(told)} rows and "
+                    f"{done.absent} that are not there: what it says of keys cannot be relied on"
+                )
+            found.append(looked)
+            unfit += refused
+        return pa.concat_tables(found), unfit, done
+
+    def _differences(self, seen: Mapping[str, Seen], rows: Mapping[str, Candidate]) -> list[Difference]:
+        return [Difference(row, one.kind, rows[row], one.applied, self._why.get(row, "")) for row, one in seen.items()]

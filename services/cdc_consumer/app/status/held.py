@@ -1,0 +1,86 @@
+"""Which messages the processes hold, or held lately, as they say themselves, and when the oldest was published."""
+
+import threading
+from collections import deque
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.cdc_consumer.core.stream.counts import Report
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+
+_SILENT_AFTER: Final = timedelta(minutes=15)
+_LATELY: Final = timedelta(minutes=10)
+
+
+class Held:
+    """The oldest message of each process; safe to use from any thread.
+
+    A process that has said nothing for as long as ``silent_after`` is gone: it was lost in mid-task, and whoever has
+    its messages now says so himself. A task that waits says something every few seconds; for how long one may work
+    without a word is `LIVENESS`.
+
+    Between two tasks nothing is held, however much waits in the subscription: ``lately`` is how long it is remembered
+    what was held.
+    """
+
+    def __init__(self, clock: Clock, silent_after: timedelta = _SILENT_AFTER, lately: timedelta = _LATELY) -> None:
+        self._clock = clock
+        self._silent_after = silent_after // timedelta(microseconds=1) * 1000
+        self._lately = lately // timedelta(microseconds=1) * 1000
+        self._lock = threading.Lock()
+        self._oldest: dict[str, tuple[int, Nanoseconds]] = {}
+        self._let_go: deque[tuple[int, Nanoseconds]] = deque()
+        """What was held until when. Both rise: what is younger than something held until later is of no interest."""
+
+    def take(self, report: Report) -> None:
+        """Remember what a process says that it holds, in place of what it said before."""
+        if not report.process:
+            return
+        with self._lock:
+            now = self._clock.now()
+            before, _at = self._oldest.pop(report.process, (None, now))
+            if before is not None and before != report.oldest_held:
+                self._remember(before, now)
+            if report.oldest_held is not None:
+                self._oldest[report.process] = report.oldest_held, now
+
+    def oldest(self) -> int | None:
+        """Return when the oldest message was published that any process holds, in microseconds; None: none is held."""
+        with self._lock:
+            self._forget_the_silent()
+            return min((oldest for oldest, _at in self._oldest.values()), default=None)
+
+    def oldest_lately(self) -> int | None:
+        """Return the same of what any process holds or has let go of lately."""
+        with self._lock:
+            self._forget_the_silent()
+            self._forget_the_past()
+            held = [oldest for oldest, _at in self._oldest.values()]
+            return min([*held, *(oldest for oldest, _until in self._let_go)], default=None)
+
+    def processes(self) -> int:
+        """Return how many processes hold any."""
+        with self._lock:
+            self._forget_the_silent()
+            return len(self._oldest)
+
+    def _remember(self, oldest: int, now: Nanoseconds) -> None:
+        self._forget_the_past()
+        while self._let_go and self._let_go[-1][0] >= oldest:
+            self._let_go.pop()
+        self._let_go.append((oldest, now))
+
+    def _forget_the_past(self) -> None:
+        now = self._clock.now()
+        while self._let_go and now - self._let_go[0][1] > self._lately:
+            self._let_go.popleft()
+
+    def _forget_the_silent(self) -> None:
+        now = self._clock.now()
+        for process, (_oldest, at) in list(self._oldest.items()):
+            if now - at > self._silent_after:
+                del self._oldest[process]
+                structlog.get_logger().warning("process_lost", process=process, silent_for=(now - at) / 1e9)

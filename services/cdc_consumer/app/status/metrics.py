@@ -1,0 +1,168 @@
+"""The consumer's metrics, for Prometheus."""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.core.stream.counts import Report, stages
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.metrics import RETRIED
+
+MOST_TABLES: Final = 100
+"""That are shown one by one: labels have a bound, and who has more in trouble knows it by their number."""
+_IDLE: Final = timedelta(minutes=10)
+"""After which BigQuery closes a connection that is not used."""
+
+
+class ConsumerMetrics:
+    """Adds up what the processes report.
+
+    Where the tasks do not (``tasks_report``), what only they know is not shown: zeros would be wrong.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, clock: Clock, held: Held | None = None, *, tasks_report: bool = True
+    ) -> None:
+        of_tasks = registry if tasks_report else CollectorRegistry()
+
+        def counter(name: str, documentation: str, registry: CollectorRegistry = registry) -> Callable[[int], None]:
+            return Counter(f"millrace_{name}", documentation, registry=registry).inc
+
+        self._tasks_report = tasks_report
+        self._clock = clock
+        self._messages = counter("consumer_messages", "Messages that came, redelivered ones each time")
+        self._changes = counter("consumer_changes", "Changes in them")
+        self._rows_written = counter("consumer_rows_written", "Rows that BigQuery has accepted")
+        self._superseded = counter("consumer_superseded", "Changes not written, for a newer one of their row was")
+        self._left_out = counter("consumer_left_out", "Changes of tables that the tables file leaves out")
+        self._outdated = counter("consumer_outdated", "Rows of snapshots not applied, for they came too late")
+        self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages")
+        self._taken = counter("leases_taken", "Messages that the source leased", of_tasks)
+        self._acked = counter("leases_acked", "Messages acknowledged")
+        self._put_off = counter("leases_put_off", "Messages put off, for their table was in trouble")
+        self._given_back = counter("leases_given_back", "Messages given back by tasks that failed", of_tasks)
+        letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
+        self._letters = {reason.value: letters.labels(reason.value) for reason in Reason}
+        self._applied = Gauge(
+            "millrace_consumer_latest_commit_seconds",
+            "Unix time of the latest commit that has been applied",
+            registry=registry,
+        )
+        self._tables_in_trouble = Gauge(
+            "millrace_consumer_tables_in_trouble", "Tables whose messages are being put off", registry=registry
+        )
+        self._trouble_since = Gauge(
+            "millrace_consumer_table_in_trouble_since_seconds",
+            "Unix time since when a table's messages are being put off; of the first hundred tables",
+            ["table"],
+            registry=registry,
+        )
+        self._tables_refused = Gauge(
+            "millrace_consumer_tables_refused", "Tables whose changes become dead letters", registry=registry
+        )
+        lag = Gauge(
+            "millrace_consumer_lag_seconds",
+            "How long the change that was applied last took from commit to topic, and from topic to BigQuery",
+            ["stage"],
+            registry=registry,
+        )
+        self._lag = {stage: lag.labels(stage) for stage in stages(None)}
+        self._troubles: set[str] = set()
+        self._shown: set[str] = set()
+        self._held = held or Held(clock)
+        oldest = Gauge(
+            "millrace_consumer_oldest_held_age_seconds",
+            "Age of the oldest unacked message that a task holds; 0 where none is held",
+            registry=of_tasks,
+        )
+        oldest.set_function(self._oldest_age)
+        self._appends = counter("consumer_appends", "Requests that BigQuery's write API has answered", of_tasks)
+        self._appended_bytes = counter("consumer_appended_bytes", "Bytes of those requests", of_tasks)
+        self._append_seconds = Counter(
+            "millrace_consumer_append_seconds", "From a request's sending to its answer, added up", registry=of_tasks
+        )
+        self._connections: dict[str, tuple[int, Nanoseconds]] = {}
+        connections = Gauge(
+            "millrace_consumer_append_connections", "Connections to BigQuery's write API", registry=of_tasks
+        )
+        connections.set_function(self._connections_open)
+        self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}
+        """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
+
+    def show_refused(self, refused: Callable[[], Collection[str]]) -> None:
+        """Show how many tables are refused, by what the consumer's status says of them."""
+        self._tables_refused.set_function(lambda: len(refused()))
+
+    def take(self, report: Report) -> None:
+        """Add what a process reports."""
+        counts = report.counts
+        self._held.take(report)
+        if report.process and report.connections is not None:
+            self._connections[report.process] = report.connections, self._clock.now()
+        RETRIED.add(report.retries)
+        self._appends(report.appends.requests)
+        self._appended_bytes(report.appends.bytes)
+        self._append_seconds.inc(report.appends.seconds)
+        if counts.messages:
+            self._micro_batches(1)
+        self._messages(counts.messages)
+        self._changes(counts.changes)
+        self._rows_written(counts.rows_written)
+        self._superseded(counts.superseded)
+        self._left_out(counts.left_out)
+        self._outdated(counts.outdated)
+        self._taken(counts.taken)
+        self._acked(counts.acked)
+        self._put_off(counts.put_off)
+        self._given_back(counts.given_back)
+        for name in self.leases:
+            self.leases[name] += getattr(counts, name)
+        for reason, letters in counts.letters.items():
+            self._letters.get(reason, self._letters[Reason.UNEXPLAINED.value]).inc(letters)
+        for table in sorted(set(counts.tables_in_trouble) - self._troubles):
+            self._in_trouble(table)
+        for table in self._shown & set(counts.tables_well):
+            self._shown.remove(table)
+            self._trouble_since.remove(table)
+        self._troubles = (self._troubles - set(counts.tables_well)) | set(counts.tables_in_trouble)
+        self._tables_in_trouble.set(len(self._troubles))
+        latest = [note.latest for note in counts.tables.values() if note.latest is not None]
+        if latest:
+            for stage, seconds in stages(max(latest, key=lambda one: one.committed)).items():
+                if seconds is not None:
+                    self._lag[stage].set(seconds)
+        if counts.max_commit_timestamp is not None:
+            self._applied.set(counts.max_commit_timestamp / 1e6)
+
+    def _in_trouble(self, table: str) -> None:
+        if len(self._shown) < MOST_TABLES:
+            self._shown.add(table)
+            self._trouble_since.labels(table).set(self._clock.now() / 1e9)
+
+    def left(self) -> Mapping[str, int]:
+        """Return what became of leases, and how many are left to their deadlines, once nothing is held any more.
+
+        Where tasks do not report, only what became of those that were settled.
+        """
+        if not self._tasks_report:
+            return {name: self.leases[name] for name in ("acked", "put_off")}
+        taken, *settled = self.leases.values()
+        return {**self.leases, "left": taken - sum(settled)}
+
+    def _connections_open(self) -> int:
+        """Return how many there are; a process that has said nothing for so long is gone, or has none any more."""
+        since = self._clock.now() - _IDLE // timedelta(microseconds=1) * 1000
+        told = list(self._connections.items())
+        for process, (_count, at) in told:
+            if at < since:
+                self._connections.pop(process, None)
+        return sum(count for _process, (count, at) in told if at >= since)
+
+    def _oldest_age(self) -> float:
+        oldest = self._held.oldest()
+        return 0.0 if oldest is None else max(0.0, self._clock.now() / 1e9 - oldest / 1e6)

@@ -1,0 +1,368 @@
+"""What the consumer says of itself when asked: how each table is, what was done, how far behind each stage is."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
+from services.cdc_consumer.ports import MADE_ANEW, RESYNC, ROWS_TOO_OLD, Kept, Mirror
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.clock import Clock
+
+RUNNING: Final = "running"
+PUT_OFF: Final = "put off"
+REFUSED: Final = "refused"
+NEEDS_RESYNC: Final = "needs re-sync"
+DROPPED: Final = "dropped"
+_DROPPED_WHY: Final = "it is not in its dataset any more, and is made anew by its next change, without its rows"
+
+_LOOK_AGAIN: Final = timedelta(seconds=10)
+"""How old, at most, what is told of labels may be."""
+_LOOK_ANYWAY: Final = timedelta(seconds=30)
+_ON_ITS_WAY: Final = timedelta(minutes=1)
+"""Until what comes again is certain to be pulled, and held by a process that says so."""
+_REPEATED: Final = timedelta(minutes=1)
+"""Over what time a table that was well has to be refused by headers, and by nothing else, to be called refused."""
+_REFUSED_FOR: Final = timedelta(days=1)
+"""For how long it is called so after the last such header."""
+_SEEN: Final = timedelta(minutes=10)
+"""How long a process counts that has said nothing more."""
+
+
+@dataclass(slots=True)
+class _Table:
+    put_off: str = ""
+    put_off_since: int = 0
+    unfit: str = ""
+    unfit_since: int = 0
+    unfit_until: int = 0
+    """When the first and the last header came that does not fit, without a change in between that fits."""
+    stuck: str = ""
+    stuck_since: int = 0
+    stuck_until: int = 0
+    again_at: int = 0
+    """When the last of what was put off comes again, whatever the table has been since."""
+    latest: Applied | None = None
+
+    def refusal(self, now: int, *, mirrored: bool) -> tuple[str, int] | None:
+        """Return why its changes become dead letters, and since when; None: they do not.
+
+        Any publisher may forge or break a header. So a table that has had changes, or has a mirror, is refused by
+        headers only where they keep coming and nothing else does.
+        """
+        once_well = mirrored or self.latest is not None
+        repeated = _micros_between(self.unfit_since, self.unfit_until) >= _REPEATED
+        of_late = _micros_between(self.unfit_until, now) <= _REFUSED_FOR
+        if not self.unfit or (once_well and not (repeated and of_late)):
+            return None
+        return self.unfit, self.unfit_since
+
+    def waits_for(self, now: int) -> str:
+        """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
+        return self.put_off or (self.stuck if now < self.stuck_until else "")
+
+
+@dataclass(slots=True)
+class _Labels:
+    """The mirrors as they were last listed."""
+
+    mirrors: Sequence[Mirror] = ()
+    read_at: Nanoseconds | None = None
+    looked_at: Nanoseconds | None = None
+    error: str = ""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ConsumerStatus:
+    """Takes the reports of all processes; safe to use from any thread.
+
+    ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
+    process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
+    cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
+    is not there any more, is in trouble until it is made anew.
+
+    Where the tasks do not report (``tasks_report``), what they hold is not known, and neither is how many they are.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
+        mark_made_anew: Callable[[Mirror], None],
+        kept: Kept | None = None,
+        held: Held | None = None,
+        *,
+        tasks_report: bool = True,
+    ) -> None:
+        self._clock = clock
+        self._read_mirrors = read_mirrors
+        self._mark_made_anew = mark_made_anew
+        self._kept = kept
+        self._made_at: dict[str, int] = _restored(kept)
+        self._told_kept = {**self._made_at}
+        self._listed: set[str] = set()
+        self._dropped: Mapping[str, int] = {}
+        self._lock = threading.Lock()
+        self._tables: dict[str, _Table] = {}
+        self._seen: dict[str, int] = {}
+        self._held = held or Held(clock)
+        self._tasks_report = tasks_report
+        self._kinds = ("messages", "acked", "put_off", *(("given_back",) if tasks_report else ()))
+        self._counted: Counter[str] = Counter()
+        self._letters: Counter[str] = Counter()
+        self._labels = _Labels()
+        self._not_swept: dict[str, str] = {}
+        self._started = clock.now()
+
+    def take(self, report: Report) -> None:
+        """Add what a process reports."""
+        counts, now = report.counts, self._micros()
+        with self._lock:
+            if report.process:
+                self._seen = {process: at for process, at in self._seen.items() if self._still_seen(at, now)}
+                self._seen[report.process] = now
+            self._held.take(report)
+            for name in ("messages", "changes", "rows_written", "superseded", "acked", "put_off", "given_back"):
+                self._counted[name] += getattr(counts, name)
+            self._letters.update(counts.letters)
+            for name, note in counts.tables.items():
+                _note(self._tables.setdefault(name, _Table()), note, now)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the tables every now and then while the block runs, whether anybody asks or not."""
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(_LOOK_ANYWAY.total_seconds()):
+                self._look_at_labels()
+
+        thread = threading.Thread(target=look, name="labels", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(1.0)  # it may be waiting for BigQuery, which a stop does not; it holds nothing
+
+    def document(self, *, ready: bool, alive: bool) -> Mapping[str, object]:
+        """Return the answer, ready for JSON: names, codes, counts and times, no row's values."""
+        self._look_at_labels()
+        with self._lock:
+            labels, now = self._labels, self._micros()
+            mirrors = {one.table: one for one in labels.mirrors}
+            dropped = self._dropped
+            tables = [
+                {
+                    **_shown(name, self._tables.get(name) or _Table(), mirrors.get(name), dropped.get(name), now),
+                    "not_swept": self._not_swept.get(name, ""),
+                }
+                for name in sorted({*self._tables, *mirrors, *dropped})
+            ]
+            return {
+                "service": "cdc_consumer",
+                "state": ("running" if ready else "starting") if alive else "makes no progress",
+                "since": format_timestamp(self._started),
+                "tables": tables,
+                "labels": {
+                    "read_at": _time(None if labels.read_at is None else labels.read_at // 1000),
+                    "error": labels.error,
+                },
+                "changes": {
+                    "seen": self._counted["changes"],
+                    "written": self._counted["rows_written"],
+                    "superseded": self._counted["superseded"],
+                    "letters": dict(self._letters),
+                },
+                "messages": {name: self._counted[name] for name in self._kinds},
+                "lag_seconds": self._lag(now),
+                "processes": self._processes(now) if self._tasks_report else None,
+            }
+
+    def mirrors(self) -> Sequence[Mirror]:
+        """Return the mirrors as they were last listed."""
+        return self._labels.mirrors
+
+    def troubled(self) -> Collection[str]:
+        """Return the tables whose changes wait, or are refused, and those that are gone.
+
+        What was put off waits until it has come again, also where the table is well meanwhile.
+        """
+        with self._lock:
+            now = self._micros()
+            waiting = {name for name, table in self._tables.items() if now < table.again_at or table.waits_for(now)}
+            return waiting | {*self._refused(now)} | {*self._dropped}
+
+    def refused(self) -> Collection[str]:
+        """Return the tables whose changes become dead letters."""
+        with self._lock:
+            return self._refused(self._micros())
+
+    def _refused(self, now: int) -> Collection[str]:
+        mirrors = {one.table for one in self._labels.mirrors}
+        return [name for name, one in self._tables.items() if one.refusal(now, mirrored=name in mirrors) is not None]
+
+    def oldest_held_lately(self) -> int | None:
+        """Return when the oldest message was published that any process holds or held lately, in microseconds."""
+        return self._held.oldest_lately()
+
+    def sweep_refused(self, table: str, why: str) -> None:
+        """Take note of why a table is not swept; empty: it is."""
+        with self._lock:
+            self._not_swept[table] = why
+
+    def put_off(self) -> Mapping[str, str]:
+        """Return the tables whose messages are put off, and why."""
+        with self._lock:
+            now = self._micros()
+            return {name: why for name, table in sorted(self._tables.items()) if (why := table.waits_for(now))}
+
+    def _processes(self, now: int) -> Mapping[str, int]:
+        seen = sum(self._still_seen(at, now) for at in self._seen.values())
+        return {"seen": seen, "holding": self._held.processes()}
+
+    def _lag(self, now: int) -> Mapping[str, float | None]:
+        applied = [one.latest for one in self._tables.values() if one.latest is not None]
+        last = max(applied, key=lambda one: one.applied or 0, default=None)
+        oldest = self._held.oldest()
+        return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
+
+    def _look_at_labels(self) -> None:
+        """List the mirrors again if it is time; while that takes long, whoever else asks gets what is known."""
+        labels = self._labels
+        if not labels.reading.acquire(blocking=False):
+            return
+        try:
+            now = self._clock.now()
+            if labels.looked_at is not None and now - labels.looked_at < _LOOK_AGAIN.total_seconds() * 1e9:
+                return
+            labels.looked_at = now
+            try:
+                listed, not_marked = self._read_mirrors(self._datasets()), list[str]()
+                labels.mirrors = [self._compared(one, not_marked) for one in listed]
+                self._look_for_dropped({one.table for one in labels.mirrors})
+                labels.read_at, labels.error = now, "; ".join(not_marked)
+            except (TransientError, MisconfiguredError) as error:
+                labels.error = str(error)
+                structlog.get_logger().warning("labels_not_read", error=str(error))
+            self._keep_what_is_known()
+        finally:
+            labels.reading.release()
+
+    def _datasets(self) -> Collection[str]:
+        """Return the datasets of tables that were reported or seen with one, which need not be named in any setting."""
+        with self._lock:
+            names = {*self._tables, *self._listed}
+        return {dataset for dataset, dot, _table in (name.partition(".") for name in names) if dot}
+
+    def _look_for_dropped(self, listed: Collection[str]) -> None:
+        """Say of each mirror that this process has seen, and that is not there any more, that it is gone: once."""
+        gone, now = self._listed.difference(listed), self._micros()
+        for table in sorted(gone - self._dropped.keys()):
+            fix = "if that was not meant: it is made anew by its next change; take a snapshot then, and sweep it"
+            structlog.get_logger().error("table_dropped", table=table, fix=fix)
+        self._dropped = {table: self._dropped.get(table, now) for table in gone}
+        self._listed.update(listed)
+
+    def _keep_what_is_known(self) -> None:
+        if self._kept is not None and self._made_at != self._told_kept:
+            self._kept.write(msgspec.json.encode(self._made_at))
+            self._told_kept = {**self._made_at}
+
+    def _compared(self, mirror: Mirror, not_marked: list[str]) -> Mirror:
+        """Mark a mirror that is another one than it was, and return it as it is then.
+
+        Not one that has been complete since it was made: while no process looked it was healed. One that cannot be
+        marked now is ``not_marked``, which holds up no other: it is tried again at the next look.
+        """
+        if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
+            if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
+                structlog.get_logger().error(MADE_ANEW, table=mirror.table, fix="re-sync it: it holds new changes only")
+                anew = replace(mirror, needs_resync=MADE_ANEW, complete_since=0, swept=0)
+                try:
+                    self._mark_made_anew(mirror)
+                except (TransientError, MisconfiguredError) as error:
+                    not_marked.append(str(error))
+                    structlog.get_logger().warning("table_not_marked", table=mirror.table, error=str(error))
+                    return anew
+                mirror = anew
+            self._made_at[mirror.table] = mirror.made_at
+        return mirror
+
+    @staticmethod
+    def _still_seen(at: int, now: int) -> bool:
+        return now - at <= _SEEN // timedelta(microseconds=1)
+
+    def _micros(self) -> int:
+        return self._clock.now() // 1000
+
+
+def _note(table: _Table, note: TableNote, now: int) -> None:
+    if note.put_off and not table.put_off:
+        table.put_off_since = now
+    table.put_off = note.put_off
+    if note.latest is not None or not note.unfit:
+        table.unfit = ""
+    else:
+        if not table.unfit or _micros_between(table.unfit_until, now) > _REFUSED_FOR:
+            table.unfit_since = now
+        table.unfit, table.unfit_until = note.unfit, now
+    if note.again_at is not None:
+        again_at = note.again_at + _ON_ITS_WAY // timedelta(microseconds=1)
+        table.again_at = max(table.again_at, again_at)
+        if note.stuck:
+            table.stuck_since = table.stuck_since if now < table.stuck_until else now
+            table.stuck, table.stuck_until = note.stuck, max(table.stuck_until, again_at)
+    if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
+        table.latest = note.latest
+
+
+def _restored(kept: Kept | None) -> dict[str, int]:
+    data = None if kept is None else kept.read()
+    try:
+        return {} if data is None else msgspec.json.decode(data, type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _shown(name: str, table: _Table, mirror: Mirror | None, dropped_at: int | None, now: int) -> Mapping[str, object]:
+    """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
+    troubles = []
+    if why := table.waits_for(now):
+        since = table.put_off_since if table.put_off else table.stuck_since
+        troubles.append({"state": PUT_OFF, "since": _time(since), "why": why})
+    if refusal := table.refusal(now, mirrored=mirror is not None):
+        troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})
+    if dropped_at is not None:
+        troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
+    if mirror is not None and mirror.needs_resync:
+        anew_at = _time(mirror.made_at if mirror.needs_resync == MADE_ANEW else None)
+        fix = f": take another snapshot of its source table ({RESYNC})" if mirror.needs_resync == ROWS_TOO_OLD else ""
+        troubles.append({"state": NEEDS_RESYNC, "since": anew_at, "why": mirror.needs_resync + fix})
+    return {
+        "table": name,
+        "state": troubles[0]["state"] if troubles else RUNNING,
+        "troubles": troubles,
+        "complete_since": _time(mirror.complete_since or None if mirror is not None else None),
+        "to_sweep": _time(mirror.to_sweep or None if mirror is not None else None),
+        "committed": _time(table.latest.committed if table.latest is not None else None),
+        "applied": _time(table.latest.applied if table.latest is not None else None),
+        "lag_seconds": stages(table.latest),
+    }
+
+
+def _micros_between(earlier: int, later: int) -> timedelta:
+    return timedelta(microseconds=later - earlier)
+
+
+def _time(micros: int | None) -> str | None:
+    return None if micros is None else format_timestamp(Nanoseconds(micros * 1000))

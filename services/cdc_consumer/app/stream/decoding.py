@@ -1,0 +1,100 @@
+"""A task's messages decoded, group by group, each when the one before it has been handled.
+
+Suspects that hold poison come behind those that hold none, and all such are judged together: group by group, a flood
+of poison that has come often enough to be suspect would be seen only when much of it is set aside. What exhausts the
+memory is halved until it is one message, and that comes last of all.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from services.cdc_consumer.app.stream.flood import PoisonFlood, Seen
+from services.cdc_consumer.app.stream.suspects import Group, Watch
+from services.cdc_consumer.core.stream.columns import Decoded
+from services.cdc_consumer.core.stream.poison import Poison
+from shared.contracts.reasons import Reason
+
+_TOLD = "delivered {} times and never settled, and not because it was put off: it may end the process"
+
+
+def decoded_groups(
+    groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch, flood: PoisonFlood
+) -> Iterator[tuple[Group, Decoded]]:
+    """Yield all groups in the order in which they are to be handled, smaller ones where the memory asks for it.
+
+    What ``decode`` raises is passed on: at once, or MemoryError when all others have been yielded. MisconfiguredError
+    also for a flood of poison among the suspects.
+    """
+    todo = deque(groups)
+    poisonous: list[tuple[Group, Decoded]] = []
+    large: list[Group] = []
+    while todo:
+        group = todo.popleft()
+        decoded = _unless_exhausted(group, decode, watch)
+        if decoded is None and len(group.messages) > 1:
+            middle = len(group.messages) // 2
+            halves = (group.messages.slice(middle), group.messages.slice(0, middle))
+            todo.extendleft(replace(group, messages=each) for each in halves)
+        elif decoded is None:
+            large.append(replace(group, suspect=True))
+        elif group.suspect and decoded.poison:
+            bad = {one.message for one in decoded.poison}
+            if len(bad) == len(group.messages):
+                poisonous.append((group, decoded))
+            else:
+                todo.extendleft(_apart(group, bad))
+        else:
+            yield group, decoded
+    seen = (Seen.of(range(len(group.messages)), decoded, decoded.poison) for group, decoded in poisonous)
+    flood.judge(sum(seen, Seen()))
+    yield from poisonous
+    yield from _one_more_time(large, decode, watch)
+
+
+def _apart(group: Group, bad: Collection[int]) -> Iterator[Group]:
+    """Yield those messages of a group, and then the others."""
+    of_them = pa.array([message in bad for message in range(len(group.messages))])
+    for those in (of_them, pc.invert(of_them)):
+        yield replace(group, messages=group.messages.filter(those))
+
+
+def _unless_exhausted(group: Group, decode: Callable[[pa.Table], Decoded], watch: Watch) -> Decoded | None:
+    if group.fatal:
+        return _undecoded(group.messages)
+    with watch.looking_into(group):
+        try:
+            return decode(group.messages)
+        except MemoryError:
+            structlog.get_logger().warning("memory_exhausted", messages=len(group.messages))
+            return None
+
+
+def _one_more_time(
+    groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch
+) -> Iterator[tuple[Group, Decoded]]:
+    """Yield the messages that exhausted the memory, now that the others are done; a death is counted if it is again."""
+    exhausted: MemoryError | None = None
+    for group in groups:
+        try:
+            with watch.looking_into(group):
+                decoded = decode(group.messages)
+        except MemoryError as error:
+            exhausted = error
+        else:
+            yield group, decoded
+    if exhausted is not None:
+        raise exhausted
+
+
+def _undecoded(messages: pa.Table) -> Decoded:
+    """Return messages as poison without looking into them."""
+    poison = [
+        Poison(message, None, Reason.RETRIES_EXHAUSTED, _TOLD.format(deliveries or 1))
+        for message, deliveries in enumerate(messages["delivery_attempt"].to_pylist())
+    ]
+    return Decoded((), poison, {})

@@ -1,0 +1,387 @@
+"""One task of a micro-batch: decode, keep the newest of each key, write, set aside what cannot be applied, ack.
+
+The order of effects is the promise. Rows are durable and dead letters confirmed before their message is acked, and
+mirrors that lack such changes say so; whatever ends the process between two lines, the messages come again, and
+applying them twice changes nothing. Trouble has three sizes: a row becomes a dead letter, a table's messages are put
+off, and when a service is away everything waits, leases extended, until it is back. Messages that have come often may
+be what ends the process: they are handled last, few at a time, when all others are acked, and alone once a process has
+ended over them; one that has ended several becomes a letter, undecoded.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import chain
+
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.app.stream.decoding import decoded_groups
+from services.cdc_consumer.app.stream.flood import PoisonFlood, Seen
+from services.cdc_consumer.app.stream.letters_noted import mirrors_of, note_letters
+from services.cdc_consumer.app.stream.notices import say_what_is_noticed
+from services.cdc_consumer.app.stream.suspects import NotCounted, Watch, in_groups
+from services.cdc_consumer.app.stream.table_notes import table_notes
+from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, later
+from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
+from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
+from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
+from services.cdc_consumer.core.stream.counts import Counts, TableNote
+from services.cdc_consumer.core.stream.poison import Poison, poison_change
+from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.reasons import Reason
+from shared.runtime.clock import Clock
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What a micro-batch acts through."""
+
+    leases: Leases
+    letters: DeadLetters
+    tables: Tables
+    writer: CdcWriter
+    waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  for whoever has nobody to tell
+    deaths: Deaths = field(default_factory=NotCounted)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a process knows from one task to the next."""
+
+    patience: Patience = field(default_factory=Patience)
+    flood: PoisonFlood = field(default_factory=PoisonFlood)
+    plan: Plan = EVERYTHING
+    said: set[tuple[str, ...]] = field(default_factory=set)
+    tables: TablesInTrouble = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = TablesInTrouble(self.patience)
+
+    def says_for_the_first_time(self, *what: str) -> bool:
+        """Tell whether something has not been said yet; from now on it has."""
+        if what in self.said:
+            return False
+        self.said.add(what)
+        return True
+
+
+def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: Clock) -> Counts:
+    """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or put off.
+
+    What it raises leaves nothing acked that is not durable; what is not acked has been given back or put off.
+    MisconfiguredError: a flood of poison; the messages are put off, since somebody has to act first, and every delivery
+    counts against them. TransientError: a service was away until the process was asked to
+    stop.
+    """
+    if not len(messages):
+        return Counts()
+    watch, tell = Watch(ports.deaths), ports.waiting
+
+    def waiting(table: str = "", why: str = "") -> None:
+        watch.waits()
+        tell(table, why)
+
+    def decode(some: pa.Table) -> Decoded:
+        return decode_messages(some, clock.now(), memory.plan)
+
+    ports = replace(ports, waiting=waiting)
+    writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, memory.patience, ports.waiting)
+    counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
+    with ports.leases.keeping(list(unsettled)):
+        try:
+            groups = in_groups(messages, clock.now(), memory.patience, ports.deaths)
+            for group, decoded in decoded_groups(groups, decode, watch, memory.flood):
+                with watch.handling(group):
+                    counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())
+        except BaseException as error:
+            _leave(messages, unsettled, ports.leases, memory.patience, stop, isinstance(error, MisconfiguredError))
+            raise
+    return counts
+
+
+class _Task:
+    def __init__(
+        self,
+        messages: pa.Table,
+        decoded: Decoded,
+        unsettled: set[str],
+        ports: Ports,
+        memory: Memory,
+        writing: Writing,
+    ) -> None:
+        self._messages = messages
+        self._decoded = decoded
+        self._ack_ids: Sequence[str] = messages["ack_id"].to_pylist()
+        self._unsettled = unsettled  # leases of all of the task's messages that are neither acked nor put off
+        self._open = set(range(len(messages)))  # messages of ours of which the same is true
+        self._ports = ports
+        self._memory = memory
+        self._patience = memory.patience
+        self._known = memory.tables
+        self._flood = memory.flood
+        self._writing = writing
+        self._stop = writing.stop
+        self._clock = writing.clock
+        self._letters: Counter[str] = Counter()
+        self._put_off: Mapping[int, timedelta] = {}  # messages, and for how long
+        self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
+        self._of_unnoted: set[int] = set()  # the messages of those letters
+        self._lists = [ListWrites(changes) for changes in decoded.tables]
+
+    def run(self) -> Counts:
+        """Do it all, in the order that loses nothing, and what may have to wait last."""
+        self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
+        say_what_is_noticed(self._messages, self._decoded, self._memory.says_for_the_first_time, self._clock.now())
+        self._believe_in_replays()
+        known = []
+        for one in self._lists:
+            if (told := self._known.told(one.definition)) is not None:
+                one.in_trouble(told)
+                known.append(one)
+        self._write()
+        self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
+        self._bear_with_new_trouble()
+        self._put_off_the_rest()
+        return self._counts()
+
+    def _believe_in_replays(self) -> None:
+        """Look again at tables that changes are replayed for: whoever replays has mended what was in the way."""
+        if not self._known.knows_conflicts:
+            return
+        attributes = self._messages["attributes"].to_pylist()
+        replayed = {message for message, each in enumerate(attributes) if REPLAY_OF in dict(each or ())}
+        for one in self._lists:
+            if not replayed.isdisjoint(one.messages):
+                self._known.look_again(one.definition)
+
+    def _write(self, again: Sequence[ListWrites] | None = None) -> None:
+        """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""
+        if again is not None:
+            if not again:
+                return
+            for one in again:
+                one.try_again()
+        self._writing.settle = self._settle
+        self._writing.write(self._lists)
+        self._settle()
+
+    def _bear_with_new_trouble(self) -> None:
+        """Bear with tables newly in trouble for a while: most often a table or column has just been made."""
+        new = [one for one in self._lists if one.trouble is not None and not self._known.known(one.definition)]
+        if not new:
+            return
+        began = self._clock.now()
+        attempts = retrying(self._stop, self._patience.table, self._patience.between_calls)
+        try:
+            for attempt in attempts:
+                with attempt:
+                    self._write(new)
+                    for one in new:
+                        if one.trouble is not None:
+                            raise one.trouble
+        except TableTroubleError:
+            for one in new:
+                if one.trouble is not None:
+                    self._known.began(one.definition, began, self._clock.now(), one.trouble)
+
+    def _settle(self) -> None:
+        """Keep the letters of, and then ack, every open message whose changes are all accepted, superseded or poison.
+
+        While a row of a table is left to write, no message of that table is done: that row may be the next newest of
+        any key. A message of a newer wire format is never done.
+        """
+        waiting: set[int] = set(self._decoded.newer)
+        for lists in by_table(self._lists).values():
+            unwritten = bool(left_to_write(lists))
+            for one in lists:
+                waiting |= set(one.messages) if unwritten or one.trouble is not None else self._stuck_messages(one)
+        done = self._open - waiting - self._of_unnoted
+        if not done:
+            return
+        told: dict[tuple[int, int | None], Poison] = {}
+        for each in chain(self._decoded.poison, *map(self._poison_of, self._lists)):
+            if each.message in done:  # a change that goes to two tables and is refused by both is one letter
+                told.setdefault((each.message, each.change), each)
+        poison = list(told.values())
+        seen = Seen.of(done, self._decoded, poison)
+        self._flood.judge(seen)
+        self._keep_letters(poison)
+        self._note_letters(poison)
+        if not done.isdisjoint(self._of_unnoted):
+            done -= self._of_unnoted
+            seen = Seen.of(done, self._decoded, [each for each in poison if each.message in done])
+        self._flood.remember(seen)
+        if not done:
+            return
+        ack_ids = [self._ack_ids[message] for message in sorted(done)]
+        self._until_back(lambda: self._ports.leases.ack(ack_ids))
+        self._unsettled.difference_update(ack_ids)
+        self._open -= done
+
+    def _stuck_messages(self, one: ListWrites) -> set[int]:
+        """Return the messages that wait for a row that fails, and refuse those rows that have failed long enough."""
+        waiting, message_of = set(), one.changes.rows[MESSAGE]
+        for row, why in list(one.stuck.items()):
+            message = message_of[row].as_py()
+            if self._deliveries(message) >= self._patience.stuck_deliveries:
+                one.give_up(row, Reason.RETRIES_EXHAUSTED, why)
+            else:
+                waiting.add(message)
+        return waiting
+
+    def _poison_of(self, one: ListWrites) -> Sequence[Poison]:
+        """Return the rows of a list that BigQuery, or its table, does not take."""
+        message_of = one.changes.rows[MESSAGE]
+        change_of = one.changes.rows[CHANGE]
+        batches = self._decoded.batches
+        errors: Mapping[int, tuple[Reason, str]]
+        if one.conflict is not None:
+            told = one.conflict.reason, one.conflict.detail
+            errors = dict.fromkeys(range(one.changes.rows.num_rows), told)
+        else:
+            errors = {row: (error.reason, error.detail) for row, error in one.refused.items()}
+        poison = []
+        for row, (reason, detail) in errors.items():
+            message, change = message_of[row].as_py(), change_of[row].as_py()
+            poison.append(poison_change(message, batches[message], change, reason, detail))
+        if one.conflict is not None:  # an announcement has no change to set aside, so it is set aside itself
+            poison += [
+                Poison(message, None, *told, table=batches[message].header.table)
+                for message in one.messages
+                if not len(batches[message])
+            ]
+        return poison
+
+    def _keep_letters(self, poison: Sequence[Poison]) -> None:
+        if not poison:
+            return
+        letters = [self._letter(one) for one in poison]
+        self._until_back(lambda: self._ports.letters.keep(letters))
+        reasons = Counter(letter.reason.value for letter in letters)
+        self._letters += reasons
+        structlog.get_logger().warning("records_set_aside", reasons=dict(reasons), first=letters[0].identity)
+
+    def _note_letters(self, poison: Sequence[Poison]) -> None:
+        """Let the mirrors say that they lack these; the messages of one that cannot are put off with this task's rest.
+
+        One try is enough: a mirror whose label fails for long must not hold up the others, and the letters are kept.
+        """
+        mirrors = mirrors_of(poison, self._ordering_key, self._memory.plan)
+        for (name, dataset), messages in sorted(mirrors.items()):
+            why = note_letters(self._ports.tables, (name, dataset), self._clock.now())
+            if why:
+                identity = f"{dataset}.{name}" if dataset else name
+                self._unnoted[identity] = f"its dead letters could not be noted on it: {why}"
+                self._of_unnoted.update(messages)
+
+    def _ordering_key(self, message: int) -> str:
+        return self._messages["ordering_key"][message].as_py() or ""
+
+    def _letter(self, poison: Poison) -> DeadLetter:
+        """Return a message exactly as it came, or one change of it cut out under the same header and attributes."""
+        if poison.change is None:
+            data = self._messages["data"][poison.message].as_py()
+        else:
+            data = self._decoded.batches[poison.message].cut(poison.change)
+        return DeadLetter(
+            data=data,
+            attributes=dict(self._messages["attributes"][poison.message].as_py() or ()),
+            ordering_key=self._ordering_key(poison.message),
+            reason=poison.reason,
+            detail=poison.detail,
+            failed_at=self._clock.now(),
+            failed_in="cdc_consumer",
+            table=poison.table,
+            key=poison.key,
+            sequence=poison.sequence,
+            commit_timestamp=poison.commit_timestamp,
+        )
+
+    def _put_off_the_rest(self) -> None:
+        suspected = {
+            message for one in self._lists if one.trouble and one.trouble.suspected for message in one.messages
+        }
+        self._put_off = {
+            message: self._patience.longest_put_off
+            if message in suspected or message in self._decoded.newer
+            else self._patience.put_off_at(self._deliveries(message))
+            for message in sorted(self._open)
+        }
+        delays = {self._ack_ids[message]: delay for message, delay in self._put_off.items()}
+        for delay, ack_ids in _by_delay(delays).items():
+            self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.put_off(ack_ids, delay))  # type: ignore[misc]
+            self._unsettled.difference_update(ack_ids)
+        self._open.clear()
+
+    def _deliveries(self, message: int) -> int:
+        return self._messages["delivery_attempt"][message].as_py() or 1
+
+    def _until_back(self, call: Callable[[], None]) -> None:
+        """Call until Pub/Sub is back, leases extended meanwhile; TransientError only when asked to stop."""
+        for attempt in retrying(self._stop, longest_wait=self._patience.between_calls):
+            with attempt:
+                if attempt.retry_state.attempt_number > 1:
+                    self._ports.waiting()
+                call()
+
+    def _counts(self) -> Counts:
+        done = [one for one in self._lists if one.writable]
+        written = sum(int(one.accepted.sum()) for one in done)
+        failed = sum(len(one.refused) + len(one.stuck) for one in done)
+        rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
+        now, plan = self._clock.now(), self._memory.plan
+        tables = dict(table_notes(self._lists, self._decoded, self._messages, self._put_off, now, plan))
+        longest = max(self._put_off.values(), default=None)
+        for table, why in self._unnoted.items():
+            again_at = later(now, longest or timedelta(0)) // 1000
+            tables[table] = tables.get(table, TableNote()).plus(TableNote(put_off=why, again_at=again_at))
+        latest = [note.latest.committed for note in tables.values() if note.latest is not None]
+        return Counts(
+            messages=len(self._ack_ids),
+            changes=sum(len(batch) for batch in self._decoded.batches.values()),
+            rows_written=written,
+            superseded=rows - written - failed,
+            left_out=sum(self._decoded.left_out.values()),
+            outdated=sum(self._decoded.outdated.values()),
+            letters=dict(self._letters),
+            acked=len(self._ack_ids) - len(self._put_off),
+            put_off=len(self._put_off),
+            put_off_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
+            tables=tables,
+            max_commit_timestamp=max(latest, default=None),
+        )
+
+
+def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:
+    by_delay: dict[timedelta, list[str]] = {}
+    for ack_id, delay in delays.items():
+        by_delay.setdefault(delay, []).append(ack_id)
+    return by_delay
+
+
+def _leave(
+    messages: pa.Table, unsettled: set[str], leases: Leases, patience: Patience, stop: Stop, for_later: bool
+) -> None:
+    """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
+    pairs = zip(messages["ack_id"].to_pylist(), messages["delivery_attempt"].to_pylist(), strict=True)
+    delays = {
+        ack_id: patience.put_off_at(deliveries or 1) if for_later else timedelta(0)
+        for ack_id, deliveries in pairs
+        if ack_id in unsettled
+    }
+    try:
+        for delay, ack_ids in _by_delay(delays).items():
+            for attempt in retrying(stop, patience.leaving, patience.between_calls):
+                with attempt:
+                    if for_later:
+                        leases.put_off(ack_ids, delay)
+                    else:
+                        leases.give_back(ack_ids)
+    except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
+        structlog.get_logger().warning("messages_not_given_back", messages=len(delays), error=str(error))

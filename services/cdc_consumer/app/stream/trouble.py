@@ -1,0 +1,213 @@
+"""Which tables are in trouble, and for how long to bear with what: remembered for the process, not for a micro-batch.
+
+A table that cannot be written holds the others up once, for the first patience. After that its messages are put off as
+they come, and one attempt every now and then finds out whether it is well again.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.timestamps import Nanoseconds
+
+_FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest put-off: its messages come no more
+_NEVER: Final = Nanoseconds(-(1 << 62))
+_WITNESSES: Final = 1_000  # tables of which a row is kept
+_WITNESS_BYTES: Final = 16 << 20  # of all those rows
+_WITNESS_FOR: Final = timedelta(hours=1)
+_WITNESS_AGE: Final = timedelta(hours=24)
+"""How old a row may be that is sent once more: BigQuery still remembers any delete that is newer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to bear with what."""
+
+    table: timedelta = timedelta(seconds=5)
+    """How long a table in trouble is tried again before its messages are put off. Once; then it is known."""
+    alone: timedelta = timedelta(minutes=5)
+    """The same where the service itself may be away: the table is alone in its micro-batch, and nothing tells.
+
+    Its messages are then put off for `longest_put_off`. So a service that stays away costs them a delivery attempt
+    every 900 seconds, 96 a day, of the 100 after which Pub/Sub forwards them to the dead-letter topic.
+    """
+    put_off: timedelta = timedelta(seconds=30)
+    """For how long at a message's first delivery; twice as long at each further one."""
+    longest_put_off: timedelta = timedelta(seconds=600)  # Pub/Sub's longest ack deadline
+    between_calls: timedelta = timedelta(seconds=10)
+    between_probes: timedelta = timedelta(seconds=10)
+    """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
+    stuck_deliveries: int = 10
+    """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
+    fatal_deaths: int = 3
+    """How many processes have to end in a row over a message, before it is set aside undecoded.
+
+    The first while they handle it among others that have come often, all further ones while they handle it alone.
+    """
+    fatal_deliveries: int = 20
+    """At which delivery one that was not put off so often is, where such deaths cannot be counted."""
+    leaving: timedelta = timedelta(seconds=10)
+    """How long a task that fails tries to let its messages go."""
+
+    def put_off_at(self, deliveries: int) -> timedelta:
+        """Return for how long a message is put off: longer the more often it has come, for every delivery counts."""
+        return min(self.put_off * (1 << min(deliveries - 1, 10)), self.longest_put_off)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    since: Nanoseconds
+    probe_at: Nanoseconds
+    seen: Nanoseconds
+    certain: bool
+    why: str
+    """What was said last, in words fit for a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A row of a mirror that BigQuery has taken: whether it takes it again tells whether it is there at all."""
+
+    definition: TableDefinition
+    row: pa.Table
+    committed: int
+    """In microseconds."""
+    accepted_at: Nanoseconds
+
+
+class TablesInTrouble:
+    """What one process knows of its tables. A table's column lists are in trouble each for itself.
+
+    That is because a new column that is not visible yet concerns only the rows that have it.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._troubles: dict[TableDefinition, _Trouble] = {}
+        self._accepted: dict[str, Nanoseconds] = {}
+        self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
+        self._witnesses: dict[str, Witness] = {}  # the latest last
+        self._witness_bytes = 0
+
+    def known(self, definition: TableDefinition) -> bool:
+        """Tell whether the first patience with a column list has been spent."""
+        return definition in self._troubles
+
+    def certain(self, definition: TableDefinition) -> bool:
+        """Tell whether it is known, and known not to be the service: others have been accepted since it began."""
+        trouble = self._troubles.get(definition)
+        if trouble is None:
+            return False
+        trouble.certain = trouble.certain or self.others_accepted_since(definition.identity, trouble.since)
+        return trouble.certain
+
+    def told(self, definition: TableDefinition) -> TableTroubleError | None:
+        """Return a column list's trouble in the words in which it was told last; None if none is known."""
+        certain = self.certain(definition)
+        trouble = self._troubles.get(definition)
+        return None if trouble is None else TableTroubleError(trouble.why, suspected=not certain)
+
+    def probe_due(self, definition: TableDefinition, now: Nanoseconds) -> bool:
+        """Tell whether a column list in trouble is to be tried now; if so, not again for a while."""
+        trouble = self._troubles.get(definition)
+        if trouble is None:
+            return True
+        trouble.seen = now
+        if now < trouble.probe_at:
+            return False
+        trouble.probe_at = later(now, self._patience.between_probes)
+        return True
+
+    def began(self, definition: TableDefinition, since: Nanoseconds, now: Nanoseconds, why: TableTroubleError) -> None:
+        """Remember that patience with a column list has run out."""
+        probe_at = later(now, self._patience.between_probes)
+        if definition not in self._troubles:
+            self._troubles[definition] = _Trouble(since, probe_at, now, not why.suspected, why.shown)
+            structlog.get_logger().warning("table_in_trouble", table=definition.identity, why=why.shown)
+        trouble = self._troubles[definition]
+        trouble.certain = trouble.certain or not why.suspected
+        trouble.probe_at, trouble.seen, trouble.why = probe_at, now, why.shown
+        for other, each in list(self._troubles.items()):
+            if now > later(each.seen, _FORGOTTEN_AFTER):
+                del self._troubles[other]
+
+    def well(self, definition: TableDefinition) -> None:
+        """Forget a column list's trouble."""
+        if self._troubles.pop(definition, None) is not None:
+            structlog.get_logger().info("table_recovered", table=definition.identity)
+
+    def accepted(self, table: str, now: Nanoseconds) -> None:
+        """Remember that BigQuery has taken rows of a table."""
+        self._accepted[table] = now
+
+    def accepted_since(self, table: str, since: Nanoseconds) -> bool:
+        """Tell whether BigQuery has taken rows of this table since then."""
+        return self._accepted.get(table, _NEVER) >= since
+
+    def others_accepted_since(self, table: str, since: Nanoseconds) -> bool:
+        """Tell whether BigQuery has taken rows of any other table since then."""
+        return any(at >= since for name, at in self._accepted.items() if name != table)
+
+    def remember(self, witness: Witness) -> None:
+        """Keep a row that has just been accepted, in place of the one of its table that was kept before."""
+        self._forget_witness(witness.definition.identity)
+        self._witnesses[witness.definition.identity] = witness
+        self._witness_bytes += witness.row.nbytes
+        while len(self._witnesses) > _WITNESSES or self._witness_bytes > _WITNESS_BYTES:
+            self._forget_witness(next(iter(self._witnesses)))
+
+    def _forget_witness(self, table: str) -> None:
+        before = self._witnesses.pop(table, None)
+        if before is not None:
+            self._witness_bytes -= before.row.nbytes
+
+    def witness(self, definition: TableDefinition, now: Nanoseconds) -> Witness | None:
+        """Return a row of this very column list that may be sent once more without harm.
+
+        One of another column list would tell nothing: a new column may be what fails.
+        """
+        found = self._witnesses.get(definition.identity)
+        return found if found is not None and found.definition == definition and _harmless(found, now) else None
+
+    def witnesses(self, but_not: Collection[str], now: Nanoseconds) -> Sequence[Witness]:
+        """Return rows of other tables that may be sent once more without harm, the latest first."""
+        return [one for name, one in reversed(self._witnesses.items()) if name not in but_not and _harmless(one, now)]
+
+    def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
+        """Return the conflict of a column list with its table, unless it is time to look at the table again."""
+        found, at = self._conflicts.get(definition, (None, _NEVER))
+        return found if now < later(at, self._patience.between_probes) else None
+
+    def fits(self, definition: TableDefinition) -> None:
+        """Forget a conflict: a column list fits its table again."""
+        self._conflicts.pop(definition, None)
+
+    def look_again(self, definition: TableDefinition) -> None:
+        """Forget a conflict: somebody believes that it is mended."""
+        self._conflicts.pop(definition, None)
+
+    @property
+    def knows_conflicts(self) -> bool:
+        """Tell whether any conflict is remembered."""
+        return bool(self._conflicts)
+
+    def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:
+        """Remember a conflict that has just been looked at."""
+        self._conflicts[definition] = conflict, now
+
+
+def _harmless(witness: Witness, now: Nanoseconds) -> bool:
+    committed = Nanoseconds(witness.committed * 1000)
+    return now < later(witness.accepted_at, _WITNESS_FOR) and now < later(committed, _WITNESS_AGE)
+
+
+def later(when: Nanoseconds, by: timedelta) -> Nanoseconds:
+    """Return a time later by a duration."""
+    return Nanoseconds(when + by // timedelta(microseconds=1) * 1000)

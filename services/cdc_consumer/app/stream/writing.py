@@ -1,0 +1,464 @@
+"""Writes the changes of a task: every table's appends at once, and each trouble its size.
+
+Of a mirror the newest change of each key is written, of a history every one.
+
+What fails retryably is tried again until it is known whose trouble it is. It is the table's if others were accepted
+meanwhile; if nothing at all is accepted, it is the service's, and then everything waits. Where nothing else has been
+sent since, a row that was accepted before is sent once more, to see: repeats are harmless. Where there is none, single
+rows of what fails are sent after a while: one bad row fails all that are sent with it.
+
+A table that BigQuery refuses is in trouble by itself as long as this identity may write to another table of the
+dataset. Else the dataset is refused, and is waited for like a service: its messages keep their leases and spend no
+delivery attempts.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import structlog
+
+from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, Witness, later
+from services.cdc_consumer.core.schema.tables import TableDefinition, together
+from services.cdc_consumer.core.stream.columns import TableChanges
+from services.cdc_consumer.core.stream.sequencing import rows_to_write
+from services.cdc_consumer.ports import (
+    Appending,
+    CdcWriter,
+    DatasetRefusedError,
+    RowError,
+    Tables,
+    TableTroubleError,
+    Waiting,
+)
+from shared.contracts.errors import PoisonRecordError, TransientError
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+_FRUITLESS: Final = 32
+"""Failures without anything accepted between them, after which it is not the rows but the table."""
+
+_EARLIER: Final = 2
+"""How many rows of earlier tasks are sent again, at most, where no table of this task is well."""
+
+_ALONE: Final = 3
+"""How many rows of what fails are sent alone, at most, before the next retry."""
+
+_LOOKS: Final = 3
+"""How often a row has to fail, each time between two others that are accepted, before it is to blame."""
+
+Rows = npt.NDArray[np.int64]
+
+
+class ListWrites:
+    """The changes of one table and column list, and what has become of each row."""
+
+    def __init__(self, changes: TableChanges) -> None:
+        self.changes = changes
+        self.messages = changes.messages
+        self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
+        self.refused: dict[int, RowError] = {}
+        self.stuck: dict[int, str] = {}
+        """Rows that fail retryably every time while others of their table are accepted, and what was said of them."""
+        self.conflict: PoisonRecordError | None = None
+        self.trouble: TableTroubleError | None = None
+        self.ensured = False
+        self.under_way: tuple[Rows, Appending] | None = None
+        self.tried_alone = 0
+        """How many of the rows that fail together have been sent alone, to see whether BigQuery takes any."""
+        self.failing: TransientError | None = None
+        self.failing_since: Nanoseconds | None = None
+
+    @property
+    def definition(self) -> TableDefinition:
+        """Return the table and column list."""
+        return self.changes.definition
+
+    @property
+    def table(self) -> str:
+        """Return the table's identity."""
+        return self.changes.definition.identity
+
+    @property
+    def writable(self) -> bool:
+        """Tell whether rows are to be written: there is neither a conflict nor trouble."""
+        return self.conflict is None and self.trouble is None
+
+    def excluded(self) -> pa.Array | None:
+        """Return the rows that BigQuery does not take; None if there are none."""
+        rows = sorted({*self.refused, *self.stuck})
+        return pa.array(rows, pa.int64()) if rows else None
+
+    def take_in(self, rows: Rows, errors: Sequence[RowError]) -> None:
+        """Remember what BigQuery has said of rows that were handed to it."""
+        self.accepted[rows] = True
+        for error in errors:
+            row = int(rows[error.index])
+            self.refused[row] = error
+            self.accepted[row] = False
+
+    def give_up(self, row: int, reason: Reason, why: str) -> None:
+        """Refuse a row that is stuck."""
+        del self.stuck[row]
+        self.refused[row] = RowError(row, reason, why)
+
+    def in_trouble(self, trouble: TableTroubleError) -> None:
+        """Give up for now; what is under way is left to itself, for it may as well be repeated later."""
+        self.trouble = trouble
+        self.failing = self.under_way = None
+        self.ensured = False
+
+    def try_again(self) -> None:
+        """Forget the trouble."""
+        self.trouble = self.failing_since = None
+
+
+@dataclass
+class Writing:
+    """What a task writes with."""
+
+    tables: Tables
+    writer: CdcWriter
+    known: TablesInTrouble
+    stop: Stop
+    clock: Clock
+    patience: Patience
+    waiting: Waiting
+    settle: Callable[[], None] = lambda: None
+    """Called before anything waits, so that what is done does not wait too."""
+    _witnesses: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict)
+
+    def write(self, lists: Sequence[ListWrites]) -> None:
+        """Write until every row of a list that is in no trouble is accepted, refused, or superseded by an accepted one.
+
+        TransientError: the service was away until the process was asked to stop.
+        """
+        going_on = True
+        while going_on:
+            for attempt in retrying(self.stop, longest_wait=self.patience.between_calls):
+                with attempt:
+                    going_on = self._go_round(lists)
+
+    def _go_round(self, lists: Sequence[ListWrites]) -> bool:
+        """Write all that can be written, and try what fails once; tell whether there is more to do at once.
+
+        All appends are on their way before the first answer is awaited. A refused row, or a list that gets into
+        trouble, lets the next newest of its keys be chosen. TransientError: some of it has to wait.
+        """
+        tried: set[int] = set()
+        turn: Sequence[ListWrites] = lists
+        while turn:
+            to_ensure = [one for one in lists if one.writable and not one.ensured and id(one) not in tried]
+            for group in by_table(to_ensure).values():
+                if len(group) > 1:
+                    self._attempt(group[0], partial(self._ensure_together, group), tried)
+                for one in group:
+                    if one.writable and id(one) not in tried:
+                        self._attempt(one, self._ensure, tried)
+            self._start(lists)
+            turn = [one for one in lists if one.under_way is not None and id(one) not in tried]
+            for one in turn:
+                self._attempt(one, self._take_answers, tried)
+        failing = [one for one in lists if one.failing is not None]
+        if not failing:
+            return False
+        self._find_out_whose_trouble_it_is(failing)
+        for one in failing:
+            if one.failing is not None:
+                if self._witnesses:  # else it is the service that is away, and nothing is settled
+                    self.settle()
+                raise one.failing
+        return True
+
+    def _attempt(self, one: ListWrites, step: Callable[[ListWrites], None], tried: set[int]) -> None:
+        try:
+            step(one)
+        except TableTroubleError as trouble:
+            error = self._wider_trouble(one, trouble)
+            if error is None:
+                self._in_trouble(one, trouble)
+            else:
+                self._fails(one, error, tried)
+        except TransientError as error:
+            self._fails(one, error, tried)
+        else:
+            one.failing = one.failing_since = None
+
+    def _fails(self, one: ListWrites, error: TransientError, tried: set[int]) -> None:
+        one.failing = error
+        one.failing_since = self.clock.now() if one.failing_since is None else one.failing_since
+        tried.add(id(one))
+        self.waiting(one.table, str(error))
+
+    def _wider_trouble(self, one: ListWrites, trouble: TableTroubleError) -> TransientError | None:
+        """Return why all tables wait if it is the dataset that is refused, or BigQuery does not answer that."""
+        if not trouble.denied:
+            return None
+        try:
+            self.tables.check_rights(one.definition)
+        except TransientError as error:
+            self.tables.forget(one.table)
+            one.ensured, one.under_way = False, None
+            return error
+        return None
+
+    def _ensure_together(self, group: Sequence[ListWrites], _first: ListWrites) -> None:
+        """Give a table the columns of all its lists by one change, if they go together; else each is a change.
+
+        BigQuery takes five changes of a table in ten seconds, and a backlog may hold a column list for each of many
+        changes of the source's schema.
+        """
+        now = self.clock.now()
+        definitions = [one.definition for one in group if self.known.conflict(one.definition, now) is None]
+        if definitions:
+            with suppress(PoisonRecordError):
+                self.tables.ensure(together(definitions))
+
+    def _ensure(self, one: ListWrites) -> None:
+        now = self.clock.now()
+        found = self.known.conflict(one.definition, now)
+        try:
+            if found is None:
+                self._look_at_table(one)
+                self.known.fits(one.definition)
+                if one.changes.end is not None:
+                    self.tables.complete(one.definition, *one.changes.end)
+        except PoisonRecordError as conflict:
+            self.known.conflicting(one.definition, conflict, now)
+            found = conflict
+        if one.changes.outdated is not None:
+            self.tables.need_resync(one.definition, one.changes.outdated)
+        one.conflict, one.ensured = found, True
+        if not one.changes.rows.num_rows:
+            self.known.well(one.definition)
+
+    def _look_at_table(self, one: ListWrites) -> None:
+        try:
+            self.tables.ensure(one.definition)
+        except PoisonRecordError:  # said from memory, perhaps, and mended since
+            self.tables.forget(one.table)
+            self.tables.ensure(one.definition)
+
+    def _start(self, lists: Iterable[ListWrites]) -> None:
+        for group in by_table(lists).values():
+            for one, rows in left_to_write(group):
+                if one.ensured and one.under_way is None:
+                    one.under_way = rows, self.writer.append(one.definition, one.changes.rows.take(rows))
+
+    def _take_answers(self, one: ListWrites) -> None:
+        assert one.under_way is not None
+        rows, appending = one.under_way
+        one.take_in(rows, appending.refused())
+        self._settled(one)
+
+    def _find_out_whose_trouble_it_is(self, failing: Sequence[ListWrites]) -> None:
+        tables = {one.table for one in failing}
+        alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
+        any_accepted: bool | None = None
+        for one in failing:
+            now, since = self.clock.now(), _beginning(one)
+            if isinstance(one.failing, DatasetRefusedError):
+                if self._others_accepted(since, tables):  # of another dataset, so they need not wait for this one
+                    self._in_trouble(one, TableTroubleError(str(one.failing)))
+            elif self.known.certain(one.definition):
+                if self._earlier_accepted(one):  # the table is well again, and it is a row that fails
+                    self._sift(one)
+                else:
+                    self._in_trouble(one, TableTroubleError(str(one.failing)))
+            elif now < later(since, self.patience.table):
+                continue
+            elif any_accepted or self._others_accepted(since, tables) or self._earlier_accepted(one):
+                self._sift(one)
+            elif now < later(since, self.patience.alone):
+                continue
+            else:
+                if any_accepted is None:
+                    # A table that fails may have another column list that does not: BigQuery is there, then.
+                    any_accepted = any(self._accepted_again(table) for table in self._witnesses) or any(
+                        self._one_of_those_accepted(failing) for _ in range(_ALONE)
+                    )
+                if any_accepted:
+                    self._sift(one)
+                elif alone:
+                    self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
+
+    def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
+        """Tell whether BigQuery takes rows of tables that do not fail; if nothing says so yet, send one such row again.
+
+        What was accepted before the failing began proves nothing: the service may have gone away in between. Where all
+        tables of the task fail, a row of an earlier one's is sent again: several that always fail and always come
+        together would hold up everything behind them.
+        """
+        if any(self.known.accepted_since(table, since) for table in self._witnesses if table not in failing):
+            return True
+        ours = [table for table in self._witnesses if table not in failing]
+        if ours:
+            return any(self._accepted_again(table) for table in ours)
+        earlier = self.known.witnesses(failing, self.clock.now())
+        return any(self._taken_again(one.definition, one.row) for one in earlier[:_EARLIER])
+
+    def _one_of_those_accepted(self, failing: Iterable[ListWrites]) -> bool:
+        """Send a row of lists that fail, alone, another each time; tell whether it is accepted.
+
+        Few small appends between two retries: where it is the service that is away, that costs nothing to speak of.
+        """
+        several = [(one, one.under_way[0]) for one in failing if one.under_way and len(one.under_way[0]) > 1]
+        if not several:
+            return False
+        one, rows = min(several, key=lambda each: each[0].tried_alone)
+        row = int(rows[-one.tried_alone % len(rows)])
+        one.tried_alone += 1
+        return self._taken_again(one.definition, one.changes.rows.slice(row, 1))
+
+    def _accepted_again(self, table: str) -> bool:
+        """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
+        return self._taken_again(*self._witnesses[table])
+
+    def _one_of_its_table_accepted(self, one: ListWrites) -> bool:
+        """Send a row of the list's table that was accepted, in this task or an earlier one, once more; tell the same.
+
+        A row may come again and again without another of its table beside it, where little else happens to that.
+        """
+        if one.table in self._witnesses:
+            return self._accepted_again(one.table)
+        return self._earlier_accepted(one)
+
+    def _earlier_accepted(self, one: ListWrites) -> bool:
+        """Send a row of the list that an earlier task wrote once more; tell whether it is accepted now."""
+        earlier = self.known.witness(one.definition, self.clock.now())
+        if earlier is None or not self._taken_again(one.definition, earlier.row):
+            return False
+        self.known.remember(replace(earlier, accepted_at=self.clock.now()))
+        return True
+
+    def _taken_again(self, definition: TableDefinition, row: pa.Table) -> bool:
+        try:
+            accepted = not self.writer.append(definition, row).refused()
+        except TransientError:
+            return False
+        if accepted:
+            self.known.accepted(definition.identity, self.clock.now())
+        return accepted
+
+    def _sift(self, one: ListWrites) -> None:
+        """Halve what fails while others are accepted, down to the rows that fail alone; if all do, it is the table."""
+        if one.under_way is None:  # the table itself cannot be had
+            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+        parts, stuck, any_accepted, fruitless = [one.under_way[0]], [], False, 0
+        while parts and fruitless < _FRUITLESS:
+            rows = parts.pop()
+            try:
+                errors = self.writer.append(one.definition, one.changes.rows.take(rows)).refused()
+            except TableTroubleError as trouble:
+                return self._in_trouble(one, trouble)
+            except TransientError as error:
+                self.waiting()
+                fruitless += 1
+                if len(rows) == 1:
+                    stuck.append((int(rows[0]), error))
+                else:
+                    parts += reversed(np.array_split(rows, 2))
+            else:
+                fruitless = 0
+                any_accepted = any_accepted or len(errors) < len(rows)
+                one.take_in(rows, errors)
+        if parts or not (any_accepted or self._one_of_its_table_accepted(one)):
+            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+        to_blame = [self._is_to_blame(one, row) for row, _error in stuck]
+        if None in to_blame:
+            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+        one.stuck |= {row: str(error) for (row, error), blamed in zip(stuck, to_blame, strict=True) if blamed}
+        self._settled(one)
+        if one.stuck:
+            why = next(iter(one.stuck.values()))
+            structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(one.stuck), why=why)
+        return None
+
+    def _is_to_blame(self, one: ListWrites, row: int) -> bool | None:
+        """Tell whether a row fails each time while another of its table is taken each time; None if that one is not.
+
+        A row that failed once, as trouble of its table came or went, is no bad row.
+        """
+        for _look in range(_LOOKS):
+            if not self._another_accepted(one):
+                return None
+            try:
+                errors = self.writer.append(one.definition, one.changes.rows.slice(row, 1)).refused()
+            except TableTroubleError:
+                return None
+            except TransientError:
+                self.waiting()
+            else:
+                one.take_in(np.array([row], np.int64), errors)
+                return False
+        return True if self._another_accepted(one) else None
+
+    def _another_accepted(self, one: ListWrites) -> bool:
+        """Send a row of the list that was accepted once more, or one of its table; tell whether it is accepted now."""
+        accepted = np.flatnonzero(one.accepted)
+        if not len(accepted):
+            return self._one_of_its_table_accepted(one)
+        try:
+            return not self.writer.append(one.definition, one.changes.rows.slice(int(accepted[0]), 1)).refused()
+        except TransientError:
+            return False
+
+    def _settled(self, one: ListWrites) -> None:
+        """Take note that nothing of a list is under way any more."""
+        one.under_way = one.failing = one.failing_since = None
+        accepted = np.flatnonzero(one.accepted)
+        if len(accepted):
+            self.known.well(one.definition)
+            self.known.accepted(one.table, self.clock.now())
+            row = int(accepted[0])
+            self._witnesses[one.table] = one.definition, one.changes.rows.slice(row, 1)
+            committed = one.changes.rows[one.definition.commit_timestamp][row].as_py()
+            if committed is not None and not one.definition.append_only:  # of a history it would be a repeat that stays
+                alone = one.changes.rows.take([row])  # and not a view of all the others
+                self.known.remember(Witness(one.definition, alone, committed, self.clock.now()))
+
+    def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
+        now = self.clock.now()
+        if one.failing is not None or self.known.known(one.definition):  # its first patience is spent already
+            self.known.began(one.definition, now if one.failing_since is None else one.failing_since, now, trouble)
+        self.tables.forget(one.table)
+        one.in_trouble(trouble)
+
+
+def _beginning(one: ListWrites) -> Nanoseconds:
+    assert one.failing_since is not None
+    return one.failing_since
+
+
+def left_to_write(lists: Sequence[ListWrites]) -> Sequence[tuple[ListWrites, Rows]]:
+    """Return what is left to do for the writable column lists of one table: a list, and its rows to write.
+
+    Those are the newest of their key, across the lists, that BigQuery takes, as long as they are not accepted. A list
+    without any is returned until its table has been looked at. Once nothing is returned, each row of these lists is
+    accepted, older than an accepted one of its key, or excluded.
+    """
+    writable = [one for one in lists if one.writable]
+    chosen = rows_to_write([one.changes for one in writable], [one.excluded() for one in writable])
+    left = []
+    for one, newest in zip(writable, chosen, strict=True):
+        rows = newest.to_numpy()
+        rows = rows[~one.accepted[rows]]
+        if len(rows) or not one.ensured:
+            left.append((one, rows))
+    return left
+
+
+def by_table(lists: Iterable[ListWrites]) -> Mapping[str, Sequence[ListWrites]]:
+    """Group column lists by their table."""
+    tables: dict[str, list[ListWrites]] = {}
+    for one in lists:
+        tables.setdefault(one.table, []).append(one)
+    return tables

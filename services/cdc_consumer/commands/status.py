@@ -1,0 +1,121 @@
+"""`python -m services.cdc_consumer status`: ask the running consumer how it is, and show its answer.
+
+Exits 0 when every table runs, 1 when one does not, or nothing does, 2 when the consumer cannot be asked.
+"""
+
+import argparse
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from services.cdc_consumer.app.status.status import RUNNING
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.commands import parsed
+from shared.runtime.settings import read_settings, setting
+
+_TIMEOUT: Final = 15.0  # seconds: longer than the service waits for BigQuery's listing
+_EVERYWHERE: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104  addresses to listen on, not to ask at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the consumer listens, by the settings that it was started with."""
+
+    host: str = setting("the address that health and metrics listen on", default="127.0.0.1")
+    port: int = setting("of health and metrics", default=8081, least=1, most=65_535)
+
+    def __str__(self) -> str:
+        """Return what can be asked at."""
+        return f"{'127.0.0.1' if self.host in _EVERYWHERE else self.host}:{self.port}"
+
+
+def status(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+    """Ask, print and return the exit code; MisconfiguredError where there is nobody to ask."""
+    parser = argparse.ArgumentParser("python -m services.cdc_consumer status", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the answer as it came")
+    parser.add_argument("--address", metavar="HOST:PORT", help="of the consumer's health port; HOST and PORT if unset")
+    chosen = parsed(parser, arguments)
+    address = chosen.address or str(read_settings(Address, environ))
+    document = ask_consumer(address)
+    if chosen.json:
+        out.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    else:
+        out.writelines(f"{line}\n" for line in lines(document))
+    return exit_code(document)
+
+
+def exit_code(document: Mapping[str, Any]) -> int:
+    """Return 0 if the service and all of its tables run, else 1."""
+    states = [document["state"], *(table["state"] for table in document["tables"])]
+    return int(any(state != RUNNING for state in states))
+
+
+def lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Return an answer as text, a line of the table for each table and for each further trouble of it."""
+    yield f"{document['service']}: {document['state']} since {_moment(document['since'])}"
+    rows = [("TABLE", "STATE", "SINCE", "LATEST COMMIT", "COMMIT TO TOPIC", "TOPIC TO BIGQUERY", "WHY")]
+    for table in document["tables"]:
+        lag = table["lag_seconds"]
+        times = (
+            _moment(table["committed"]),
+            _seconds(lag["commit_to_published"]),
+            _seconds(lag["published_to_applied"]),
+        )
+        first, *more = table["troubles"] or [{"state": RUNNING, "since": None, "why": ""}]
+        rows.append((table["table"], first["state"], _moment(first["since"]), *times, first["why"]))
+        rows += [("", each["state"], _moment(each["since"]), "", "", "", each["why"]) for each in more]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    for row in rows:
+        yield "  ".join([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)] + [row[6]]).rstrip()
+    if len(rows) == 1:
+        yield "(no table yet)"
+    for table in document["tables"]:
+        if table.get("to_sweep"):  # an older consumer may answer
+            why = f": {table['not_swept']}" if table["not_swept"] else ""
+            yield f"{table['table']}: rows older than {table['to_sweep']} may wait to be swept{why}"
+    changes, lag, processes = document["changes"], document["lag_seconds"], document["processes"]
+    letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
+    yield f"changes since the start: {changes['written']} written, {changes['superseded']} superseded by newer ones"
+    yield f"dead letters since the start: {letters}"
+    yield (
+        f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
+        f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
+        + (f"; oldest message held: {_seconds(lag['oldest_held'])} old" if processes else "")
+    )
+    if processes is None:
+        yield "what worker processes hold is not known: they run on other machines"
+    else:
+        yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
+    if document["labels"]["error"]:
+        read_at = document["labels"]["read_at"]
+        told = f"as of {_moment(read_at)}" if read_at else "unknown"
+        yield f"which tables need a re-sync is {told}: {document['labels']['error']}"
+
+
+def ask_consumer(address: str) -> Mapping[str, Any]:
+    """Return what the consumer at an address says of itself; MisconfiguredError where none answers there."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/status", timeout=_TIMEOUT) as answer:
+            document: Mapping[str, Any] = msgspec.json.decode(answer.read())
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        raise MisconfiguredError(
+            f"no consumer can be asked at {address} ({error}): is it running? --address HOST:PORT says where its "
+            "health port is (its settings HOST and PORT)"
+        ) from error
+    if document.get("service") != "cdc_consumer":
+        raise MisconfiguredError(f"what answers at {address} is no cdc_consumer: name its health port with --address")
+    return document
+
+
+def _moment(text: str | None) -> str:
+    """Return a timestamp to the second, which is enough to read."""
+    return "-" if text is None else text.partition(".")[0].rstrip("Z") + "Z"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}s"

@@ -1,0 +1,117 @@
+"""Which row is which: the keys of a mirror's rows as one text each, as a bucket, and as the source writes them.
+
+All of it is made of the values after the type map, on both sides: however a value was written, its key is the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.types.types import (
+    BYTES_KEY,
+    DATE,
+    FLOAT32_KEY,
+    FLOAT64_KEY,
+    INT64,
+    NUMERIC,
+    TIMESTAMP,
+    ColumnType,
+)
+from services.cdc_consumer.core.types.values import exact_bytes_text, normal_numerics
+from shared.contracts.source_rows import Key, keys_of
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_HASHED_AT_ONCE: Final = 1 << 20  # bytes
+_FACTOR: Final = 0x9E3779B97F4A7C15  # odd: multiplying by it loses nothing of 64 bits
+_NOT_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+def key_kinds(definition: TableDefinition) -> Mapping[str, ColumnType]:
+    """Return the types of a mirror's key columns, in key order."""
+    types = {column.name: column.type for column in definition.columns}
+    return {name: types[name] for name in definition.primary_key}
+
+
+def key_texts(rows: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Array:
+    """Return a text for each row that two rows share if and only if their keys are the same."""
+    parts = []
+    for name, kind in kinds.items():
+        values = _whole(rows.column(name))
+        texts = (normal_numerics(values) if kind == NUMERIC else values).cast(pa.string())
+        lengths = pc.fill_null(pc.binary_length(texts), -1).cast(pa.string())
+        parts += [lengths, pc.fill_null(texts, "")]
+    return pc.binary_join_element_wise(*parts, ":").cast(pa.large_string())
+
+
+def buckets_of(texts: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
+    """Return which of so many buckets each text is in: a hash of its bytes.
+
+    It takes some thirty bytes of memory for each byte of text, so texts are hashed a mebibyte at a time.
+    """
+    texts = pa.concat_arrays([texts])
+    if len(texts) == 0:
+        return np.empty(0, np.int64)
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    found, start = np.empty(len(texts), np.int64), 0
+    while start < len(texts):
+        most = np.searchsorted(offsets, offsets[start] + _HASHED_AT_ONCE, side="right") - 1
+        stop = max(start + 1, min(int(most), len(texts)))
+        found[start:stop] = _buckets(offsets[start : stop + 1], data_buffer, buckets)
+        start = stop
+    return found
+
+
+def _buckets(offsets: npt.NDArray[np.int64], data_buffer: pa.Buffer, buckets: int) -> npt.NDArray[np.int64]:
+    """Return the buckets of the texts that lie between these places of a buffer."""
+    characters = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]].astype(np.uint64)
+    lengths = np.diff(offsets)
+    weights = np.cumprod(np.full(int(lengths.max()) + 1, _FACTOR, np.uint64))
+    places = np.arange(len(characters)) - np.repeat(offsets[:-1] - offsets[0], lengths)
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum((characters + 1) * weights[places], dtype=np.uint64)))
+    hashes = sums[offsets[1:] - offsets[0]] - sums[offsets[:-1] - offsets[0]]
+    found: npt.NDArray[np.int64] = ((hashes >> np.uint64(33)) % np.uint64(buckets)).astype(np.int64)
+    return found
+
+
+def wire_keys(rows: pa.Table, kinds: Mapping[str, ColumnType]) -> Sequence[Key | None]:
+    """Return the keys of rows as the source writes them, None for what is no key of its; for a few rows."""
+    columns = [rows.column(name).to_pylist() for name in kinds]
+    return [_wire_key(values, list(kinds.values())) for values in zip(*columns, strict=True)]
+
+
+def _wire_key(values: Sequence[object], kinds: Sequence[ColumnType]) -> Key | None:
+    try:
+        (key,) = keys_of([[_written(kind, value) for kind, value in zip(kinds, values, strict=True)]])
+    except ValueError:
+        return None
+    return key
+
+
+def _written(kind: ColumnType, value: object) -> object:
+    match value:
+        case None:
+            return None
+        case int() if kind == INT64:
+            return str(value)
+        case int() if kind == DATE:
+            return date.fromordinal(_EPOCH_DAY + value).isoformat()
+        case int() if kind == TIMESTAMP:
+            return format_timestamp(Nanoseconds(value * 1_000))
+        case str() if kind in (FLOAT64_KEY, FLOAT32_KEY) and value not in _NOT_NUMBERS:
+            return float(value)
+        case str() if kind == BYTES_KEY:
+            return exact_bytes_text(value)
+        case _:
+            return value
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,138 @@
+"""Where the changes of a source table go: its mirror, its history or both, under which names, with which columns."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from services.cdc_consumer.core.schema.entries import entries_definition
+from services.cdc_consumer.core.schema.history import CHANGELOG_SUFFIX, history_definition
+from services.cdc_consumer.core.schema.tables import (
+    TableColumn,
+    TableDefinition,
+    checked_name,
+    mirror_definition,
+    shown_name,
+    source_columns,
+)
+from services.cdc_consumer.core.types.types import json_of
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.tables_file import TablesFile
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be made of source tables: the tables file, and the consumer's own dataset."""
+
+    file: TablesFile = field(default_factory=TablesFile)
+    dataset: str = ""
+
+
+EVERYTHING: Final = Plan()
+"""Without a file: every table is mirrored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Where the changes of one column list go."""
+
+    header: Header = field(compare=False)
+    """One of those that ask for this; others differ in what does not matter here."""
+    parsed: tuple[TableColumn, ...]
+    """The source's columns that are kept, with the types that they have there."""
+    kept: tuple[TableColumn, ...]
+    """The same with the types that they have in BigQuery."""
+    ignored: frozenset[str]
+    unknown: tuple[str, ...] = field(compare=False)
+    """Columns that the tables file names for this very table, which it does not have: misspelt, or gone."""
+    mirror: TableDefinition | None
+    history: TableDefinition | None
+    """Or the table of entries."""
+    soft_delete: bool
+
+    @property
+    def key(self) -> list[TableColumn]:
+        """Return the columns that are in the key objects, in the table's order."""
+        return [column for column in self.parsed if column.name in self.header.primary_key]
+
+    @property
+    def rest(self) -> list[TableColumn]:
+        """Return the columns that are in the row objects."""
+        return [column for column in self.parsed if column.name not in self.header.primary_key]
+
+
+def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None:
+    """Return where the changes under a header go; None if their table is left out, or only images of it are.
+
+    Images make a mirror, whatever else is asked for, and nothing where none is; entries are appended in every mode.
+    PoisonRecordError where BigQuery could not hold them; MisconfiguredError where the tables file ignores a column
+    of the key.
+    """
+    if not plan.file.included(header.table):
+        return None
+    options = plan.file.options(header.table)
+    if header.content == "images" and options.mode == "history":
+        return None
+    unwanted = {name.lower() for name in options.ignored_columns}
+    in_key = [name for name in header.primary_key if name.lower() in unwanted]
+    if in_key:
+        raise MisconfiguredError(
+            f"the tables file ignores column {', '.join(in_key)} of table {header.table}, which is in its primary key: "
+            "rows cannot be told apart without it; take it out of ignored_columns"
+        )
+    ignored = frozenset(column.name for column in header.columns if column.name.lower() in unwanted)
+    as_json = {name.lower() for name in options.json_arrays}
+    parsed = source_columns(header, ignored)
+    kept = [
+        replace(each, type=json_of(each.type)) if each.type.element and each.name.lower() in as_json else each
+        for each in parsed
+    ]
+    there = {column.name.lower() for column in header.columns}
+    unknown = tuple(sorted(name for name in plan.file.columns_named_for(header.table) if name.lower() not in there))
+    if header.content != "changes" and options.mode == "both":
+        unknown = ()  # one may be a column of the images, or of the entries, which differ
+    name = checked_name(options.name, header.table)
+    dataset = "" if options.dataset in (None, plan.dataset) else options.dataset or ""
+    mirror = history = None
+    if header.content == "entries":
+        history = entries_definition(header, name, kept, dataset)
+    elif options.mode != "history":
+        mirror = mirror_definition(header, name, kept, dataset, options.max_staleness, soft_delete=options.soft_delete)
+    if header.content == "changes" and options.mode != "mirror":
+        history = replace(
+            history_definition(header, name, kept, dataset), instead_of=name if options.mode == "history" else ""
+        )
+    soft_delete = options.soft_delete and mirror is not None
+    return Destinations(header, tuple(parsed), tuple(kept), ignored, unknown, mirror, history, soft_delete)
+
+
+def mirror_name(table: str, plan: Plan = EVERYTHING) -> tuple[str, str] | None:
+    """Return the name of a source table's mirror and its dataset ("": the usual one), if it may have one.
+
+    Whatever its columns are: of a table that does not fit any more there may be a mirror from before.
+    """
+    if not plan.file.included(table) or plan.file.options(table).mode == "history":
+        return None
+    return _place(table, plan)
+
+
+def identity_of(header: Header, plan: Plan = EVERYTHING) -> str:
+    """Return the identity of the table that changes under a header are for, whether BigQuery could hold it or not.
+
+    The mirror where there are both; what the source calls it where there can be no table of the name.
+    """
+    place = _place(header.table, plan)
+    if place is None:
+        return shown_name(header.table)
+    name, dataset = place
+    history = header.content == "changes" and plan.file.options(header.table).mode == "history"
+    suffix = CHANGELOG_SUFFIX if history or header.content == "entries" else ""
+    return f"{dataset}.{name}{suffix}" if dataset else name + suffix
+
+
+def _place(table: str, plan: Plan) -> tuple[str, str] | None:
+    options = plan.file.options(table)
+    try:
+        name = checked_name(options.name, table)
+    except PoisonRecordError:
+        return None
+    return name, "" if options.dataset in (None, plan.dataset) else options.dataset or ""

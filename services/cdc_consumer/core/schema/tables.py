@@ -1,0 +1,226 @@
+"""What BigQuery table a header asks for: its name, columns and key, within BigQuery's limits or poison with the reason.
+
+Sources: BigQuery, "Specifying a schema" (column names, reserved prefixes), "Stream table updates with change data
+capture" (at most 16 key columns and 2000 columns), "Create clustered tables" (at most four clustering columns).
+"""
+
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from services.cdc_consumer.core.types.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
+from shared.contracts.reasons import Reason
+
+COMMIT_TIMESTAMP_COLUMN: Final = "_millrace_commit_timestamp"
+DELETED_COLUMN: Final = "_millrace_deleted"
+"""TRUE where a deleted row is kept (soft delete); FALSE or NULL else."""
+
+CHANGE_TYPE: Final = "_CHANGE_TYPE"
+CHANGE_SEQUENCE_NUMBER: Final = "_CHANGE_SEQUENCE_NUMBER"
+PSEUDO_COLUMNS: Final = (CHANGE_TYPE, CHANGE_SEQUENCE_NUMBER)
+"""They follow a mirror's columns in every row that is appended; both are text."""
+
+_KEY_LIMIT: Final = 16
+COLUMN_LIMIT: Final = 2000
+_CLUSTERING_LIMIT: Final = 4
+_COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
+_RESERVED_PREFIXES: Final = (
+    "_TABLE_",
+    "_FILE_",
+    "_PARTITION",
+    "_ROW_TIMESTAMP",
+    "__ROOT__",
+    "_COLIDENTIFIER",
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    "_CHANGE_TIMESTAMP",
+    "_MILLRACE_",  # ours: what every mirror carries, and the book-keeping of a micro-batch
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a BigQuery table."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A BigQuery table as it is to be: ``columns`` in order, ours last, and the key of the rows that it is about."""
+
+    name: str
+    columns: tuple[TableColumn, ...]
+    primary_key: tuple[str, ...]
+    """Of a mirror its key, by which changes are applied; of a history what its rows belong together by.
+
+    Of a table of entries what tells one entry from another: rows that agree in it are repeats.
+    """
+    mirror_of: str
+    """The one source table whose rows it holds: two with the same BigQuery name must never be mixed in one."""
+    dataset: str = ""
+    """Empty: the consumer's own."""
+    append_only: bool = False
+    """Whether it is a history, or holds entries: one row for each change, and none is ever replaced."""
+    entries: bool = False
+    """Whether it holds the entries of a change log as they came."""
+    clustered_by: tuple[str, ...] = ()
+    """Empty: the primary key."""
+    commit_timestamp: str = COMMIT_TIMESTAMP_COLUMN
+    """Which column says when a row was committed."""
+    max_staleness: timedelta | None = None
+    """None: left as it is."""
+    instead_of: str = ""
+    """Of a history the name of the mirror that is not kept beside it; empty: it is."""
+
+    @property
+    def identity(self) -> str:
+        """Return what tells the table from every other: its name, and its dataset where that is not the usual one."""
+        return f"{self.dataset}.{self.name}" if self.dataset else self.name
+
+    @property
+    def clustering(self) -> tuple[str, ...]:
+        """Return the columns to cluster by: no more than four, which is as many as BigQuery takes."""
+        return (self.clustered_by or self.primary_key)[:_CLUSTERING_LIMIT]
+
+    @property
+    def pseudo_columns(self) -> tuple[str, ...]:
+        """Return the pseudo-columns that follow the columns in every row that is appended; all are text."""
+        return () if self.append_only else PSEUDO_COLUMNS
+
+
+def bigquery_name(table: str) -> str:
+    """Return a source table's BigQuery name (``schema.Table`` becomes ``schema_Table``); BAD_NAME if it has none."""
+    return checked_name(table.replace(".", "_"), table)
+
+
+def checked_name(name: str, table: str) -> str:
+    """Return the name that a source table has in BigQuery; BAD_NAME if that is none."""
+    if _TABLE_NAME.fullmatch(name) is None:
+        raise PoisonRecordError(
+            Reason.BAD_NAME, f"table name {_shown(table)}: only letters, digits, '_', '-' and '.', 1 to 1024 characters"
+        )
+    return name
+
+
+def shown_name(table: str) -> str:
+    """Return what a source table is called where it is shown: its BigQuery name, or its own where it has none."""
+    return table.replace(".", "_") if _TABLE_NAME.fullmatch(table.replace(".", "_")) else _shown(table)
+
+
+def table_definition(header: Header) -> TableDefinition:
+    """Return the mirror that a header asks for; PoisonRecordError with its reason where BigQuery could not hold it."""
+    return mirror_definition(header, bigquery_name(header.table), source_columns(header))
+
+
+def mirror_definition(
+    header: Header,
+    name: str,
+    columns: Sequence[TableColumn],
+    dataset: str = "",
+    max_staleness: timedelta | None = None,
+    *,
+    soft_delete: bool = False,
+) -> TableDefinition:
+    """Return a mirror with these columns of the source's and ours."""
+    ours = [TableColumn(SEQUENCE_COLUMN, STRING), TableColumn(COMMIT_TIMESTAMP_COLUMN, TIMESTAMP)]
+    if soft_delete:
+        ours.append(TableColumn(DELETED_COLUMN, BOOL))
+    return TableDefinition(
+        name,
+        within_limit(header, (*columns, *ours)),
+        header.primary_key,
+        source_table(header),
+        dataset,
+        max_staleness=max_staleness,
+    )
+
+
+def source_columns(header: Header, ignored: Container[str] = ()) -> Sequence[TableColumn]:
+    """Return the columns of a header but those ``ignored``; PoisonRecordError where BigQuery could not hold them."""
+    if not header.primary_key:
+        raise PoisonRecordError(
+            Reason.NO_PRIMARY_KEY, f"table {header.table}: BigQuery applies upserts and deletes by primary key only"
+        )
+    if len(header.primary_key) > _KEY_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS, f"{len(header.primary_key)} key columns; BigQuery takes {_KEY_LIMIT}"
+        )
+    columns = [column for column in header.columns if column.name not in ignored]
+    _check_names([column.name for column in columns])
+    if len(set(header.primary_key)) != len(header.primary_key):
+        raise PoisonRecordError(Reason.BAD_NAME, f"a column is twice in the primary key {list(header.primary_key)}")
+    key = frozenset(header.primary_key)
+    return [TableColumn(each.name, _typed(each.name, each.type, each.name in key)) for each in columns]
+
+
+def within_limit(header: Header, columns: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
+    """Return a table's columns; TOO_MANY_COLUMNS if there are more than BigQuery takes."""
+    if len(columns) > COLUMN_LIMIT:
+        raise PoisonRecordError(
+            Reason.TOO_MANY_COLUMNS,
+            f"table {header.table}: {len(columns)} columns, Millrace's among them; BigQuery takes {COLUMN_LIMIT}",
+        )
+    return columns
+
+
+def together(definitions: Sequence[TableDefinition]) -> TableDefinition:
+    """Return the first definition with the columns that the others of this table and key have besides."""
+    first, columns = definitions[0], dict[str, TableColumn]()
+    for each in definitions:
+        if replace(each, columns=first.columns) == first:
+            for column in each.columns:
+                columns.setdefault(column.name.upper(), column)
+    return replace(first, columns=tuple(columns.values()))
+
+
+def row_schema(definition: TableDefinition) -> pa.Schema:
+    """Return the Arrow schema of a table's rows on the wire: its columns, then its pseudo-columns."""
+    columns = [(column.name, column.type.wire) for column in definition.columns]
+    return pa.schema(columns + [(name, pa.string()) for name in definition.pseudo_columns])
+
+
+def _check_names(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if _COLUMN_NAME.fullmatch(name) is None:
+            raise PoisonRecordError(
+                Reason.BAD_NAME,
+                f"column name {_shown(name)}: letters, digits and '_', not a digit first, 1 to 300 characters",
+            )
+        upper = name.upper()
+        if upper.startswith(_RESERVED_PREFIXES):
+            raise PoisonRecordError(Reason.BAD_NAME, f"column name {_shown(name)}: its prefix is reserved")
+        if upper in seen:
+            raise PoisonRecordError(
+                Reason.BAD_NAME, f"column name {_shown(name)}: twice (BigQuery does not tell upper from lower case)"
+            )
+        seen.add(upper)
+
+
+def _typed(name: str, googlesql: str, in_key: bool) -> ColumnType:
+    try:
+        kind = column_type(googlesql)
+    except PoisonRecordError as error:
+        raise PoisonRecordError(error.reason, f"column {name}: {error.detail}") from None
+    if not in_key:
+        return kind
+    if kind not in KEY_TYPES:
+        raise PoisonRecordError(
+            Reason.KEY_NOT_REPRESENTABLE, f"key column {name} of type {googlesql}: BigQuery has no such keys"
+        )
+    return KEY_TYPES[kind]
+
+
+def _shown(name: str) -> str:
+    """Quote a name for a detail, cut: what is no name could be of any length."""
+    return repr(name if len(name) <= 80 else name[:80] + "...")

@@ -1,0 +1,483 @@
+"""From messages to typed columns, ready to append; every record that can never be applied is isolated as poison."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import chain
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.cdc_consumer.core.schema.destinations import EVERYTHING, Destinations, Plan, destinations, identity_of
+from services.cdc_consumer.core.schema.entries import entry_columns
+from services.cdc_consumer.core.schema.history import history_columns
+from services.cdc_consumer.core.schema.tables import (
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_COLUMN,
+    DELETED_COLUMN,
+    TableDefinition,
+    row_schema,
+)
+from services.cdc_consumer.core.snapshot.snapshot_ends import End, ends_of_snapshots
+from services.cdc_consumer.core.stream.parsing import Parsed, parse_changes
+from services.cdc_consumer.core.stream.poison import Poison, poison_change
+from services.cdc_consumer.core.types.json_array import json_arrays
+from services.cdc_consumer.core.types.sequence_array import are_sequences, first_sections
+from services.cdc_consumer.core.types.types import NUMERIC, TIMESTAMP
+from services.cdc_consumer.core.types.values import (
+    LAST_MICROSECOND,
+    beyond_microseconds,
+    holding_null,
+    limit_of,
+    normal_numerics,
+    wire_values,
+)
+from shared.contracts.change_batch import ChangeBatch, Content, Header, NewerFormatError, decode_batch
+from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.mirrors import SEQUENCE_COLUMN
+from shared.contracts.reasons import Reason
+from shared.contracts.safe_age import MOST_AHEAD, OLDEST_PUBLISHED, SAFE_MICROSECONDS, oldest_safe
+from shared.contracts.timestamps import Nanoseconds
+
+MESSAGE: Final = "_millrace_message"
+"""Book-keeping column: the row of the message table that a change came in."""
+CHANGE: Final = "_millrace_change"
+"""Book-keeping column: the change's index in its batch. No source column can be named so (the prefix is reserved)."""
+
+_NULL: Final = b"null"
+_AHEAD: Final = MOST_AHEAD // timedelta(microseconds=1)
+_NO_BOUND: Final = -(1 << 62)
+_BEHIND: Final = OLDEST_PUBLISHED // timedelta(microseconds=1)
+_IS_AHEAD: Final = "a time more than a day after its message was published, or after the year 9999"
+_PARTIAL: Final = frozenset({"OLD_AND_NEW_VALUES", "NEW_VALUES"})
+"""Value capture types whose updates are no full row image (Spanner, "Change streams overview")."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The changes of one table and column list.
+
+    ``rows`` holds the definition's columns in their wire types, then its pseudo-columns (text), then the book-keeping
+    columns `MESSAGE` and `CHANGE` (int32).
+    """
+
+    definition: TableDefinition
+    rows: pa.Table
+    messages: Sequence[int] = ()
+    """The messages of this table and column list, those without any change among them."""
+    end: End | None = None
+    """Of a snapshot; None: nothing is said of any."""
+    outdated: int | None = None
+    """The latest commit, in microseconds, of the rows of a snapshot that are not here because they are too old to be
+    applied; the mirror lacks them until a snapshot of later is complete. None: there are no such rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a table of messages holds.
+
+    Of a change that is not left out there is either poison, once, or a row in each table that it goes to.
+    """
+
+    tables: Sequence[TableChanges]
+    poison: Sequence[Poison]
+    batches: Mapping[int, ChangeBatch]
+    """The decoded batch of each message that has one, to cut letters out of."""
+    unfit: Mapping[str, PoisonRecordError] = field(default_factory=dict)
+    """Tables, by identity, that a header asks for and that BigQuery could not hold, and why."""
+    left_out: Mapping[tuple[str, Content], int] = field(default_factory=dict)
+    """How many changes came of source tables of which the tables file leaves such changes out."""
+    unknown: Collection[tuple[str, str]] = frozenset()
+    """Source tables, and columns that the tables file names for them and that they do not have."""
+    late_ends: Collection[tuple[str, str]] = ()
+    """Source tables, and times (RFC 3339) that came too late as the ends of snapshots."""
+    outdated: Mapping[int, int] = field(default_factory=dict)
+    """Of each message, how many rows of a snapshot it holds that are too old to be applied: they need no dead letter
+    each, for another snapshot has them all. `TableChanges.outdated` says so of their table."""
+    newer: Mapping[int, NewerFormatError] = field(default_factory=dict)
+    """The messages of a newer wire format than this version reads. Nothing is wrong with them."""
+
+
+def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHING) -> Decoded:
+    """Return the changes in a table of messages (`MESSAGE_SCHEMA`), column by column, for the tables of a plan.
+
+    A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
+    that are not from the stream, or come from it by a replay, are too old to be safe; none is of a replay whose sender
+    has accepted that. MisconfiguredError if the plan ignores a column of a key.
+    """
+    batches, poison, newer = _envelopes(messages.column("data").to_pylist())
+    replayed, forced = _replayed(messages.column("attributes"))
+    published = messages.column("publish_time").cast(pa.int64()).to_pylist()
+    late = replayed | _held_back(batches, published)
+    grouped = _grouped(batches, _Provenance(replayed, late, forced, published), plan)
+    ends = ends_of_snapshots({n: batch for n, batch in batches.items() if n not in replayed}, messages, now)
+    poison += grouped.poison
+    poison += [
+        Poison(index, None, Reason.BAD_SEQUENCE, f"complete_since is {_IS_AHEAD}", table=batches[index].header.table)
+        for index in ends.forged
+    ]
+    outdated: Counter[int] = Counter()
+    tables: list[TableChanges] = []
+    for group in grouped.groups:
+        group.end = max((ends.believed[each] for each in group.messages if each in ends.believed), default=None)
+        decoded = _decode_group(group, now)
+        tables += decoded.tables
+        poison += decoded.poison
+        outdated.update(decoded.outdated)
+    poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
+    unknown = {(g.destinations.header.table, name) for g in grouped.groups for name in g.destinations.unknown}
+    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out, unknown, ends.late, outdated, newer)
+
+
+def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:
+    """Return rows in the columns of a wider definition of their table; what they lack is NULL.
+
+    Book-keeping columns are left out. ValueError if another column of theirs is not the definition's, or of another
+    type there: to leave it out would lose data.
+    """
+    schema = row_schema(definition)
+    for column in rows.schema:
+        if column.name in (MESSAGE, CHANGE):
+            continue
+        index = schema.get_field_index(column.name)
+        if index < 0 or schema.field(index).type != column.type:
+            raise ValueError(f"table {definition.name} has no column {column.name} of wire type {column.type}")
+    columns = [
+        rows.column(column.name) if column.name in rows.schema.names else pa.nulls(len(rows), column.type)
+        for column in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The messages of one source table and column list."""
+
+    destinations: Destinations
+    messages: list[int] = field(default_factory=list)
+    batches: list[ChangeBatch] = field(default_factory=list)
+    live: list[bool] = field(default_factory=list)
+    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's, a replay's, or was held back.
+
+    A forced replay counts as live: who sent it answers for what it may bring back.
+    """
+    snapshot: list[bool] = field(default_factory=list)
+    """Of each batch, whether its rows are a snapshot's, as it was published."""
+    latest: list[int] = field(default_factory=list)
+    """Of each batch, the latest time, in microseconds, that its changes can have."""
+    oldest: list[int] = field(default_factory=list)
+    """Of each batch, the oldest time, in microseconds, that rows of a snapshot can have in it."""
+    end: End | None = None
+
+
+class _Provenance(NamedTuple):
+    """What is known of messages beside what they hold."""
+
+    replayed: frozenset[int]
+    late: frozenset[int]
+    """Those that are not live, though they are from a stream."""
+    forced: frozenset[int]
+    published: Sequence[int | None]
+
+    def latest(self, message: int, header: Header) -> int:
+        """Return the latest time, in microseconds, that changes in a message can have.
+
+        The versions of images may run ahead of all clocks. What no one has published, a test's message, has no bound.
+        """
+        published = self.published[message]
+        if published is None or header.content == "images":
+            return LAST_MICROSECOND
+        return min(published + _AHEAD, LAST_MICROSECOND)
+
+    def oldest(self, message: int) -> int:
+        """Return the oldest time, in microseconds, of a snapshot's rows in a message (`OLDEST_PUBLISHED`)."""
+        published = self.published[message]
+        return _NO_BOUND if published is None else published - _BEHIND
+
+
+def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the messages that bear the mark of a replay, and which of them that of a forced one.
+
+    They are looked for one by one only if there is any.
+    """
+    if not any(pc.any(pc.equal(chunk.keys, REPLAY_OF)).as_py() for chunk in attributes.chunks):
+        return frozenset(), frozenset()
+    marks = {index: dict(each or ()) for index, each in enumerate(attributes.to_pylist())}
+    replayed = frozenset(index for index, each in marks.items() if REPLAY_OF in each)
+    return replayed, frozenset(index for index in replayed if REPLAY_FORCED in marks[index])
+
+
+def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | None]) -> frozenset[int]:
+    """Return the messages with an image that was stamped long before it was published.
+
+    Who sends such a one was away meanwhile, and what another has read since may be applied already: a delete too, that
+    is forgotten by now. The texts of stamps sort as the stamps do.
+    """
+    images = [index for index, batch in batches.items() if batch.header.content == "images" and batch.sequence]
+    if not images:
+        return frozenset()
+    return frozenset(
+        index
+        for index in images
+        if (at := published[index]) is not None
+        and min(batches[index].sequence) < f"{max(0, at - SAFE_MICROSECONDS):016X}"
+    )
+
+
+def _envelopes(
+    data: Iterable[bytes | None],
+) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, NewerFormatError]]:
+    batches: dict[int, ChangeBatch] = {}
+    newer: dict[int, NewerFormatError] = {}
+    poison: list[Poison] = []
+    for index, each in enumerate(data):
+        try:
+            batches[index] = decode_batch(each or b"")
+        except PoisonRecordError as error:
+            poison.append(Poison(index, None, error.reason, error.detail))
+        except NewerFormatError as error:
+            newer[index] = error
+    return batches, poison, newer
+
+
+@dataclass(slots=True)
+class _Grouped:
+    groups: Sequence[_Group] = ()
+    poison: list[Poison] = field(default_factory=list)
+    unfit: dict[str, PoisonRecordError] = field(default_factory=dict)
+    left_out: Counter[tuple[str, Content]] = field(default_factory=Counter)
+
+
+def _grouped(batches: Mapping[int, ChangeBatch], provenance: _Provenance, plan: Plan) -> _Grouped:
+    """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
+    groups: dict[Destinations, _Group] = {}
+    by_header: dict[bytes, _Group | PoisonRecordError | None] = {}
+    found = _Grouped()
+    for index, batch in batches.items():
+        if batch.header_text not in by_header:
+            by_header[batch.header_text] = _group_of(batch.header, plan, groups)
+        match by_header[batch.header_text]:
+            case None:
+                found.left_out[batch.header.table, batch.header.content] += len(batch)
+            case PoisonRecordError() as error:
+                found.unfit[identity_of(batch.header, plan)] = error
+                of_all = [poison_change(index, batch, n, error.reason, error.detail) for n in range(len(batch))]
+                found.poison += of_all or [Poison(index, None, error.reason, error.detail, table=batch.header.table)]
+            case _Group() as group:
+                group.messages.append(index)
+                group.batches.append(batch)
+                from_stream = batch.header.origin == "stream" and index not in provenance.late
+                group.live.append(index in provenance.forced or from_stream)
+                group.snapshot.append(batch.header.origin == "snapshot" and index not in provenance.replayed)
+                group.latest.append(provenance.latest(index, batch.header))
+                group.oldest.append(provenance.oldest(index))
+    found.groups = list(groups.values())
+    return found
+
+
+def _group_of(header: Header, plan: Plan, groups: dict[Destinations, _Group]) -> _Group | PoisonRecordError | None:
+    try:
+        wanted = destinations(header, plan)
+    except PoisonRecordError as error:
+        return error
+    return None if wanted is None else groups.setdefault(wanted, _Group(wanted))
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """The changes of a group that cannot be applied; of several reasons the first found stays."""
+
+    found: dict[int, tuple[Reason, str]] = field(default_factory=dict)
+
+    def refuse(self, indices: Iterable[int], reason: Reason, detail: str) -> None:
+        for index in indices:
+            self.found.setdefault(index, (reason, detail))
+
+    def refuse_where(self, mask: pa.BooleanArray, reason: Reason, detail: str) -> None:
+        if pc.any(mask, min_count=0).as_py():
+            self.refuse(np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist(), reason, detail)
+
+
+class _DecodedGroup(NamedTuple):
+    tables: Sequence[TableChanges]
+    poison: Sequence[Poison]
+    outdated: Mapping[int, int]
+
+
+def _decode_group(group: _Group, now: Nanoseconds) -> _DecodedGroup:
+    wanted = group.destinations
+    lengths = np.array([len(batch) for batch in group.batches], np.int64)
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    message = np.repeat(np.array(group.messages, np.int32), lengths)
+    change = (np.arange(lengths.sum()) - np.repeat(starts, lengths)).astype(np.int32)
+    live = pa.array(np.repeat(np.array(group.live, np.bool_), lengths))
+    op = _texts(batch.op for batch in group.batches)
+    sequence = _texts(batch.sequence for batch in group.batches)
+    commit, not_instants = wire_values(TIMESTAMP, _texts(batch.commit_timestamp for batch in group.batches))
+
+    rows, last_values = _rows_of(group, op)
+    keys = list(chain.from_iterable(batch.keys for batch in group.batches))
+    parsed = parse_changes(keys, rows, wanted.key, wanted.rest, wanted.ignored)
+
+    refusals = _Refusals(dict(parsed.refused))
+    _check_shape(refusals, op, parsed, last_values)
+    refusals.refuse_where(
+        pc.invert(are_sequences(sequence)),
+        Reason.BAD_SEQUENCE,
+        "not 1 to 4 sections of 1 to 16 hexadecimal digits, joined by '/'",
+    )
+    refusals.refuse(not_instants, Reason.BAD_CHANGE, f"commit timestamp: {limit_of(TIMESTAMP)}")
+    latest = np.repeat(np.array(group.latest, np.int64), lengths)
+    ahead = pa.array(first_sections(sequence) > latest.astype(np.uint64))
+    refusals.refuse_where(ahead, Reason.BAD_SEQUENCE, f"its sequence begins with {_IS_AHEAD}")
+    ahead = pc.greater(commit, pa.array(latest))
+    refusals.refuse_where(ahead, Reason.BAD_SEQUENCE, f"its commit timestamp is {_IS_AHEAD}")
+    outdated = np.zeros(len(message), np.bool_)
+    if wanted.mirror is not None:
+        old = too_old(live, op, commit, now)
+        snapshot = np.repeat(np.array(group.snapshot, np.bool_), lengths)
+        oldest = pa.array(np.repeat(np.array(group.oldest, np.int64), lengths))
+        snapshot &= pc.greater_equal(commit.cast(pa.int64()), oldest).fill_null(False).to_numpy(zero_copy_only=False)
+        refusals.refuse_where(
+            pc.and_(old, pa.array(~snapshot)),
+            Reason.TOO_OLD_TO_BE_SAFE,
+            "an upsert of a replay, or one held back for days, and older than deletes are remembered: "
+            "it could bring a deleted row back",
+        )
+        outdated = snapshot & old.fill_null(False).to_numpy(zero_copy_only=False)
+    if wanted.header.content == "entries":
+        refusals.refuse_where(pc.equal(op, "DELETE"), Reason.BAD_CHANGE, "a delete among the entries of a change log")
+    _refuse_partial_images(refusals, group, lengths)
+    columns = _typed(wanted, parsed, refusals)
+    found = []
+    if wanted.mirror is not None:
+        deleted = pc.equal(op, "DELETE")
+        change_type = pc.if_else(deleted, "UPSERT", op) if wanted.soft_delete else op
+        ours: dict[str, pa.Array] = {
+            SEQUENCE_COLUMN: sequence,
+            COMMIT_TIMESTAMP_COLUMN: commit,
+            DELETED_COLUMN: deleted,
+        }
+        ours |= {CHANGE_TYPE: change_type, CHANGE_SEQUENCE_NUMBER: sequence}
+        found.append((wanted.mirror, columns | ours))
+    if wanted.history is not None and wanted.history.entries:
+        found.append((wanted.history, {**columns, **entry_columns(sequence, commit, now)}))
+    elif wanted.history is not None:
+        if last_values is not None:  # in a history they stand beside the delete, as the old values they are
+            columns |= {each.name: _null_where(last_values, columns[each.name]) for each in wanted.rest}
+        beside = history_columns(wanted.header.table, group.batches, wanted.ignored, op, sequence, commit, now)
+        found.append((wanted.history, {**columns, **beside}))
+
+    poison = []
+    kept = ~outdated
+    kept[list(refusals.found)] = False
+    outdated[list(refusals.found)] = False
+    if refusals.found:
+        batch_of = dict(zip(group.messages, group.batches, strict=True))
+        for index, (reason, detail) in refusals.found.items():
+            place = int(message[index])
+            poison.append(poison_change(place, batch_of[place], int(change[index]), reason, detail))
+    newest = pc.max(commit.filter(pa.array(outdated))).as_py()
+    tables = []
+    for definition, values in found:
+        schema = row_schema(definition)
+        table = pa.table([values[name] for name in schema.names], schema=schema)
+        table = table.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
+        rows = table if kept.all() else table.filter(pa.array(kept))
+        of_mirror = (None, None) if definition.append_only else (group.end, newest)
+        tables.append(TableChanges(definition, rows, tuple(group.messages), *of_mirror))
+    return _DecodedGroup(tables, poison, Counter(message[outdated].tolist()))
+
+
+def _rows_of(group: _Group, op: pa.StringArray) -> tuple[list[msgspec.Raw], pa.BooleanArray | None]:
+    """Return the row objects; with soft delete, a delete's are the last values of its row where the stream has them.
+
+    And which those are; None if none is.
+    """
+    rows = list(chain.from_iterable(batch.rows for batch in group.batches))
+    if not group.destinations.soft_delete:
+        return rows, None
+    old = list(chain.from_iterable(batch.old for batch in group.batches))
+    deletes = np.flatnonzero(pc.equal(op, "DELETE").to_numpy(zero_copy_only=False)).tolist()
+    taken = [index for index in deletes if bytes(rows[index]) == _NULL and bytes(old[index]) != _NULL]
+    if not taken:
+        return rows, None
+    for index in taken:
+        rows[index] = old[index]
+    mask = np.zeros(len(rows), np.bool_)
+    mask[taken] = True
+    return rows, pa.array(mask)
+
+
+def _null_where(mask: pa.BooleanArray, values: pa.Array) -> pa.Array:
+    return pc.if_else(mask, pa.scalar(None, values.type), values)
+
+
+def too_old(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> pa.BooleanArray:
+    """Tell which changes are too old to be safe: upserts not live from the stream, older than deletes are remembered.
+
+    A live change is exempt: what deleted its row later is still to come, or is applied again after it. A replay comes
+    at any time, when that delete may have been applied and forgotten.
+    """
+    old = pc.less(commit_micros, oldest_safe(now))
+    return pc.and_(pc.and_(old, pc.equal(op, "UPSERT")), pc.invert(live))
+
+
+def _refuse_partial_images(refusals: _Refusals, group: _Group, lengths: npt.NDArray[np.int64]) -> None:
+    """Refuse updates that carry only what has changed: an upsert of them would make every other column NULL."""
+    captured = [batch.header.value_capture_type for batch in group.batches]
+    if any(each in _PARTIAL for each in captured):
+        partial = pa.array(np.repeat([each in _PARTIAL for each in captured], lengths))
+        update = pc.equal(_texts(batch.mod_type for batch in group.batches), "UPDATE")
+        detail = f"an update with the changed columns only (value capture type {' or '.join(sorted(_PARTIAL))})"
+        refusals.refuse_where(pc.and_(partial, update), Reason.BAD_CHANGE, detail)
+
+
+def _texts(lists: Iterable[Sequence[str]]) -> pa.StringArray:
+    return pa.array(list(chain.from_iterable(lists)), pa.string())
+
+
+def _check_shape(refusals: _Refusals, op: pa.StringArray, parsed: Parsed, last_values: pa.BooleanArray | None) -> None:
+    upsert, delete = pc.equal(op, "UPSERT"), pc.equal(op, "DELETE")
+    with_row = parsed.with_row if last_values is None else pc.and_(parsed.with_row, pc.invert(last_values))
+    checks = (
+        (pc.invert(pc.or_(upsert, delete)), "its operation is neither UPSERT nor DELETE"),
+        (pc.invert(parsed.with_key), "its key is not a JSON object"),
+        (pc.and_(upsert, pc.invert(parsed.with_row)), "an upsert without a row"),
+        (pc.and_(delete, with_row), "a delete with a row"),
+    )
+    for mask, detail in checks:
+        refusals.refuse_where(mask, Reason.BAD_CHANGE, detail)
+
+
+def _typed(wanted: Destinations, parsed: Parsed, refusals: _Refusals) -> dict[str, pa.Array]:
+    """Return the source's columns in their wire types; what does not fit is refused."""
+    typed = {}
+    for column, kept in zip(wanted.parsed, wanted.kept, strict=True):
+        texts = parsed.columns[column.name]
+        values, misfits = wire_values(column.type, texts)
+        what = f"column {column.name} of type {column.type.googlesql}"
+        if column.type.element is not None and kept.type.element is None:
+            values = json_arrays(texts)
+        elif column.type.element is not None:
+            of_null = f"{what}: an element is NULL, which a BigQuery array cannot hold"
+            refusals.refuse(holding_null(texts), Reason.VALUE_DOES_NOT_FIT, of_null)
+        if misfits:
+            refusals.refuse(misfits, Reason.VALUE_DOES_NOT_FIT, f"{what}: {limit_of(column.type)}")
+        if column.name in wanted.header.primary_key:
+            unfit = Reason.KEY_NOT_REPRESENTABLE
+            refusals.refuse_where(texts.is_null(), unfit, f"key {what}: NULL, which a BigQuery key cannot hold")
+            if column.type == TIMESTAMP:
+                beyond = beyond_microseconds(texts)
+                refusals.refuse_where(beyond, unfit, f"key {what}: digits beyond the microsecond would be cut")
+            if column.type == NUMERIC:
+                values = normal_numerics(values)
+        typed[column.name] = values
+    return typed

@@ -1,0 +1,172 @@
+"""What became of a task's messages, to be added up: for the log, the metrics and the balance of leases."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, Self
+
+_WORDS: Final = 600  # characters: a report has to fit into a datagram
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Applied:
+    """When a change was committed, published and applied, each in microseconds; None where that is not known."""
+
+    committed: int
+    published: int | None = None
+    applied: int | None = None
+
+
+def stages(applied: Applied | None) -> Mapping[str, float | None]:
+    """Return how long a change took by each stage, in seconds; None where that is not known."""
+    published = applied.published if applied is not None else None
+    if applied is None or published is None:
+        return {"commit_to_published": None, "published_to_applied": None}
+    to_applied = None if applied.applied is None else (applied.applied - published) / 1e6
+    return {"commit_to_published": (published - applied.committed) / 1e6, "published_to_applied": to_applied}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableNote:
+    """What a task says of one table. Words are such as a log may hold: names and codes, no row's values."""
+
+    put_off: str = ""
+    """Why its changes wait; empty: they do not."""
+    unfit: str = ""
+    """Why the changes of a whole column list became dead letters; empty: none did. BigQuery could not hold the table
+    that its header asks for, or holds another. That need not be true of the table: a header may be forged or broken."""
+    stuck: str = ""
+    """Why some rows wait that fail each time they come, while others of the table are taken; empty: none does."""
+    again_at: int | None = None
+    """When the last of the changes that wait come again, in microseconds."""
+    latest: Applied | None = None
+    """The latest commit that was written or superseded."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "put_off", self.put_off[:_WORDS])
+        object.__setattr__(self, "unfit", self.unfit[:_WORDS])
+        object.__setattr__(self, "stuck", self.stuck[:_WORDS])
+
+    def plus(self, other: Self) -> Self:
+        """Return what both say: trouble that one of them has is the table's."""
+        latest = [one for one in (self.latest, other.latest) if one is not None]
+        again = [one for one in (self.again_at, other.again_at) if one is not None]
+        return type(self)(
+            put_off=self.put_off or other.put_off,
+            unfit=self.unfit or other.unfit,
+            stuck=self.stuck or other.stuck,
+            again_at=max(again, default=None),
+            latest=max(latest, key=lambda one: one.committed, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appends:
+    """What went over connections to BigQuery."""
+
+    requests: int = 0
+    """Those that have been answered, whatever the answer."""
+    bytes: int = 0
+    """Of those requests."""
+    seconds: float = 0.0
+    """From each request's sending to its answer, added up."""
+
+    def plus(self, other: Self) -> Self:
+        """Return both."""
+        return type(self)(
+            requests=self.requests + other.requests,
+            bytes=self.bytes + other.bytes,
+            seconds=self.seconds + other.seconds,
+        )
+
+    def since(self, before: Self) -> Self:
+        """Return what has come since ``before``."""
+        return type(self)(
+            requests=self.requests - before.requests,
+            bytes=self.bytes - before.bytes,
+            seconds=self.seconds - before.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What became of a task's messages."""
+
+    taken: int = 0
+    """Leases that a source has taken; the rest of the fields is a sink's."""
+    messages: int = 0
+    changes: int = 0
+    rows_written: int = 0
+    superseded: int = 0
+    left_out: int = 0
+    """Changes of tables that the tables file leaves out."""
+    outdated: int = 0
+    """Rows of snapshots that were too old to be applied; their tables need a re-sync."""
+    letters: Mapping[str, int] = field(default_factory=dict)
+    """By reason."""
+    acked: int = 0
+    put_off: int = 0
+    put_off_until: int = 0
+    """By when the last of those comes again, in microseconds; 0: none is put off. A task that failed may name a time
+    that its process has told before."""
+    given_back: int = 0
+    """Only where a task failed; then it is the task itself that reports."""
+    tables: Mapping[str, TableNote] = field(default_factory=dict)
+    """The tables that had messages, by BigQuery name."""
+    max_commit_timestamp: int | None = None
+    """The latest commit timestamp of a change that was written or superseded, in microseconds."""
+
+    @property
+    def tables_in_trouble(self) -> tuple[str, ...]:
+        """Return the tables of which some messages wait."""
+        return tuple(sorted(name for name, note in self.tables.items() if note.put_off))
+
+    @property
+    def tables_well(self) -> tuple[str, ...]:
+        """Return the tables of which none does."""
+        return tuple(sorted(name for name, note in self.tables.items() if not note.put_off))
+
+    def fields(self) -> Mapping[str, object]:
+        """Return what is not zero or empty, for a log line."""
+        told = asdict(self) | {"tables": (), "tables_in_trouble": self.tables_in_trouble}
+        return {name: value for name, value in told.items() if value}
+
+    def plus(self, other: Self) -> Self:
+        """Return the counts of both."""
+        latest = [at for at in (self.max_commit_timestamp, other.max_commit_timestamp) if at is not None]
+        tables = dict(self.tables)
+        for name, note in other.tables.items():
+            tables[name] = tables[name].plus(note) if name in tables else note
+        return type(self)(
+            taken=self.taken + other.taken,
+            messages=self.messages + other.messages,
+            changes=self.changes + other.changes,
+            rows_written=self.rows_written + other.rows_written,
+            superseded=self.superseded + other.superseded,
+            left_out=self.left_out + other.left_out,
+            outdated=self.outdated + other.outdated,
+            letters=dict(Counter(self.letters) + Counter(other.letters)),
+            acked=self.acked + other.acked,
+            put_off=self.put_off + other.put_off,
+            put_off_until=max(self.put_off_until, other.put_off_until),
+            given_back=self.given_back + other.given_back,
+            tables=tables,
+            max_commit_timestamp=max(latest, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a process says of itself: what became of messages, and what it holds now."""
+
+    counts: Counts = field(default_factory=Counts)
+    process: str = ""
+    """Which process says what it holds; empty where this is nothing but counts."""
+    appends: Appends = field(default_factory=Appends)
+    """What it has appended since its last report that had any."""
+    retries: int = 0
+    """Calls that it has made again since its last report that had any."""
+    connections: int | None = None
+    """How many connections to BigQuery it has open; None: it does not say."""
+    oldest_held: int | None = None
+    """When the oldest message that it holds was published, in microseconds; None: it holds none."""

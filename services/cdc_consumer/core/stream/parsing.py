@@ -1,0 +1,273 @@
+"""JSON objects to columns of text: the keys and rows of many changes, parsed together in C.
+
+The fast way is `pyarrow.json` with an explicit schema over one line a change. It takes a block whole or refuses it,
+and it is stricter than the wire (INT64 as a JSON integer, ``"NaN"`` among numbers), so a block that it refuses is
+halved, and the last few rows are read one by one by `_exact_line`, which tells what is wrong and with which column.
+Its values are the same as the fast way's; what they mean is decided in one place, `values`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Final, NoReturn
+
+import msgspec
+import pyarrow as pa
+import pyarrow.json
+
+from services.cdc_consumer.core.schema.tables import TableColumn
+from services.cdc_consumer.core.types.halving import by_halves
+from services.cdc_consumer.core.types.types import ColumnType
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.reasons import Reason
+
+_BLOCK_CHANGES: Final = 4096
+"""Changes parsed at once: about what stays in a processor's cache, and what a bad one sends back to be halved."""
+_BLOCK_LIMIT: Final = 1 << 28
+"""Bytes parsed at once, at most: pyarrow counts a block in 32 bits."""
+
+_NOT_A_NUMBER: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""FLOAT64 values that JSON has no numbers for; Spanner and BigQuery both write them as these texts."""
+
+_AS_NUMBER: Final = frozenset({"FLOAT64", "FLOAT32"})
+_AS_TEXT_OR_DIGITS: Final = frozenset({"INT64", "NUMERIC", "PG_NUMERIC"})
+"""What is text, and in the documentation's examples a JSON number here and there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Keys and rows in columns. A change that could not be parsed is NULL everywhere and named in ``refused``."""
+
+    columns: Mapping[str, pa.Array]
+    """Per column its values: BOOL, FLOAT64 and FLOAT32 (64 bits) as such, all others as the text they came in."""
+    with_key: pa.BooleanArray
+    """Whether the change's key is an object (and not null)."""
+    with_row: pa.BooleanArray
+    refused: Mapping[int, tuple[Reason, str]]
+
+
+def parse_changes(
+    keys: Sequence[msgspec.Raw],
+    rows: Sequence[msgspec.Raw],
+    key: Sequence[TableColumn],
+    rest: Sequence[TableColumn],
+    ignored: frozenset[str] = frozenset(),
+) -> Parsed:
+    """Return the columns of changes: those of ``key`` from the key objects, those of ``rest`` from the row objects.
+
+    What rows hold under an ``ignored`` name is passed over, whatever it is.
+    """
+    schema = pa.schema([("k", _struct(key)), ("r", _struct(rest))])
+    constants = _bare_constants([*key, *rest])
+    refused: dict[int, tuple[Reason, str]] = {}
+
+    def fast(start: int, stop: int) -> pa.Table | None:
+        return _fast(schema, keys[start:stop], rows[start:stop], constants, ignored)
+
+    def exact(start: int, stop: int) -> pa.Table:
+        lines = []
+        for index in range(start, stop):
+            try:
+                lines.append(_exact_line(bytes(keys[index]), bytes(rows[index]), key, rest, ignored))
+            except PoisonRecordError as error:
+                refused[index] = (error.reason, error.detail)
+                lines.append({"k": None, "r": None})
+        return pa.Table.from_pylist(lines, schema=schema)
+
+    starts = range(0, len(keys), _BLOCK_CHANGES)
+    blocks = (by_halves(start, min(start + _BLOCK_CHANGES, len(keys)), fast, exact) for start in starts)
+    pieces = list(chain.from_iterable(blocks)) or [schema.empty_table()]
+    table = pa.concat_tables(pieces)
+    key_struct, row_struct = _one_array(table.column("k")), _one_array(table.column("r"))
+    arrays = [*key_struct.flatten(), *row_struct.flatten()]
+    names = [column.name for column in (*key, *rest)]
+    return Parsed(dict(zip(names, arrays, strict=True)), key_struct.is_valid(), row_struct.is_valid(), refused)
+
+
+def _struct(columns: Sequence[TableColumn]) -> pa.StructType:
+    return pa.struct([(column.name, parsed_type(column.type)) for column in columns])
+
+
+def parsed_type(kind: ColumnType) -> pa.DataType:
+    """Return the Arrow type that values of a column type are parsed to."""
+    if kind.element is not None:
+        return pa.list_(parsed_type(kind.element))
+    if kind.googlesql == "BOOL":
+        return pa.bool_()
+    return pa.float64() if kind.googlesql in _AS_NUMBER else pa.string()
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _fast(
+    schema: pa.Schema,
+    keys: Sequence[msgspec.Raw],
+    rows: Sequence[msgspec.Raw],
+    constants: Sequence[tuple[bytes, bytes]],
+    ignored: frozenset[str],
+) -> pa.Table | None:
+    """Return the changes as a table, or None if they cannot be taken as a whole."""
+    # Each key and row is exactly one JSON value (the envelope was validated), so each line is exactly one document,
+    # whatever white space is in it: no line can shift its neighbours against their message.
+    parts = zip(repeat(b'{"k":'), keys, repeat(b',"r":'), rows, repeat(b"}\n"), strict=False)
+    text = b"".join(chain.from_iterable(parts))
+    if len(text) > _BLOCK_LIMIT and len(keys) > 1:
+        return None
+    table = _read(schema, text, ignored)
+    if table is None:
+        numbers = text
+        for quoted, bare in constants:
+            numbers = numbers.replace(quoted, bare)
+        table = _read(schema, numbers, ignored) if numbers != text else None
+    return table if table is not None and table.num_rows == len(keys) else None
+
+
+def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table | None:
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(text),
+            # One block, so that nothing is cut at a line break inside a document; one thread, the task's own.
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="infer" if ignored else "error"
+            ),
+        )
+    except pa.ArrowException:
+        return None
+    if ignored:
+        table = _without(table, schema, ignored)
+    return table if table is not None and table.schema == schema else None
+
+
+def _without(table: pa.Table, schema: pa.Schema, ignored: frozenset[str]) -> pa.Table | None:
+    """Return a table without the ignored members of its rows; None if it has others that nobody asked for."""
+    rows, wanted = table.column("r"), schema.field("r").type
+    if not {field.name for field in rows.type} - {field.name for field in wanted} <= ignored:
+        return None
+    chunks = [
+        pa.StructArray.from_arrays(
+            [chunk.field(field.name) for field in wanted], fields=list(wanted), mask=chunk.is_null()
+        )
+        for chunk in rows.chunks
+    ]
+    return table.set_column(1, schema.field("r"), pa.chunked_array(chunks, wanted))
+
+
+def _bare_constants(columns: Sequence[TableColumn]) -> Sequence[tuple[bytes, bytes]]:
+    """Return what to replace so that ``"NaN"``, ``"Infinity"``, ``"-Infinity"`` are bare words where numbers stand.
+
+    pyarrow takes the bare words for numbers. In valid JSON a name in quotes, a colon and one of these in quotes can
+    only be a member and its whole value: inside a string its quotes would be escaped. So a bracket or a comma and one
+    of these in quotes can only be an element or a name; where it is a name, or an element that is a text, the block
+    fails again and goes the exact way.
+    """
+    before = [f'"{each.name}":' for each in columns if each.type.googlesql in _AS_NUMBER]
+    if any(each.type.element is not None and each.type.element.googlesql in _AS_NUMBER for each in columns):
+        before += ["[", ","]
+    return [(f'{each}"{word}"'.encode(), f"{each}{word}".encode()) for each in before for word in _NOT_A_NUMBER]
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A JSON number's own text: nothing of it is lost in a float."""
+
+    text: str
+    whole: bool
+
+
+def _exact_line(
+    key: bytes,
+    row: bytes,
+    key_columns: Sequence[TableColumn],
+    row_columns: Sequence[TableColumn],
+    ignored: frozenset[str],
+) -> Mapping[str, Mapping[str, object] | None]:
+    """Return one change's values as the fast way would, and what it cannot take; PoisonRecordError with the reason."""
+    return {"k": _exact_object("key", key, key_columns), "r": _exact_object("row", row, row_columns, ignored)}
+
+
+def _exact_object(
+    what: str, text: bytes, columns: Sequence[TableColumn], ignored: frozenset[str] = frozenset()
+) -> Mapping[str, object] | None:
+    try:
+        value = _decoder.decode(text.decode())
+    except (ValueError, RecursionError) as error:
+        detail = str(error) if isinstance(error, _TwiceError) else "not JSON"
+        raise PoisonRecordError(Reason.BAD_CHANGE, f"{what}: {detail}") from None
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise PoisonRecordError(Reason.BAD_CHANGE, f"{what} is not a JSON object")
+    unknown = value.keys() - {column.name for column in columns} - ignored
+    if unknown:
+        name = min(unknown)[:80]
+        raise PoisonRecordError(Reason.BAD_CHANGE, f"{what} has {name!r}, which is not one of the header's columns")
+    return {column.name: _exact_value(column, value.get(column.name)) for column in columns}
+
+
+def _exact_value(column: TableColumn, value: object) -> object:
+    try:
+        return _exact(column.type, value)
+    except _MisfitError as error:
+        what = f"column {column.name} of type {column.type.googlesql}"
+        raise PoisonRecordError(Reason.VALUE_DOES_NOT_FIT, f"{what}: {error}") from None
+
+
+def _exact(kind: ColumnType, value: object) -> object:
+    if value is None:
+        return None
+    if kind.element is not None:
+        if not isinstance(value, list):
+            raise _MisfitError("not a JSON array")
+        try:
+            return [_exact(kind.element, each) for each in value]
+        except _MisfitError as error:
+            raise _MisfitError(f"an element is {error}") from None
+    match kind.googlesql, value:
+        case "BOOL", bool():
+            return value
+        case "BOOL", _:
+            raise _MisfitError("not a JSON boolean")
+        case name, _Number() if name in _AS_NUMBER and math.isfinite(float(value.text)):
+            return float(value.text)
+        case name, str() if name in _AS_NUMBER and value in _NOT_A_NUMBER:
+            return _NOT_A_NUMBER[value]
+        case name, _ if name in _AS_NUMBER:
+            raise _MisfitError('neither a JSON number of 64 bits nor "NaN", "Infinity", "-Infinity"')
+        case name, _Number(whole=True) if name in _AS_TEXT_OR_DIGITS:
+            return value.text
+        case _, str():
+            return value
+        case _, _:
+            raise _MisfitError("not a JSON string")
+
+
+class _MisfitError(ValueError):
+    """A JSON value is of another kind than its column's type is written in."""
+
+
+class _TwiceError(ValueError):
+    """A JSON object names a member twice: which one is meant cannot be known."""
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> Mapping[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _TwiceError("a JSON object has a member twice")
+    return found
+
+
+def _refuse_constant(_text: str) -> NoReturn:
+    raise ValueError("NaN and Infinity are not JSON")
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=lambda text: _Number(text, whole=True),
+    parse_float=lambda text: _Number(text, whole=False),
+    parse_constant=_refuse_constant,
+)

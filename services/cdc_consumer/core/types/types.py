@@ -1,0 +1,102 @@
+"""The type map: GoogleSQL type -> BigQuery type -> Arrow type on the wire -> protobuf field type.
+
+Source of the pairs: BigQuery, "Supported protocol buffer data types" (Storage Write API): DATE from int32 days since
+1970-01-01, TIMESTAMP from int64 microseconds, NUMERIC and JSON from text, a REPEATED column from a repeated field. The
+Arrow type is the one that encodes to the protobuf type without another cast.
+
+What BigQuery has no type for has the one that holds it without loss: FLOAT32 is a FLOAT64; UUID and PostgreSQL's
+numeric, with its 147,455 digits and its NaN, are text. Google's templates do the same. PostgreSQL's jsonb has as large
+numbers; it is JSON all the same, and a value with a number that BigQuery's JSON does not hold does not fit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from shared.contracts.errors import PoisonRecordError
+from shared.contracts.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """What a column's type is called in each place that a value passes through."""
+
+    googlesql: str
+    bigquery: str
+    wire: pa.DataType
+    proto: str
+    """The name of a ``FieldDescriptorProto.Type``, such as ``TYPE_INT64``; of an array, that of its elements."""
+    element: "ColumnType | None" = None
+    """What the elements of an array are; None for what is no array."""
+
+
+def array_of(element: ColumnType) -> ColumnType:
+    """Return the type of arrays. BigQuery's hold no NULL, and neither do those on the wire."""
+    items = pa.field("item", element.wire, nullable=False)
+    return ColumnType(
+        f"ARRAY<{element.googlesql}>", f"ARRAY<{element.bigquery}>", pa.list_(items), element.proto, element
+    )
+
+
+def json_of(array: ColumnType) -> ColumnType:
+    """Return the type of an array column that is kept as JSON, where an element may be NULL."""
+    return ColumnType(array.googlesql, "JSON", pa.string(), "TYPE_STRING")
+
+
+BOOL: Final = ColumnType("BOOL", "BOOL", pa.bool_(), "TYPE_BOOL")
+INT64: Final = ColumnType("INT64", "INT64", pa.int64(), "TYPE_INT64")
+FLOAT64: Final = ColumnType("FLOAT64", "FLOAT64", pa.float64(), "TYPE_DOUBLE")
+FLOAT32: Final = ColumnType("FLOAT32", "FLOAT64", pa.float64(), "TYPE_DOUBLE")
+NUMERIC: Final = ColumnType("NUMERIC", "NUMERIC", pa.string(), "TYPE_STRING")
+STRING: Final = ColumnType("STRING", "STRING", pa.string(), "TYPE_STRING")
+BYTES: Final = ColumnType("BYTES", "BYTES", pa.binary(), "TYPE_BYTES")
+DATE: Final = ColumnType("DATE", "DATE", pa.int32(), "TYPE_INT32")
+TIMESTAMP: Final = ColumnType("TIMESTAMP", "TIMESTAMP", pa.int64(), "TYPE_INT64")
+JSON: Final = ColumnType("JSON", "JSON", pa.string(), "TYPE_STRING")
+PG_JSONB: Final = ColumnType("PG_JSONB", "JSON", pa.string(), "TYPE_STRING")
+PG_NUMERIC: Final = ColumnType("PG_NUMERIC", "STRING", pa.string(), "TYPE_STRING")
+UUID: Final = ColumnType("UUID", "STRING", pa.string(), "TYPE_STRING")
+
+_SCALARS: Final = (
+    BOOL,
+    INT64,
+    FLOAT64,
+    FLOAT32,
+    NUMERIC,
+    STRING,
+    BYTES,
+    DATE,
+    TIMESTAMP,
+    JSON,
+    PG_JSONB,
+    PG_NUMERIC,
+    UUID,
+)
+COLUMN_TYPES: Final[Mapping[str, ColumnType]] = {
+    kind.googlesql: kind for kind in (*_SCALARS, *(array_of(scalar) for scalar in _SCALARS))
+}
+
+BYTES_KEY: Final = ColumnType("BYTES", "STRING", pa.string(), "TYPE_STRING")
+"""Padded base64 of the standard alphabet, as `TO_BASE64` writes it."""
+FLOAT64_KEY: Final = ColumnType("FLOAT64", "STRING", pa.string(), "TYPE_STRING")
+"""The shortest decimal text of a number; ``NaN``, ``Infinity``, ``-Infinity``; zero has no sign."""
+FLOAT32_KEY: Final = ColumnType("FLOAT32", "STRING", pa.string(), "TYPE_STRING")
+"""As of the FLOAT64 that is the same number."""
+
+KEY_TYPES: Final[Mapping[ColumnType, ColumnType]] = {
+    kind: kind for kind in (BOOL, INT64, NUMERIC, STRING, DATE, TIMESTAMP, UUID)
+} | {BYTES: BYTES_KEY, FLOAT64: FLOAT64_KEY, FLOAT32: FLOAT32_KEY}
+"""What each type is in a key. BYTES and FLOAT64 are no key types in BigQuery: there they are a text, one per value."""
+
+
+def column_type(googlesql: str) -> ColumnType:
+    """Return what a GoogleSQL type becomes; PoisonRecordError (UNSUPPORTED_TYPE) for any other."""
+    found = COLUMN_TYPES.get(googlesql)
+    if found is None:
+        known = ", ".join(scalar.googlesql for scalar in _SCALARS)
+        raise PoisonRecordError(
+            Reason.UNSUPPORTED_TYPE, f"type {googlesql} is not applied (known: {known}, and ARRAYs of these)"
+        )
+    return found

@@ -1,0 +1,334 @@
+"""BigQuery change data capture as a Spark streaming sink: ``writeStream.format("bigquery_cdc")``.
+
+    spark.dataSource.register(BigQueryCdcDataSource)
+    messages.repartition(2, "ordering_key").writeStream.format("bigquery_cdc")
+        .option("subscription", "projects/P/subscriptions/S").option("deadLetterTopic", "projects/P/topics/T")
+        .option("project", "P").option("dataset", "D").option("checkpointLocation", ...).start()
+
+Takes the rows of the ``pubsub`` source and settles each message itself, in the task, once its changes are durable. No
+more tasks than slots: a task that waits holds leases that nobody extends.
+
+This module is the composition root on an executor. Spark keeps the worker processes from one task to the next, so what
+a task opens here the next one finds open. `commit` and `abort` run in yet another process, on the driver's machine,
+which has nothing but the tasks' counts.
+
+Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` and ``dataset`` of BigQuery,
+``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
+``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
+service gives up), ``reportSocket`` (where tasks send counts and what they hold: nowhere if it is not set),
+``commitSocket`` (where `commit` sends its counts; ``reportSocket``), ``suspectsDirectory`` (which outlives the workers:
+where they count how many of them a message has ended, and keep by when what they have put off comes again),
+``poisonLimit`` (how many messages that cannot be read, or ten times as many changes that cannot be applied, may become
+dead letters in each process although most of what it saw last is such: 100), ``tablesFile`` (the text of one, for the
+workers do not see the driver's disk; every table is mirrored), ``dataDirectory`` (as the source's, where the rows say
+only where the messages' data is), ``clockMargin`` (how far ahead of BigQuery's clock a source's times may be: 5m),
+``logLevel``.
+"""
+
+import functools
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.mirror_labels import CLOCK_MARGIN
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.spark.imports import exempt_imports
+from services.cdc_consumer.adapters.stream.data_files import forget_data, with_data
+from services.cdc_consumer.adapters.stream.deaths import DeathsOnDisk
+from services.cdc_consumer.adapters.stream.kept_file import KeptFile
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.stream.reports import send_report
+from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
+from services.cdc_consumer.app.stream.flood import POISON_LIMIT, PoisonFlood
+from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
+from shared.contracts.durations import parse_duration
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import read_tables_file
+from shared.pubsub.channels import open_channel
+from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.names import subscription_path, topic_path
+from shared.runtime.clock import SystemClock
+from shared.runtime.logs import configure_logs, log_whatever_happens
+from shared.runtime.metrics import RETRIED
+from shared.runtime.retries import name_emulators, retrying
+from shared.runtime.stop import Stop
+
+_NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
+_LOOK_FOR_STOP: Final = 0.5  # seconds
+_FIRST_ANSWER: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of the sink, read and checked."""
+
+    subscription: str
+    dead_letter_topic: str
+    project: str
+    dataset: str
+    ack_deadline: timedelta | None = None
+    pubsub_emulator_host: str | None = None
+    bigquery_emulator_host: str | None = None
+    bigquery_storage_emulator_host: str | None = None
+    stop_file: str | None = None
+    report_socket: str | None = None
+    commit_socket: str | None = None
+    suspects_directory: str | None = None
+    poison_limit: int = POISON_LIMIT
+    tables_file: str = ""
+    data_directory: str | None = None
+    clock_margin: timedelta = CLOCK_MARGIN
+    log_level: str = "INFO"
+
+
+@dataclass
+class Committed(WriterCommitMessage):
+    """What travels from a task to the driver."""
+
+    counts: Counts
+
+
+class BigQueryCdcDataSource(DataSource):
+    """The data source ``bigquery_cdc``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "bigquery_cdc"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
+        """Return the writer; MisconfiguredError where the options or the columns are not right."""
+        exempt_imports()
+        missing = [name for name in _NEEDED if name not in schema.fieldNames()]
+        if missing:
+            raise MisconfiguredError(
+                f"the bigquery_cdc sink takes the rows of the pubsub source; columns are missing: {', '.join(missing)}"
+            )
+        return BigQueryCdcWriter(read_options(self.options))
+
+
+class BigQueryCdcWriter(DataSourceStreamArrowWriter):
+    """`write` runs in the workers, `commit` and `abort` on the driver's machine; they share commit messages only."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        """Apply one task's messages and return what became of them. What fails has given its messages back."""
+        exempt_imports()
+        batches = list(iterator)
+        if not any(batch.num_rows for batch in batches):
+            return Committed(Counts())
+        composed = _composed(os.getpid(), self._options)
+        messages, leases = pa.Table.from_batches(batches), composed.leases
+        oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
+
+        before, retries = composed.writer.appends, RETRIED.made
+
+        def report(counts: Counts | None = None, oldest_held: int | None = None, *, ended: bool = False) -> None:
+            writer = composed.writer
+            told = Report(
+                counts=counts or Counts(),
+                process=_process_name(),
+                appends=writer.appends.since(before) if ended else Appends(),
+                retries=RETRIED.made - retries if ended else 0,
+                connections=writer.connections_open,
+                oldest_held=oldest_held,
+            )
+            send_report(self._options.report_socket, told)
+
+        def waiting(table: str = "", why: str = "") -> None:
+            report(Counts(tables={table: TableNote(put_off=why)} if table else {}), oldest)
+
+        report(oldest_held=oldest)
+        ports = replace(composed.ports, waiting=waiting)
+        acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
+        try:
+            whole = self._with_data(messages, leases)
+            with _stopping_at(self._options.stop_file, composed.stop):
+                counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
+        except BaseException:  # a task that fails has no commit message, so it tells by itself
+            left = Counts(
+                messages=len(messages),
+                acked=leases.acked - acked,
+                put_off=leases.put_off_count - put_off,
+                put_off_until=leases.put_off_until,
+                given_back=leases.given_back - given_back,
+            )
+            composed.coming.take(left)
+            report(left, ended=True)
+            raise
+        composed.coming.take(counts)
+        report(ended=True)
+        return Committed(counts)
+
+    def _with_data(self, messages: pa.Table, leases: PubsubLeases) -> pa.Table:
+        directory = self._options.data_directory
+        try:
+            return with_data(messages, Path(directory) if directory else None)
+        except BaseException:
+            leases.give_back(messages["ack_id"].to_pylist())
+            raise
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Hand the counts of a micro-batch on: to the driver's metrics, or else to the log."""
+        if self._options.data_directory:
+            forget_data(Path(self._options.data_directory))
+        self._report("micro_batch_applied", messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do the same for what the tasks that did not fail have done."""
+        self._report("micro_batch_failed", messages, batchId)
+
+    def _report(self, event: str, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        exempt_imports()
+        counts = Counts()
+        for message in messages:
+            if isinstance(message, Committed):
+                counts = counts.plus(message.counts)
+        if not counts.messages:
+            return
+        configure_logs("cdc_consumer", self._options.log_level)
+        structlog.get_logger().info(event, batch=batch_id, **counts.fields())
+        send_report(self._options.commit_socket or self._options.report_socket, Report(counts=counts))
+
+
+def read_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return the options of a sink; MisconfiguredError naming those that are missing or malformed."""
+    known = {name.lower(): value for name, value in options.items() if value}
+    missing = [name for name in ("subscription", "deadLetterTopic", "project", "dataset") if name.lower() not in known]
+    if missing:
+        raise MisconfiguredError(
+            "the bigquery_cdc sink needs " + " ".join(f'.option("{name}", ...)' for name in missing)
+        )
+    project = known.get("pubsubproject", known["project"])
+    durations: dict[str, timedelta] = {}
+    for name in ("ackDeadline", "clockMargin"):
+        try:
+            if text := known.get(name.lower()):
+                durations[name] = parse_duration(text)
+        except ValueError as error:
+            raise MisconfiguredError(f"option {name} of the bigquery_cdc sink: {error}") from error
+    poison_limit = known.get("poisonlimit", str(POISON_LIMIT))
+    if not poison_limit.isdecimal():
+        raise MisconfiguredError(f"option poisonLimit={poison_limit!r} of the bigquery_cdc sink: not a whole number")
+    read_tables_file(known.get("tablesfile", ""))
+    return SinkOptions(
+        subscription=subscription_path(project, known["subscription"]),
+        dead_letter_topic=topic_path(project, known["deadlettertopic"]),
+        project=known["project"],
+        dataset=known["dataset"],
+        ack_deadline=durations.get("ackDeadline"),
+        clock_margin=durations.get("clockMargin", CLOCK_MARGIN),
+        pubsub_emulator_host=known.get("pubsubemulatorhost"),
+        bigquery_emulator_host=known.get("bigqueryemulatorhost"),
+        bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
+        stop_file=known.get("stopfile"),
+        report_socket=known.get("reportsocket"),
+        commit_socket=known.get("commitsocket"),
+        suspects_directory=known.get("suspectsdirectory"),
+        poison_limit=int(poison_limit),
+        tables_file=known.get("tablesfile", ""),
+        data_directory=known.get("datadirectory"),
+        log_level=known.get("loglevel", "INFO"),
+    )
+
+
+def _process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    ports: Ports
+    leases: PubsubLeases
+    writer: AppendStreams
+    coming: ComingAgain
+    memory: Memory
+    stop: Stop
+
+
+# One per worker process and sink, kept from task to task: connections stay open, tables stay known. The process id is
+# part of the key because a channel does not survive a fork.
+@functools.cache
+def _composed(_process: int, options: SinkOptions) -> _Composed:
+    configure_logs("cdc_consumer", options.log_level)
+    log_whatever_happens()
+    name_emulators(
+        {
+            "PUBSUB_EMULATOR_HOST": options.pubsub_emulator_host,
+            "BIGQUERY_EMULATOR_HOST": options.bigquery_emulator_host,
+            "BIGQUERY_STORAGE_EMULATOR_HOST": options.bigquery_storage_emulator_host,
+        }
+    )
+    stop, clock = Stop(), SystemClock()
+    pubsub = open_channel(options.pubsub_emulator_host)
+    storage = open_storage_channel(options.bigquery_storage_emulator_host)
+    client = open_client(options.project, options.bigquery_emulator_host)
+    deadline = options.ack_deadline
+    for attempt in retrying(stop, _FIRST_ANSWER):
+        with attempt:
+            deadline = deadline or ack_deadline_of(pubsub, options.subscription)
+    assert deadline is not None
+    # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
+    leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
+    writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
+    suspects = Path(options.suspects_directory) if options.suspects_directory else None
+    scope = f"{options.pubsub_emulator_host or ''} {options.subscription}"
+    flood = PoisonFlood(options.poison_limit, KeptFile(suspects, "flood", scope))
+    ports = Ports(
+        leases=leases,
+        deaths=DeathsOnDisk(suspects, scope),
+        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
+        tables=BigQueryTables(
+            client,
+            options.project,
+            options.dataset,
+            clock_margin=options.clock_margin,
+            progressed=lambda: send_report(options.report_socket, Report()),  # a sign of life
+        ),
+        writer=writer,
+    )
+    plan = Plan(read_tables_file(options.tables_file), options.dataset)
+    coming = ComingAgain(KeptFile(suspects, PUT_OFF, scope), clock)
+    return _Composed(ports, leases, writer, coming, Memory(flood=flood, plan=plan), stop)
+
+
+@contextmanager
+def _stopping_at(path: str | None, stop: Stop) -> Iterator[None]:
+    """Request ``stop`` once a file is there, which is how the driver's stop reaches a worker process."""
+    if path is None:
+        yield
+        return
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(_LOOK_FOR_STOP):
+            if Path(path).exists():
+                stop.request()
+                return
+
+    watcher = threading.Thread(target=look, name="stop file", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

@@ -1,0 +1,109 @@
+"""`python -m services.cdc_consumer doctor`: look at everything the consumer needs, before it is started or beside it.
+
+Every check runs, whatever the others find, and each finding comes with its cure. A consumer
+that runs with the same settings is asked which tables it has trouble with. Exits 0 if there is no error, else 1.
+It takes the consumer's own settings, leases no message and changes nothing but one empty table, made and dropped again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset, inspect_datasets_of_schemas
+from services.cdc_consumer.adapters.schema.tables import open_client
+from services.cdc_consumer.adapters.spark.spark_session import check_java
+from services.cdc_consumer.commands.status import Address, ask_consumer
+from services.cdc_consumer.settings import Settings
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
+from shared.pubsub.channels import open_channel
+from shared.pubsub.inspection import Inspection
+from shared.pubsub.names import subscription_path, topic_path
+from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
+from shared.runtime.findings import Finding, Level
+
+
+def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+    """Look at everything, print what was found and return the exit code."""
+    return run_doctor("python -m services.cdc_consumer", __doc__, arguments, _looked_at(environ), out)
+
+
+def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+    yield from _check(
+        "java", lambda: check_java(environ), "Java that Spark runs on", "apt-get install openjdk-17-jre-headless"
+    )
+    settings = yield from inspect_settings(
+        Settings, environ, lambda it: f"project {it.project}, dataset {it.bigquery_dataset}"
+    )
+    if settings is None:
+        return
+    file = yield from inspect_tables_file(settings.tables_file, "none: every table is mirrored")
+    yield from _with(lambda: open_channel(settings.pubsub_emulator_host), "Pub/Sub", lambda it: _pubsub(it, settings))
+    yield from _with(
+        lambda: open_storage_channel(settings.bigquery_storage_emulator_host),
+        "write API",
+        lambda it: _bigquery(it, settings, file),
+    )
+    yield from running_consumer(str(Address(host=settings.host, port=settings.port)))
+
+
+def running_consumer(address: str) -> Iterator[Finding]:
+    """Look which tables the consumer at an address has trouble with; nothing, where none runs there."""
+    try:
+        document = ask_consumer(address)
+    except MisconfiguredError:
+        return
+    for table in document["tables"]:
+        for trouble in table["troubles"]:
+            yield Finding(
+                Level.WARNING,
+                f"running consumer, table {table['table']}",
+                f"{trouble['state']}: {trouble['why']}",
+                "see docs/reference/dead-letters.md or docs/how-to/resync.md; "
+                "the command `status` shows it until it is over",
+            )
+
+
+def _pubsub(channel: Any, settings: Settings) -> Iterator[Finding]:
+    inspection, keep = Inspection(channel), settings.keep_messages_for
+    subscription = subscription_path(settings.project, settings.subscription)
+    letters = topic_path(settings.project, settings.dead_letter_topic)
+    yield from inspection.subscription(subscription, dead_letter_topic=letters, keep_messages_for=keep)
+    yield from inspection.rights(subscription, "consume", "get")
+    yield from inspection.topic(letters, keep)
+    yield from inspection.rights(letters, "publish")
+    yield from inspection.forwarding(subscription, letters)
+
+
+def _bigquery(storage: Any, settings: Settings, file: TablesFile) -> Iterator[Finding]:
+    try:
+        client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "BigQuery", str(error), LOGIN)
+        return
+    project, datasets = settings.dataset_project, sorted({settings.bigquery_dataset, *file.datasets})
+    for dataset in datasets:
+        yield from inspect_dataset(client, storage, project, dataset)
+    named = {section.dataset or "" for section in (file.defaults, *(section for _name, section in file.tables))}
+    templates = {one for one in named if "{" in one}
+    yield from inspect_datasets_of_schemas(client, storage, project, templates, datasets)
+
+
+def _check(name: str, check: Callable[[], None], fine: str, cure: str) -> Iterator[Finding]:
+    try:
+        check()
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, name, str(error), cure)
+    else:
+        yield Finding(Level.OK, name, fine)
+
+
+def _with(opened: Callable[[], Any], name: str, look: Callable[[Any], Iterator[Finding]]) -> Iterator[Finding]:
+    """Look over a channel; that there are no credentials for one is a finding."""
+    try:
+        channel = opened()
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, name, str(error), LOGIN)
+        return
+    with channel:
+        yield from look(channel)

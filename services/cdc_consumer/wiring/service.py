@@ -1,0 +1,394 @@
+"""Joins the parts of the consumer: checks at the start, Spark, the query, health and metrics."""
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
+from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
+from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint
+from services.cdc_consumer.adapters.spark.spark_session import (
+    Java,
+    QueryFailedError,
+    at_work,
+    check_java,
+    ending_with,
+    error_of,
+    query_error,
+    spark_settings,
+    start_error,
+    starting_java,
+)
+from services.cdc_consumer.adapters.spark.spark_words import words_as_lines
+from services.cdc_consumer.adapters.status.mirrors import mark_made_anew, read_mirrors
+from services.cdc_consumer.adapters.stream.deaths import choose_directory
+from services.cdc_consumer.adapters.stream.kept_file import MIRRORS, KeptFile
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
+from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.stream.reports import receiving_reports
+from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
+from services.cdc_consumer.commands.command_line import COMMANDS, PROGRAM
+from services.cdc_consumer.commands.status import status
+from services.cdc_consumer.core.stream.counts import Report
+from services.cdc_consumer.settings import Settings, SetupSettings
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource
+from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
+from services.cdc_consumer.wiring.delete_missing_rows.sweeping import sweeping
+from services.cdc_consumer.wiring.doctor import doctor
+from services.cdc_consumer.wiring.reconcile import reconcile
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import format_timestamp
+from shared.pubsub.channels import stoppable_channel
+from shared.pubsub.names import short_name, subscription_path, topic_path
+from shared.pubsub.topology import Topology, check_subscription, create_topology, still_to_grant
+from shared.runtime.clock import SystemClock
+from shared.runtime.commands import check_arguments
+from shared.runtime.health import Health, serving_health
+from shared.runtime.logs import configure_logs
+from shared.runtime.retries import retrying
+from shared.runtime.service import command_settings, complain, started, stopped
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop, stop_on_signals
+from shared.runtime.tables_file import load_tables_file
+
+FAILED: Final = 1
+LEFT: Final = 3
+
+_IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
+_FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may take: Spark's own end needs the rest
+_GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
+_ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
+_LOOK: Final = timedelta(milliseconds=200)
+_SELDOM: Final = 10  # looks
+
+StartJava = Callable[[Settings, Stop], AbstractContextManager[Java]]
+
+
+def command(arguments: Sequence[str], start_java: StartJava) -> int:
+    """Run what the command line names; return its exit code. ``start_java``: where the service has its session from."""
+    log = structlog.get_logger()
+    if arguments:
+        check_arguments(PROGRAM, COMMANDS, arguments)
+    with stop_on_signals() as stop:
+        try:
+            match arguments:
+                case []:
+                    settings = read_settings(Settings, os.environ)
+                    started("cdc_consumer", settings, os.environ)
+                    with owned_checkpoint(settings.checkpoint_location):
+                        done = serve(settings, start_java, stop)
+                    if not done:
+                        return LEFT
+                case ["status", *rest]:
+                    return status(rest, os.environ, sys.stdout)
+                case ["doctor", *rest]:
+                    return doctor(rest, os.environ, sys.stdout)
+                case ["sweep", *rest]:
+                    return sweep_command(rest, os.environ, sys.stdout, stop)
+                case ["reconcile", *rest]:
+                    return reconcile(rest, os.environ, stop, sys.stdout)
+                case _:
+                    set_up(command_settings(SetupSettings, os.environ), stop)
+        except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
+            if not stop.requested and arguments:
+                complain(str(error) or type(error).__name__)
+                return FAILED
+            if not stop.requested:
+                log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
+                return FAILED
+            log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been given back
+    stopped()
+    return 0
+
+
+def set_up(settings: SetupSettings, stop: Stop) -> None:
+    """Make the topics and subscriptions that are missing, and check those that are there."""
+    configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
+    project = settings.project
+    dead_letters = settings.dead_letter_subscription or short_name(settings.dead_letter_topic)
+    topology = Topology(
+        topic=topic_path(project, settings.topic),
+        subscription=subscription_path(project, settings.subscription),
+        dead_letter_topic=topic_path(project, settings.dead_letter_topic),
+        dead_letter_subscription=subscription_path(project, dead_letters),
+        ack_deadline=settings.ack_deadline,
+        keep_messages_for=settings.keep_messages_for,
+    )
+    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
+        create_topology(channel, topology, stop)
+    structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
+    if settings.pubsub_emulator_host is None:  # an emulator has no rights
+        sys.stdout.write(still_to_grant(topology))
+
+
+def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
+    """Check what can be checked, and run the query until it is asked to stop, fails or has drained the subscription.
+
+    Return whether that is all: if it has drained it, nothing was put off, and nothing is that an earlier run put off.
+    """
+    log = structlog.get_logger()
+    tables_text, tables = load_tables_file(settings.tables_file)
+    datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
+    health = Health(settings.liveness)
+    registry = CollectorRegistry()
+    held = Held(SystemClock(), settings.liveness, settings.sweep_after)
+    metrics = ConsumerMetrics(registry, SystemClock(), held, tasks_report=settings.tasks_report)
+    client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+    told = ConsumerStatus(
+        SystemClock(),
+        lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
+        lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
+        mirrors_kept(settings),
+        held,
+        tasks_report=settings.tasks_report,
+    )
+
+    metrics.show_refused(told.refused)
+    coming = ComingAgain(put_off_kept(settings), SystemClock())
+
+    def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
+        metrics.take(report)
+        told.take(report)
+        coming.take(report.counts)
+        health.progressed()
+
+    def ask() -> Mapping[str, object]:
+        return told.document(ready=health.ready, alive=health.alive)
+
+    with (
+        serving_health(health, registry, stop, settings.host, settings.port, ask),
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+    ):
+        exchange = Path(directory)
+        with ending_with(stop, _GONE), start_java(settings, stop) as starting:  # Java starts while the rest is checked
+            ack_deadline = check_start(settings, datasets, health, stop)
+            try:
+                with (
+                    receiving_reports(exchange / "reports", take),
+                    told.looking(),
+                    sweeping(settings, told, os.environ, stop),
+                    spark(settings, starting, stop) as session,
+                ):
+                    if stop.requested:
+                        return True
+                    run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
+            finally:
+                log.info("leases_counted", **metrics.left())
+    put_off, until = metrics.leases["put_off"], coming.until()
+    if stop.requested or not (put_off or until):
+        return True
+    fix = (
+        "mend what is said of the tables, now or by the run that put them off; a run after that time takes the messages"
+    )
+    again = None if until is None else format_timestamp(until)
+    log.warning("messages_left", put_off=put_off, tables=told.put_off(), come_again=again, fix=fix)
+    return False
+
+
+def mirrors_kept(settings: Settings) -> KeptFile:
+    """Return what says when each mirror was made, which goes with the checkpoint: without one nothing is kept."""
+    directory = choose_directory(settings.checkpoint_location) if settings.checkpoint_location else None
+    scope = f"{settings.bigquery_emulator_host or ''} {settings.dataset_project} {settings.bigquery_dataset}"
+    return KeptFile(directory, MIRRORS, scope, kept_for=None)
+
+
+def put_off_kept(settings: Settings) -> KeptFile:
+    """Return what says by when the messages come again that this subscription's consumers have put off."""
+    scope = f"{settings.pubsub_emulator_host or ''} {subscription_path(settings.project, settings.subscription)}"
+    return KeptFile(choose_directory(settings.checkpoint_location), PUT_OFF, scope)
+
+
+def run_query(
+    session: SparkSession,
+    settings: Settings,
+    tables: str,
+    ack_deadline: timedelta,
+    exchange: Path,
+    health: Health,
+    stop: Stop,
+) -> None:
+    """Start the query and watch it until it is asked to stop or fails."""
+    log = structlog.get_logger()
+    slots = session.sparkContext.defaultParallelism
+    if settings.spark_master.startswith("local") and settings.tasks > slots:
+        raise MisconfiguredError(
+            f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run here: "
+            "the messages of a task that waits for a slot have leases that nobody keeps"
+        )
+    try:
+        query = start_query(session, settings, tables, ack_deadline, exchange)
+    except (PySparkException, Py4JJavaError) as error:
+        raise query_error(settings.checkpoint_location, error) from None
+    log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
+    health.ready = True
+
+    def working() -> bool:  # tasks that report say so themselves
+        return not settings.tasks_report and at_work(session)
+
+    watch(query, health, stop, exchange / "stop", working, may_end=settings.trigger == "available-now")
+
+
+def check_start(settings: Settings, datasets: Iterable[str], health: Health, stop: Stop) -> timedelta:
+    """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for.
+
+    A BigQuery that is away is waited for, alive: a restart would not bring it back.
+    """
+    subscription = subscription_path(settings.project, settings.subscription)
+    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
+        check_subscription(
+            channel,
+            subscription,
+            dead_letter_topic=topic_path(settings.project, settings.dead_letter_topic),
+            keep_messages_for=settings.keep_messages_for,
+            stop=stop,
+        )
+        client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+        for attempt in retrying(stop):
+            with attempt:
+                health.progressed()
+                found = [check_dataset(client, settings.dataset_project, name, _ANSWERS_WITHIN) for name in datasets]
+                ack_deadline = ack_deadline_of(channel, subscription)
+    for dataset in found:
+        if defaults := dataset_defaults(dataset):
+            note = "tables are made without them; take them off with bq update, for other tables and for doctor"
+            structlog.get_logger().warning(
+                "dataset_has_defaults", dataset=dataset.dataset_id, defaults=dict(defaults), note=note
+            )
+    return ack_deadline
+
+
+@contextmanager
+def java(settings: Settings, stop: Stop) -> Iterator[Java]:
+    """Start Spark's Java for the block; what it writes to stderr becomes lines of the log."""
+    check_java(os.environ)
+    configuration = spark_settings(settings.spark_master, settings.driver_memory, settings.tasks)
+    with ExitStack() as block:
+        with words_as_lines():
+            started_java = block.enter_context(starting_java(os.environ, configuration, stop))
+        yield started_java
+
+
+@contextmanager
+def spark(settings: Settings, started_java: Java, stop: Stop) -> Iterator[SparkSession]:
+    """Start Spark for the block; what prevents it, a stop among it, is one error with Spark's own words."""
+    try:
+        with ending_with(stop):
+            session = started_java.open_session()
+    except Exception as error:  # whatever Spark, py4j or Java raise; there is no list of it
+        raise start_error(settings.spark_master, error) from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def start_query(
+    session: SparkSession, settings: Settings, tables: str, ack_deadline: timedelta, exchange: Path
+) -> StreamingQuery:
+    """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch.
+
+    ``tables``: the text of the tables file, for the workers.
+    """
+    session.dataSource.register(PubsubDataSource)
+    session.dataSource.register(BigQueryCdcDataSource)
+    shared = {
+        "subscription": subscription_path(settings.project, settings.subscription),
+        "ackDeadline": f"{ack_deadline.total_seconds():.0f}s",
+        "stopFile": str(exchange / "stop"),
+        "logLevel": settings.log_level,
+    }
+    if settings.tasks_report:
+        shared["reportSocket"] = str(exchange / "reports")
+    if settings.one_machine:  # what messages hold goes past Spark
+        (exchange / "data").mkdir()
+        shared["dataDirectory"] = str(exchange / "data")
+    source = shared | {
+        "emulatorHost": settings.pubsub_emulator_host or "",
+        "tasks": str(settings.tasks),
+        "microBatchMessages": str(settings.micro_batch_messages),
+        "microBatchBytes": str(settings.micro_batch_bytes),
+        "linger": f"{settings.linger / timedelta(milliseconds=1):.0f}ms",
+        "idleWait": _IDLE_WAIT,
+    }
+    sink = shared | {
+        "deadLetterTopic": topic_path(settings.project, settings.dead_letter_topic),
+        "project": settings.dataset_project,
+        "dataset": settings.bigquery_dataset,
+        "pubsubEmulatorHost": settings.pubsub_emulator_host or "",
+        "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
+        "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
+        "tablesFile": tables,
+        "clockMargin": f"{settings.clock_margin / timedelta(milliseconds=1):.0f}ms",
+        "poisonLimit": str(settings.poison_limit),
+        "suspectsDirectory": str(choose_directory(settings.checkpoint_location) or ""),
+        "checkpointLocation": settings.checkpoint_location or str(exchange / "checkpoint"),
+        "commitSocket": str(exchange / "reports"),  # `commit` runs on this machine, wherever tasks do
+    }
+    messages = session.readStream.format("pubsub").options(**source).load()
+    if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
+        messages = messages.repartition(settings.tasks, "ordering_key")
+    writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer").options(**sink)
+    return (writer.trigger(availableNow=True) if settings.trigger == "available-now" else writer).start()
+
+
+def watch(
+    query: StreamingQuery, health: Health, stop: Stop, stop_file: Path, working: Callable[[], bool], *, may_end: bool
+) -> None:
+    """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails.
+
+    ``working`` tells whether a micro-batch lives whose tasks cannot say so; asked now and then, for it takes a while.
+    ``may_end``: it ends by itself once the subscription is drained.
+    """
+    looks = count()
+    while query.isActive and not stop.wait(_LOOK):
+        waits = not query.status["isDataAvailable"]  # for messages, and gets round to it
+        if waits or (next(looks) % _SELDOM == 0 and working()):
+            health.progressed()
+    if stop.requested:
+        structlog.get_logger().info("stop_requested")
+        stop_file.touch()  # the source starts no micro-batch any more, and the sink waits for no service
+        _wait_until_idle(query)
+    _raise_what_ended(query, may_end=may_end)
+    query.stop()
+
+
+def _wait_until_idle(query: StreamingQuery) -> None:
+    """Wait until no micro-batch runs and no pull is under way: a pull cut off would lease messages to nobody."""
+    pause, deadline = threading.Event(), time.monotonic() + _FINISH_WITHIN.total_seconds()
+    while time.monotonic() < deadline:
+        if not query.isActive or query.status["message"].startswith("Waiting for data"):
+            return
+        pause.wait(0.05)
+    structlog.get_logger().warning("stopping_in_mid_batch", status=query.status["message"])
+
+
+def _raise_what_ended(query: StreamingQuery, *, may_end: bool) -> None:
+    """Raise what ended a query, if anything has but us or, where it may end, the end of what there was."""
+    if query.isActive:
+        return
+    failure = query.exception()
+    if failure is None and may_end:
+        structlog.get_logger().info("subscription_drained")
+        return
+    if failure is None:
+        raise QueryFailedError("the query ended without an error")
+    raise error_of(str(failure))

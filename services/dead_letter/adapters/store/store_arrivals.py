@@ -1,0 +1,118 @@
+"""Letters that arrive: new ones, and known ones that failed again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from services.dead_letter.adapters.store.schema import deliveries, letters, payloads
+from services.dead_letter.adapters.store.store_rows import (
+    entry,
+    locked,
+    new_row,
+    payload_row,
+    pieces,
+    storable,
+    write_trail,
+)
+from services.dead_letter.core.groups import group_of
+from services.dead_letter.core.letters import COLLECTOR, Action, Arrival, LetterId, State
+from services.dead_letter.ports import Kept
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds
+
+_CHANGING = (
+    *("state", "group_id", "reason", "detail", "failed_in", "attempts", "replays"),
+    *("first_failed_at", "last_failed_at", "last_action_at", "claimed_by", "claimed_until", "lost_by"),
+)
+
+
+def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
+    """Remember letters in one transaction; see `LetterStore.keep`."""
+    rows, added = _rows(connection, {LetterId(one.letter.identity): one.letter for one in reversed(arrivals)}, now)
+    seen_before = _deliveries(connection, [row["n"] for row in rows.values()])
+    brought: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    new = again = seen = 0
+    for arrival in arrivals:
+        letter = arrival.letter
+        identity = LetterId(letter.identity)
+        row = rows[identity]
+        delivery = (row["n"], arrival.message_id)
+        if delivery in seen_before:
+            seen += 1
+            continue
+        seen_before.add(delivery)
+        brought.append({"n": row["n"], "message_id": arrival.message_id})
+        more = {"message_id": arrival.message_id, "reason": letter.reason.value}
+        if identity in added:
+            added.remove(identity)
+            new += 1
+            entries.append(entry(row["n"], Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more))
+        else:
+            again += 1
+            _fail_again(row, letter)
+            entries.append(entry(row["n"], Action.FAILED_AGAIN, COLLECTOR, now, row["state"], more))
+        row["attempts"] += 1
+        row["last_action_at"] = now
+    changed = {delivery["n"] for delivery in brought}
+    _save(connection, [row for row in rows.values() if row["n"] in changed])
+    if brought:
+        connection.execute(insert(deliveries), brought)
+    write_trail(connection, entries)
+    return Kept(new=new, again=again, seen=seen)
+
+
+def _rows(
+    connection: Connection, first: dict[LetterId, DeadLetter], now: Nanoseconds
+) -> tuple[dict[LetterId, dict[str, Any]], set[LetterId]]:
+    """Return the rows of letters, locked, those that were not there added; and which these are."""
+    found = locked(connection, list(first))
+    missing = sorted(set(first) - set(found))
+    added: set[LetterId] = set()
+    if missing:
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        adding = dialect.insert(letters).on_conflict_do_nothing(index_elements=["id"]).returning(letters.c.id)
+        # whoever adds the same letters just now is waited for here
+        added = set(connection.execute(adding, [new_row(first[one], now) for one in missing]).scalars())
+        found |= locked(connection, missing)
+        if not set(first) <= set(found):
+            raise TransientError("a letter was added by another and deleted again, both just now")
+        if added:
+            connection.execute(insert(payloads), [payload_row(found[one].n, first[one]) for one in sorted(added)])
+    return {one: dict(row._mapping) for one, row in found.items()}, added
+
+
+def _deliveries(connection: Connection, numbers: Sequence[int]) -> set[tuple[int, str]]:
+    found: set[tuple[int, str]] = set()
+    for some in pieces(sorted(numbers)):
+        rows = connection.execute(select(deliveries.c.n, deliveries.c.message_id).where(deliveries.c.n.in_(some)))
+        found |= {(n, message_id) for n, message_id in rows}
+    return found
+
+
+def _fail_again(row: dict[str, Any], letter: DeadLetter) -> None:
+    failed_at = storable(letter.failed_at)
+    row["first_failed_at"] = min(row["first_failed_at"], failed_at)
+    if failed_at >= row["last_failed_at"]:
+        row["last_failed_at"] = failed_at
+        row["reason"] = letter.reason.value
+        row["detail"] = letter.detail
+        row["failed_in"] = letter.failed_in
+        row["group_id"] = group_of(letter.reason, row["table_name"], letter.detail)
+    if row["state"] != State.DISCARDED.value:
+        row["state"] = State.OPEN.value
+    if row["claimed_by"] is not None:
+        row["lost_by"] = row["claimed_by"]
+        row["claimed_by"] = row["claimed_until"] = None
+
+
+def _save(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        changing = update(letters).where(letters.c.n == bindparam("_n"))
+        connection.execute(
+            changing.values({name: bindparam(f"_{name}") for name in _CHANGING}),
+            [{f"_{name}": row[name] for name in ("n", *_CHANGING)} for row in rows],
+        )

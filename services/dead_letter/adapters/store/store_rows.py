@@ -1,0 +1,194 @@
+"""Letters as rows of the store's tables and back, and what every statement needs: the conditions of a selection."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Row, insert, select
+
+from services.dead_letter.adapters.store.schema import letters, trail
+from services.dead_letter.core.groups import group_of
+from services.dead_letter.core.letters import Action, GroupId, LetterId, LetterLine, ReplayId, State, StoredLetter
+from services.dead_letter.core.selection import Selection, sequence_order
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+
+T = TypeVar("T")
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+
+AT_A_TIME: Final = 500
+"""Letters in one statement."""
+_c = letters.c
+
+LINE: Final = (
+    *(_c.n, _c.id, _c.state, _c.group_id, _c.reason, _c.detail, _c.table_name, _c.row_key, _c.sequence),
+    *(_c.commit_timestamp, _c.ordering_key, _c.failed_in, _c.size, _c.payload_bytes, _c.attempts, _c.replays),
+    *(_c.first_failed_at, _c.last_failed_at, _c.arrived_at, _c.edit_of, _c.edited_as, _c.claimed_by, _c.claimed_until),
+)
+"""The columns of a `LetterLine`."""
+
+
+def pieces(values: Sequence[T], size: int = AT_A_TIME) -> Iterator[Sequence[T]]:
+    """Return values in pieces for one statement each."""
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def conditions(selection: Selection) -> list[ColumnElement[bool]]:
+    """Return what has to hold of a row."""
+    found: list[ColumnElement[bool]] = []
+    for column, chosen in (
+        (_c.id, selection.ids),
+        (_c.group_id, selection.groups),
+        (_c.table_name, selection.tables),
+        (_c.reason, [reason.value for reason in selection.reasons]),
+        (_c.row_key, selection.keys),
+        (_c.state, [state.value for state in selection.states]),
+    ):
+        if chosen:
+            found.append(column.in_(sorted(chosen)))
+    if selection.failed_from is not None:
+        found.append(_c.last_failed_at >= storable(selection.failed_from))
+    if selection.failed_until is not None:
+        found.append(_c.last_failed_at < storable(selection.failed_until))
+    if selection.sequence_from is not None or selection.sequence_until is not None:
+        found.append(_c.sequence_order != "")
+    if selection.sequence_from is not None:
+        found.append(_c.sequence_order >= selection.sequence_from)
+    if selection.sequence_until is not None:
+        found.append(_c.sequence_order < selection.sequence_until)
+    return found
+
+
+def storable(instant: int) -> Nanoseconds:
+    """Return an instant, or the nearest that 64 bits hold (the years 1677 to 2262)."""
+    return Nanoseconds(max(-(1 << 63), min(instant, (1 << 63) - 1)))
+
+
+def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
+    """Return the row of a letter that has not failed yet."""
+    failed_at = storable(letter.failed_at)
+    return {
+        "id": letter.identity,
+        "state": State.OPEN.value,
+        "group_id": group_of(letter.reason, letter.table, letter.detail),
+        "reason": letter.reason.value,
+        "detail": letter.detail,
+        "table_name": letter.table,
+        "row_key": letter.key,
+        "sequence": letter.sequence,
+        "sequence_order": sequence_order(letter.sequence),
+        "commit_timestamp": letter.commit_timestamp,
+        "ordering_key": letter.ordering_key,
+        "failed_in": letter.failed_in,
+        "size": len(letter.data),
+        "payload_bytes": None if letter.payload_bytes is None else storable(letter.payload_bytes),
+        "attempts": 0,
+        "replays": 0,
+        "first_failed_at": failed_at,
+        "last_failed_at": failed_at,
+        "arrived_at": now,
+        "last_action_at": now,
+        "edit_of": None,
+        "edited_as": None,
+        "claimed_by": None,
+        "claimed_until": None,
+        "lost_by": None,
+    }
+
+
+def payload_row(n: int, letter: DeadLetter) -> dict[str, Any]:
+    """Return the row with a letter's bytes and attributes."""
+    return {"n": n, "attributes": as_json(letter.attributes), "data": letter.data}
+
+
+def line_of(row: AnyRow) -> LetterLine:
+    """Return what lists show, from a row of `LINE`."""
+    return LetterLine(
+        id=LetterId(row.id),
+        state=State(row.state),
+        group=GroupId(row.group_id),
+        reason=Reason(row.reason),
+        detail=row.detail,
+        table=row.table_name,
+        key=row.row_key,
+        sequence=row.sequence,
+        commit_timestamp=row.commit_timestamp,
+        ordering_key=row.ordering_key,
+        failed_in=row.failed_in,
+        size=row.size,
+        payload_bytes=row.payload_bytes,
+        attempts=row.attempts,
+        replays=row.replays,
+        first_failed_at=Nanoseconds(row.first_failed_at),
+        last_failed_at=Nanoseconds(row.last_failed_at),
+        arrived_at=Nanoseconds(row.arrived_at),
+        edit_of=None if row.edit_of is None else LetterId(row.edit_of),
+        edited_as=None if row.edited_as is None else LetterId(row.edited_as),
+        claimed_by=None if row.claimed_by is None else ReplayId(row.claimed_by),
+        claimed_until=None if row.claimed_until is None else Nanoseconds(row.claimed_until),
+    )
+
+
+def letter_of(row: AnyRow) -> StoredLetter:
+    """Return a letter, from a row of `LINE` and its payload."""
+    line = line_of(row)
+    letter = DeadLetter(
+        data=bytes(row.data),
+        attributes=json.loads(row.attributes),
+        ordering_key=line.ordering_key,
+        reason=line.reason,
+        detail=line.detail,
+        failed_at=line.last_failed_at,
+        failed_in=line.failed_in,
+        table=line.table,
+        key=line.key,
+        sequence=line.sequence,
+        commit_timestamp=line.commit_timestamp,
+        payload_bytes=line.payload_bytes,
+        identity=line.id,
+    )
+    return StoredLetter(
+        letter=letter,
+        state=line.state,
+        group=line.group,
+        attempts=line.attempts,
+        replays=line.replays,
+        first_failed_at=line.first_failed_at,
+        last_failed_at=line.last_failed_at,
+        arrived_at=line.arrived_at,
+        edit_of=line.edit_of,
+        edited_as=line.edited_as,
+        claimed_by=line.claimed_by,
+        claimed_until=line.claimed_until,
+    )
+
+
+def locked(connection: Connection, ids: Sequence[LetterId]) -> dict[LetterId, AnyRow]:
+    """Return the rows of letters, held against every other transaction until this one ends.
+
+    They are taken in the order of their ids by everybody, so that no two wait for each other.
+    """
+    found: dict[LetterId, AnyRow] = {}
+    for some in pieces(sorted(set(ids))):
+        rows = select(letters).where(_c.id.in_(some)).order_by(_c.id).with_for_update()
+        found |= {LetterId(row.id): row for row in connection.execute(rows)}
+    return found
+
+
+def entry(
+    n: int, action: Action, who: str, now: Nanoseconds, result: str = "", more: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return a line of a letter's trail as a row."""
+    return {"n": n, "at": now, "who": who, "action": action.value, "result": result, "more": as_json(more or {})}
+
+
+def write_trail(connection: Connection, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write lines of the trail."""
+    if entries:
+        connection.execute(insert(trail), entries)
+
+
+def as_json(texts: Mapping[str, str]) -> str:
+    """Return texts as a JSON object in ASCII: whatever is in them, both databases take it."""
+    return json.dumps(dict(texts))

@@ -1,0 +1,294 @@
+"""A replay: letters of a selection are judged, and those that may go are published again, in the order of their keys.
+
+The order of effects is the promise: a letter is claimed, published, confirmed, and only then said to be replayed. What
+is killed in between leaves letters open, and the next run sends them again, at once where it can tell that their holder
+is dead, else when their claims have run out; that is harmless, for a change carries its own sequence. No two replays
+hold one letter. A replay whose letters come back failing ends: their cause is not mended, and more of them would be a
+flood to the consumer.
+"""
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from services.dead_letter.app.replay.comebacks import LOOK_EVERY, Comebacks
+from services.dead_letter.core.letters import GroupId, LetterId, ReplayId, State, StoredLetter
+from services.dead_letter.core.pipeline import Pipeline
+from services.dead_letter.core.plan import Planned, Terms, Verdict, judge
+from services.dead_letter.core.rows import RowOf, content_of
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from shared.contracts.errors import TransientError
+from shared.contracts.tables_file import TablesFile
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
+
+T = TypeVar("T")
+
+MAX_REPLAYS: Final = 3
+LEASE: Final = timedelta(minutes=10)
+"""How long a replay that was killed may hold letters: much longer than a piece of work takes with all its retries."""
+_RENEWED_AFTER: Final = timedelta(minutes=2)
+_PATIENCE: Final = timedelta(seconds=60)
+"""How long the store or BigQuery may be away before the replay ends."""
+_CHUNK: Final = 250
+_CHUNK_BYTES: Final = 16 << 20
+_PIECES_A_SECOND: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOrder:
+    """What is to be replayed, and how."""
+
+    selection: Selection
+    who: str
+    execute: bool = False
+    """Otherwise everything is only judged, and nothing is changed."""
+    force: bool = False
+    rate: float | None = None
+    """Letters a second, at most."""
+    limit: int | None = None
+    """Letters that are sent, at most; what comes behind them is not looked at."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay has come to so far."""
+
+    replay: ReplayId
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    """How each letter was judged. With ``execute``, `Verdict.SEND` are those that were to be sent."""
+    sent: int = 0
+    """Confirmed by Pub/Sub."""
+    failed_again: int = 0
+    """Of those, how many had come back by the end: their cause is not mended."""
+    failing: Mapping[GroupId, int] = field(default_factory=dict)
+    """The causes because of which it has ended before its end: so many of their letters, half or more, came back."""
+    stopped: bool = False
+    """Asked to stop before the end: run it again, and it goes on."""
+
+    @property
+    def left_open(self) -> int:
+        """Return how many letters that were asked for stay open, by what can be told now."""
+        passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.NO_ROOM, Verdict.HELD)
+        unsent = self.verdicts[Verdict.SEND] - self.sent
+        return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
+
+
+Tell = Callable[[Sequence[Planned], Outcome], None]
+"""Is called as letters are judged, with them, and as they are sent, with none."""
+
+
+class Replay:
+    """Replays by one store, topic and BigQuery; ``mirrors`` None: nobody knows what is superseded."""
+
+    def __init__(
+        self,
+        store: LetterStore,
+        publisher: ReplayPublisher,
+        mirrors: Mirrors | None,
+        clock: Clock,
+        stop: Stop,
+        max_replays: int = MAX_REPLAYS,
+        tables: TablesFile | None = None,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._mirrors = mirrors
+        self._clock = clock
+        self._stop = stop
+        self._max_replays = max_replays
+        self._tables = tables or TablesFile()
+
+    def run(self, order: ReplayOrder, tell: Tell | None = None) -> Outcome:
+        """Judge the letters of an order and, if it is to be executed, send those that may go.
+
+        TransientError where the store, Pub/Sub or BigQuery is away for too long, MisconfiguredError where one refuses:
+        what was sent until then is said to be, and the rest is let go. MisconfiguredError, and nothing is sent, where
+        the letters are of a pipeline with another topic.
+        """
+        tell = tell or _tell_nobody
+        outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]))
+        if not order.execute:
+            self._go_through(order, outcome, tell)
+            return outcome
+        self._patiently(lambda: self._store.join(Pipeline(topic=self._publisher.topic)))
+        with self._store.living(outcome.replay):
+            try:
+                self._patiently(self._store.release_dead)
+                self._go_through(order, outcome, tell)
+            finally:
+                with suppress(TransientError):  # the claims run out by themselves
+                    self._store.release(outcome.replay)
+        return outcome
+
+    def _go_through(self, order: ReplayOrder, outcome: Outcome, tell: Tell) -> None:
+        pace, comebacks = _Pace(order.rate), Comebacks(self._store)
+        for chunk in _chunks(self._store.in_replay_order(order.selection)):
+            if self._stop.requested:
+                outcome.stopped = True
+                break
+            judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
+            tell(judged, outcome)
+            if order.execute:
+                self._execute(judged, order, outcome, pace, comebacks, tell)
+            if complete or outcome.stopped or outcome.failing:
+                break
+        self._look(comebacks, outcome, at_once=True)
+
+    def _judged(self, chunk: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome) -> Sequence[Planned]:
+        contents = [content_of(one.letter) for one in chunk]
+        rows = [
+            content.row
+            for one, content in zip(chunk, contents, strict=True)
+            if one.state is State.OPEN and content.row is not None
+        ]
+        applied = self._applied(rows)
+        terms = Terms(
+            replay=outcome.replay,
+            max_replays=self._max_replays,
+            named=bool(order.selection.ids),
+            force=order.force,
+            tables=self._tables,
+        )
+        now = self._clock.now()
+        return [judge(one, content, applied, now, terms) for one, content in zip(chunk, contents, strict=True)]
+
+    def _applied(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
+        mirrors = self._mirrors
+        if mirrors is None or not rows:
+            return {}
+        return self._patiently(lambda: mirrors.sequences(rows))
+
+    def _execute(
+        self,
+        judged: Sequence[Planned],
+        order: ReplayOrder,
+        outcome: Outcome,
+        pace: "_Pace",
+        comebacks: Comebacks,
+        tell: Tell,
+    ) -> None:
+        superseded = [one.letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
+        if superseded:
+            self._patiently(lambda: self._supersede(superseded, order.who))
+        letters = [one.letter for one in judged if one.verdict is Verdict.SEND]
+        forced = frozenset(one.letter.id for one in judged if one.forced)
+        ours, claimed_at = self._claimed(letters, outcome)
+        while ours:
+            self._look(comebacks, outcome)
+            if outcome.failing:
+                return
+            some = comebacks.that_may_go(ours[: pace.piece], self._clock.now())
+            piece, ours = ours[:some], ours[some:]
+            if self._stop.wait(pace.wait(some, self._clock.now()) if some else LOOK_EVERY):
+                outcome.stopped = True
+                return
+            if self._clock.now() - claimed_at > _RENEWED_AFTER // timedelta(microseconds=1) * 1_000:
+                again, claimed_at = self._claimed([*piece, *ours], outcome)
+                piece, ours = again[: len(piece)], again[len(piece) :]
+            self._send(piece, forced, order, outcome, comebacks)
+            tell((), outcome)
+
+    def _claimed(self, letters: Sequence[StoredLetter], outcome: Outcome) -> tuple[Sequence[StoredLetter], Nanoseconds]:
+        """Take letters; those that somebody else has taken or closed since they were judged are left to them."""
+        now = self._clock.now()
+        if not letters:
+            return [], now
+        got = set(self._patiently(lambda: self._store.claim(_ids(letters), outcome.replay, now, LEASE)))
+        if lost := len(letters) - len(got):
+            outcome.verdicts[Verdict.SEND] -= lost
+            outcome.verdicts[Verdict.HELD] += lost
+        return [one for one in letters if one.id in got], now
+
+    def _send(
+        self,
+        piece: Sequence[StoredLetter],
+        forced: Collection[LetterId],
+        order: ReplayOrder,
+        outcome: Outcome,
+        comebacks: Comebacks,
+    ) -> None:
+        if not piece:
+            return
+        self._publisher.publish([one.letter for one in piece], forced)
+        done = self._patiently(
+            lambda: self._store.sent(_ids(piece), outcome.replay, order.who, self._clock.now()),
+        )
+        outcome.sent += len(piece)
+        comebacks.were_sent(piece, set(_ids(piece)) - set(done), self._clock.now())
+        outcome.failed_again = comebacks.count
+
+    def _look(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
+        outcome.failing = self._patiently(lambda: comebacks.look(self._clock.now(), at_once=at_once))
+        outcome.failed_again = comebacks.count
+
+    def _supersede(self, letters: Sequence[LetterId], who: str) -> None:
+        why = "the mirror holds something newer"
+        only_from = frozenset({State.OPEN})
+        self._store.set_state(letters, State.SUPERSEDED, only_from=only_from, who=who, now=self._clock.now(), why=why)
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        for attempt in retrying(self._stop, _PATIENCE):
+            with attempt:
+                return call()
+        raise AssertionError("retrying ends with a result or an error")
+
+
+def _tell_nobody(_judged: Sequence[Planned], _outcome: Outcome) -> None:
+    pass
+
+
+class _Pace:
+    """How fast letters go: in small pieces, each when those before it have had their time."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._due: Nanoseconds | None = None
+
+    @property
+    def piece(self) -> int:
+        """Return how many letters go out together."""
+        return _CHUNK if self._rate is None else max(1, math.floor(self._rate / _PIECES_A_SECOND))
+
+    def wait(self, letters: int, now: Nanoseconds) -> timedelta:
+        """Return how long to wait before so many letters may go."""
+        if self._rate is None:
+            return timedelta(0)
+        due = now if self._due is None else max(now, self._due)
+        self._due = Nanoseconds(due + round(letters / self._rate * 1e9))
+        return timedelta(microseconds=(due - now) / 1_000)
+
+
+def _within(judged: Sequence[Planned], limit: int | None, outcome: Outcome) -> tuple[Sequence[Planned], bool]:
+    """Count what is judged, up to the limit of what is sent; tell whether that is reached."""
+    for place, one in enumerate(judged):
+        if limit is not None and one.verdict is Verdict.SEND and outcome.verdicts[Verdict.SEND] >= limit:
+            return judged[:place], True
+        outcome.verdicts[one.verdict] += 1
+    return judged, False
+
+
+def _chunks(letters: Iterable[StoredLetter]) -> Iterator[Sequence[StoredLetter]]:
+    """Yield letters a few at a time: bounded in number and in bytes, whatever their sizes."""
+    chunk: list[StoredLetter] = []
+    size = 0
+    for one in letters:
+        if chunk and (len(chunk) == _CHUNK or size + len(one.letter.data) > _CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(one)
+        size += len(one.letter.data)
+    if chunk:
+        yield chunk
+
+
+def _ids(letters: Sequence[StoredLetter]) -> Sequence[LetterId]:
+    return [one.id for one in letters]

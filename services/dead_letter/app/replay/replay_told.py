@@ -1,0 +1,60 @@
+"""What is told of a replay when it is over: the document that the command prints and the API answers with."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.dead_letter.app.replay.replay import Outcome
+from services.dead_letter.core.documents import Document, planned_document
+from services.dead_letter.core.letters import LetterId
+from services.dead_letter.core.plan import Planned, Verdict
+from shared.contracts.dead_letter import DeadLetter
+
+DEFAULT_RATE: Final = 500.0
+"""Letters a second: what is mended in bulk is to leave room for what is new."""
+_LISTED: Final = 1_000
+
+
+@dataclass(slots=True)
+class Told:
+    """What is kept of a replay, to be shown: the first letters of it, and how many there are beside them."""
+
+    letters: list[Planned] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, judged: Sequence[Planned]) -> None:
+        """Keep what is judged, while there is room."""
+        room = _LISTED - len(self.letters)
+        self.letters += judged[:room]
+        self.left_out += max(0, len(judged) - room)
+
+
+class Nobody:
+    """The publisher of a dry run, for which no topic needs to be known."""
+
+    @property
+    def topic(self) -> str:
+        """Refuse: there is none."""
+        raise AssertionError("a dry run asks for no topic")
+
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
+        """Refuse: nothing is published."""
+        raise AssertionError(f"a dry run publishes nothing: {len(letters)} letters, {len(forced)} forced")
+
+
+def replay_document(outcome: Outcome, told: Told, executed: bool, seconds: float, *, asked: bool) -> Document:
+    """Return how a replay went; ``asked`` tells whether BigQuery was, about what is superseded."""
+    return {
+        "replay": outcome.replay,
+        "executed": executed,
+        "verdicts": {verdict.value: outcome.verdicts[verdict] for verdict in Verdict},
+        "sent": outcome.sent,
+        "failed_again": outcome.failed_again,
+        "failing": dict(outcome.failing),
+        "left_open": outcome.left_open,
+        "stopped": outcome.stopped,
+        "seconds": round(seconds, 3),
+        "mirrors_asked": asked,
+        "letters": [planned_document(one) for one in told.letters],
+        "letters_left_out": told.left_out,
+    }

@@ -1,0 +1,57 @@
+"""The HTTP API joined to the service's store, and to the topic and the mirrors that the settings name."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
+from services.dead_letter.app.metrics import ApiMetrics
+from services.dead_letter.ports import IdentityProxy, LetterStore
+from services.dead_letter.settings import Settings, is_loopback
+from services.dead_letter.web.app import application
+from services.dead_letter.web.callers import Callers, Token, read_tokens
+from services.dead_letter.web.server import serving
+from services.dead_letter.web.token_file import TokenFile
+from services.dead_letter.web.tools import Tools
+from services.dead_letter.wiring.commands import known_mirrors, known_tables, replay_topic
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+
+
+@contextmanager
+def serving_api(
+    settings: Settings, store: LetterStore, registry: CollectorRegistry, stop: Stop
+) -> Iterator[int | None]:
+    """Serve the API while the block runs, and yield its port; None where the settings name no port."""
+    if settings.api_port is None:
+        yield None
+        return
+    tools = Tools(
+        store=store,
+        publisher=partial(replay_topic, settings),
+        mirrors=partial(known_mirrors, settings),
+        tables=partial(known_tables, settings),
+        callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
+        clock=SystemClock(),
+        stop=stop,
+        answered=ApiMetrics(registry).answered,
+        max_replays=settings.max_replays,
+    )
+    with serving(application(tools), settings.api_host, settings.api_port, stop) as port:
+        yield port
+
+
+def _tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
+    if settings.api_token is not None:
+        tokens = read_tokens(settings.api_token, "API_TOKEN")
+        return lambda: tokens
+    return tuple if settings.api_token_file is None else TokenFile(settings.api_token_file)
+
+
+def _proxy(settings: Settings) -> IdentityProxy | None:
+    if settings.iap_audience is None:
+        return None
+    keys = PublishedKeys() if settings.iap_keys_file is None else KeysOfFile(settings.iap_keys_file)
+    return IdentityAwareProxy(settings.iap_audience, keys)

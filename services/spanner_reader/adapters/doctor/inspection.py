@@ -1,0 +1,116 @@
+"""What a `doctor` says of a change stream and of the rights in a database, each with its cure.
+
+The start checks (`schema.py`) refuse what is an error here, and stop at the first.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from services.spanner_reader.adapters.schema.catalog import EXCLUDING, TXN_EXCLUSION, StreamDefinition
+from services.spanner_reader.adapters.spanner.connection import Database
+from services.spanner_reader.adapters.spanner.dialects import quoted, stream_options
+from services.spanner_reader.core.stream.changes import WHOLE_ROW
+from shared.runtime.findings import Finding, Level
+
+_WHOLE_ROWS: Final = "value_capture_type = 'NEW_ROW'"
+_A_WEEK: Final = "retention_period = '7d'"
+_READS: Final = (
+    "spanner.sessions.create",
+    "spanner.databases.select",
+    "spanner.databases.read",
+    "spanner.databases.beginReadOnlyTransaction",
+)
+_WRITES: Final = (
+    *_READS,
+    "spanner.databases.beginOrRollbackReadWriteTransaction",
+    "spanner.databases.write",
+)
+_CHANGES: Final = "spanner.databases.updateDdl"
+_ENOUGH: Final = timedelta(days=3)
+"""A weekend, and a day to notice."""
+
+
+def inspect_stream(name: str, definition: StreamDefinition) -> Iterator[Finding]:
+    """Look at every option of a change stream."""
+    what, dialect = f"stream {name}", definition.dialect
+    alter = f"ALTER CHANGE STREAM {quoted(dialect, name)} "
+    watching = "everything" if definition.watches_everything else "the tables it names"
+    yield Finding(Level.OK, what, f"is there and watches {watching}")
+    if definition.value_capture_type in WHOLE_ROW:
+        yield Finding(Level.OK, f"{what}: capture type", definition.value_capture_type)
+    else:
+        yield Finding(
+            Level.ERROR,
+            f"{what}: capture type",
+            f"{definition.value_capture_type}: updates carry only what changed, and an upsert of that blanks the rest",
+            f"{alter}{stream_options(dialect, _WHOLE_ROWS)}\nand start after that statement",
+        )
+    excluding = sorted(definition.exclusions & set(EXCLUDING))
+    if excluding:
+        off = stream_options(dialect, ", ".join(f"{each} = false" for each in excluding))
+        yield Finding(
+            Level.ERROR,
+            f"{what}: exclusions",
+            f"{', '.join(excluding)}: what is left out never reaches BigQuery",
+            f"{alter}{off}\nand start after that statement",
+        )
+    elif TXN_EXCLUSION in definition.exclusions:
+        yield Finding(
+            Level.WARNING,
+            f"{what}: exclusions",
+            f"{TXN_EXCLUSION}: transactions that ask to be left out never reach BigQuery",
+            f"{alter}{stream_options(dialect, f'{TXN_EXCLUSION} = false')}",
+        )
+    else:
+        yield Finding(Level.OK, f"{what}: exclusions", "none")
+    if definition.partition_mode == "IMMUTABLE_KEY_RANGE":
+        yield Finding(Level.OK, f"{what}: partition mode", definition.partition_mode)
+    else:
+        yield Finding(
+            Level.ERROR,
+            f"{what}: partition mode",
+            f"{definition.partition_mode}, which this version does not read",
+            "it cannot be altered: create another stream without that option, and name it in CHANGE_STREAM",
+        )
+    yield _retention(what, alter, definition)
+
+
+async def inspect_rights(database: Database, *, writes: bool, makes_tables: bool) -> Finding:
+    """Look whether this identity may do what the reader does in a database."""
+    what = f"rights on {database.name.rpartition('/')[2]}"
+    wanted = [*(_WRITES if writes else _READS), *([_CHANGES] if makes_tables else [])]
+    granted = await database.granted(wanted)
+    if granted is None:
+        return Finding(Level.OK, what, "not known here: an emulator has no rights")
+    missing = [each for each in wanted if each not in granted]
+    if not missing:
+        return Finding(Level.OK, what, ", ".join(wanted))
+    role = "databaseUser" if writes or makes_tables else "databaseReader"
+    _projects, project, _instances, instance, _databases, name = database.name.split("/")
+    return Finding(
+        Level.ERROR,
+        what,
+        f"this identity lacks {', '.join(missing)}",
+        f"gcloud spanner databases add-iam-policy-binding {name} --instance={instance} --project={project} "
+        f"--member=IDENTITY --role=roles/spanner.{role}",
+    )
+
+
+def _retention(what: str, alter: str, definition: StreamDefinition) -> Finding:
+    longer = f"{alter}{stream_options(definition.dialect, _A_WEEK)}"
+    if not definition.retention_is_set:
+        return Finding(
+            Level.WARNING,
+            f"{what}: retention",
+            "not set: what Spanner then keeps was a day once and is seven days for new streams; a day is counted on",
+            longer,
+        )
+    if definition.retention < _ENOUGH:
+        return Finding(
+            Level.WARNING,
+            f"{what}: retention",
+            f"{definition.retention}: a reader that is away for longer loses what lies between",
+            longer,
+        )
+    return Finding(Level.OK, f"{what}: retention", str(definition.retention))

@@ -1,0 +1,225 @@
+"""What the tables looked like at the last look, and which need re-sync: a table beside the partition table.
+
+``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
+`core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
+NULL where nothing is wrong; a pause is part of the mark, too (`pause_table.py`); ``looked_at``, the time of the look
+that last changed the row. The row without a name stands for the last look as a whole: when it was, and whether the
+stream watched everything, by itself or, where options kept changes out of the stream, in a document beside those; its
+``since`` is the time of the first look that was compared with one before, NULL until there is one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from google.cloud.spanner_v1 import Mutation
+from google.protobuf.struct_pb2 import ListValue
+
+from services.spanner_reader.adapters.spanner.connection import Database, Row, Statement, row, strings
+from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.core.pauses import Pause, with_pauses
+from services.spanner_reader.core.schema.shapes import (
+    Finding,
+    Look,
+    Mark,
+    Sighting,
+    TableShape,
+    compare,
+    lost,
+    marked,
+    synced,
+)
+from services.spanner_reader.ports import Compared
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+
+_LOOK: Final = ""
+_COLUMNS: Final = ("source_table", "shape", "needs_resync", "since", "looked_at")
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+_shape: Final = msgspec.json.Decoder(TableShape)
+_findings: Final = msgspec.json.Decoder(tuple[Finding, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class _Excluding:
+    watches_everything: bool
+    exclusions: frozenset[str]
+
+
+_whole: Final = msgspec.json.Decoder(bool | _Excluding)
+
+
+class SpannerShapeStore:
+    """The table of shapes that belongs to a partition table, which makes it."""
+
+    def __init__(self, database: Database, partition_table: str) -> None:
+        self._database = database
+        self._partition_table = partition_table
+        self._table = f"{partition_table}_tables"
+
+    @property
+    def _sql(self) -> PartitionSql:
+        return partition_sql(self._database.dialect, self._partition_table)
+
+    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+        """Compare a look with the one before, remember it, and mark the tables that something was found of."""
+
+        while True:
+            # Outside a transaction: this is as large as the schema, and a transaction would lock all of it meanwhile.
+            rows = await self._database.query(Statement(self._sql.shapes), large=True)
+            compared, written, gone = self._compared(rows, look, sightings)
+            if not written:
+                return compared
+            names = sorted({*(str(one.values[0].string_value) for one in written), *gone})
+            before = {str(one[0]): one for one in rows if one[0] in names}
+            write = Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_COLUMNS, values=written))
+            mutations = [write, *([_deletion(self._table, gone)] if gone else [])]
+
+            def decide(
+                found: list[Row], before: Mapping[str, Row] = before, mutations: list[Mutation] = mutations
+            ) -> tuple[bool, list[Mutation]]:
+                unchanged = {str(one[0]): one for one in found} == before
+                return unchanged, mutations if unchanged else []
+
+            if await self._database.read_then_write(self._of(names), decide):
+                return compared
+
+    def _compared(
+        self, rows: Sequence[Row], look: Look, sightings: Sequence[Sighting]
+    ) -> tuple[Compared, list[ListValue], list[str]]:
+        """Return what a look has found, the rows to write, and the tables to forget."""
+        old, marks, pauses = _remembered(rows)
+        if old is not None and old.at >= look.at:
+            shown = tuple(with_pauses(marks, pauses).values())
+            return Compared((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
+        comparison = compare(old, look, sightings)
+        now = comparison.remembered
+        kept = marked(marks, comparison.findings)
+        changed = [
+            _row(name, shape, kept.get(name), look.at)
+            for name, shape in now.tables.items()
+            if old is None or old.tables.get(name) != shape or kept.get(name) != marks.get(name)
+        ]
+        since = None if now.compared_since is None else format_timestamp(now.compared_since)
+        changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(look.at)]))
+        gone = [] if old is None else [name for name in old.tables if name not in now.tables]
+        shown = tuple(with_pauses(kept, pauses).values())
+        found = Compared(comparison.findings, comparison.left, shown, now.compared_since, tables=now.tables)
+        return found, changed, gone
+
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+
+        def decide(rows: list[Row]) -> tuple[list[Mark], list[Mutation]]:
+            look, marks, _pauses = _remembered(rows)
+            findings = [] if look is None else lost(look, after, before)
+            if look is None or not findings:
+                return [], []
+            kept = marked(marks, findings)
+            found = [kept[one.table] for one in findings]
+            values = [_row(mark.table, look.tables[mark.table], mark, look.at) for mark in found]
+            return found, [Mutation(update=Mutation.Write(table=self._table, columns=_COLUMNS, values=values))]
+
+        return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
+
+    async def read(self) -> tuple[Look | None, Sequence[Mark]]:
+        """Return what is remembered, and the tables that need re-sync."""
+        look, marks, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
+        return look, tuple(with_pauses(marks, pauses).values())
+
+    async def marks(self) -> Sequence[Mark]:
+        """Return the tables that need re-sync."""
+        rows = await self._database.query(Statement(self._sql.marked_shapes), large=True)
+        _look, marks, pauses = _remembered(rows)
+        return tuple(with_pauses(marks, pauses).values())
+
+    def _of(self, tables: Sequence[str]) -> Statement:
+        return Statement(self._sql.shapes_of, {"p1": strings(tables)})
+
+    async def synced(self, table: str) -> bool:
+        """Take the mark from a table whose rows came again; return whether it had one."""
+
+        def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
+            if not rows or table == _LOOK:
+                return False, []
+            ((_name, shape, findings, _since, looked_at, *times),) = rows
+            kept, pause = synced(_shape.decode(shape)), pause_of(*times)
+            if pause is not None and pause.lasts:
+                raise MisconfiguredError(
+                    f"table {table} is paused, and what is committed meanwhile is dropped: resume it first, and then "
+                    "let its rows come again"
+                )
+            unpaused = [] if pause is None else [_deletion(f"{self._partition_table}_pauses", [table])]
+            had = findings is not None or pause is not None
+            if kept is None:
+                return had, [_deletion(self._table, [table]), *unpaused]
+            values = [_row(table, kept, None, parse_timestamp(looked_at))]
+            written = Mutation.Write(table=self._table, columns=_COLUMNS, values=values)
+            return had, [Mutation(update=written), *unpaused]
+
+        return await self._database.read_then_write(self._of([table]), decide)
+
+    async def healed(self, table: str, since: Nanoseconds) -> bool:
+        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one."""
+
+        def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
+            _look, marks, pauses = _remembered(rows)
+            mark = with_pauses(marks, pauses).get(table)
+            if mark is None or mark.sync_after >= since:
+                return False, []
+            unpaused = [_deletion(f"{self._partition_table}_pauses", [table])] if table in pauses else []
+            written = Mutation.Write(
+                table=self._table,
+                columns=["source_table", "needs_resync", "since"],
+                values=[row([table, None, None])],
+            )
+            return True, [Mutation(update=written), *unpaused]
+
+        return await self._database.read_then_write(self._of([table]), decide)
+
+
+def _deletion(table: str, names: Sequence[str]) -> Mutation:
+    return Mutation(delete=Mutation.Delete(table=table, key_set={"keys": [row([name]) for name in names]}))
+
+
+def pause_of(since: str | None, paused_at: str | None, resumed_at: str | None) -> Pause | None:
+    """Return the pause that is in a row; None where there is none."""
+    if since is None or paused_at is None:
+        return None
+    resumed = None if resumed_at is None else parse_timestamp(resumed_at)
+    return Pause(parse_timestamp(since), parse_timestamp(paused_at), resumed)
+
+
+def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark], dict[str, Pause]]:
+    """Return the look before, what was found of tables, and those of them that were paused."""
+    look = None
+    tables: dict[str, TableShape] = {}
+    marks: dict[str, Mark] = {}
+    pauses: dict[str, Pause] = {}
+    for name, shape, findings, since, looked_at, *times in rows:
+        if name == _LOOK:
+            compared_since = None if since is None else parse_timestamp(since)
+            whole = _whole.decode(shape)
+            if isinstance(whole, bool):
+                whole = _Excluding(whole, frozenset())
+            look = Look(parse_timestamp(looked_at), whole.watches_everything, tables, compared_since, whole.exclusions)
+            continue
+        tables[name] = _shape.decode(shape)
+        if findings is not None:
+            marks[name] = Mark(name, _findings.decode(findings))
+        pause = pause_of(*times)
+        if pause is not None:
+            pauses[name] = pause
+    return look, marks, pauses
+
+
+def _as_a_whole(look: Look) -> str:
+    everything = look.watches_everything
+    return _encode(_Excluding(everything, look.exclusions) if look.exclusions else everything).decode()
+
+
+def _row(name: str, shape: TableShape, mark: Mark | None, at: Nanoseconds) -> ListValue:
+    findings, since = (None, None) if mark is None else (_encode(mark.findings).decode(), format_timestamp(mark.since))
+    return row([name, _encode(shape).decode(), findings, since, format_timestamp(at)])

@@ -1,0 +1,375 @@
+"""The two dialects of Spanner, and every statement of the reader whose text is not the same in both.
+
+Source: Spanner, "Information schema for PostgreSQL-dialect databases", "Manage change streams", "Query change streams".
+Parameters are named ``p1``, ``p2``... everywhere: GoogleSQL refers to them by ``@p1``, PostgreSQL by ``$1``.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Dialect(Enum):
+    """A database's dialect, by the name that its own information schema gives it."""
+
+    GOOGLESQL = "GOOGLE_STANDARD_SQL"
+    POSTGRESQL = "POSTGRESQL"
+
+    @property
+    def quote(self) -> str:
+        """Return what stands around a name, whatever it is."""
+        return '"' if self is Dialect.POSTGRESQL else "`"
+
+
+DIALECT: Final = "SELECT option_value FROM information_schema.database_options WHERE option_name = 'database_dialect'"
+"""In both dialects alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSql:
+    """What is asked of the information schema. The change stream's name is the parameter."""
+
+    default_schema: str
+    """Of tables that no schema was named for; their records name none either."""
+    now: str
+    stream: str
+    options: str
+    tables: str
+    columns: str
+    all_tables: str
+    all_keys: str
+    all_columns: str
+    """Of every table, in its order: what it is called, its type and place, is it generated, has it a default, may it
+    be NULL."""
+    keys_of_stream: str
+    columns_of_stream: str
+    """The same of the tables alone that the stream names."""
+
+
+_KEYS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_ORDERING
+FROM INFORMATION_SCHEMA.INDEX_COLUMNS AS c{of_stream}
+WHERE c.INDEX_TYPE = 'PRIMARY_KEY' ORDER BY c.ORDINAL_POSITION"""
+_COLUMNS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.SPANNER_TYPE, c.ORDINAL_POSITION,
+  c.IS_GENERATED != 'NEVER', c.COLUMN_DEFAULT IS NOT NULL OR c.IS_IDENTITY = 'YES', c.IS_NULLABLE = 'YES'
+FROM INFORMATION_SCHEMA.COLUMNS AS c{of_stream}
+WHERE c.TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') ORDER BY c.ORDINAL_POSITION"""
+_OF_STREAM: Final = """ JOIN INFORMATION_SCHEMA.CHANGE_STREAM_TABLES AS t
+ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME AND t.CHANGE_STREAM_NAME = @p1"""
+_GOOGLESQL: Final = CatalogSql(
+    default_schema="",
+    now="SELECT CURRENT_TIMESTAMP()",
+    stream="SELECT `ALL` FROM INFORMATION_SCHEMA.CHANGE_STREAMS WHERE CHANGE_STREAM_NAME = @p1",
+    options="""SELECT OPTION_NAME, OPTION_VALUE FROM INFORMATION_SCHEMA.CHANGE_STREAM_OPTIONS
+WHERE CHANGE_STREAM_NAME = @p1""",
+    tables="""SELECT TABLE_SCHEMA, TABLE_NAME, ALL_COLUMNS FROM INFORMATION_SCHEMA.CHANGE_STREAM_TABLES
+WHERE CHANGE_STREAM_NAME = @p1""",
+    columns="""SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.CHANGE_STREAM_COLUMNS
+WHERE CHANGE_STREAM_NAME = @p1""",
+    all_tables="""SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
+WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')""",
+    all_keys=_KEYS.format(of_stream=""),
+    all_columns=_COLUMNS.format(of_stream=""),
+    keys_of_stream=_KEYS.format(of_stream=_OF_STREAM),
+    columns_of_stream=_COLUMNS.format(of_stream=_OF_STREAM),
+)
+_PG_KEYS: Final = """SELECT c.table_schema, c.table_name, c.column_name, c.column_ordering
+FROM information_schema.index_columns AS c{of_stream}
+WHERE c.index_type = 'PRIMARY_KEY' ORDER BY c.ordinal_position"""
+_PG_COLUMNS: Final = """SELECT c.table_schema, c.table_name, c.column_name, c.spanner_type, c.ordinal_position,
+  c.is_generated != 'NEVER', c.column_default IS NOT NULL OR c.is_identity = 'YES', c.is_nullable = 'YES'
+FROM information_schema.columns AS c{of_stream}
+WHERE c.table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys') ORDER BY c.ordinal_position"""
+_PG_OF_STREAM: Final = """ JOIN information_schema.change_stream_tables AS t
+ON t.table_schema = c.table_schema AND t.table_name = c.table_name AND t.change_stream_name = $1"""
+_POSTGRESQL: Final = CatalogSql(
+    default_schema="public",
+    now="SELECT CURRENT_TIMESTAMP",
+    stream="""SELECT "all" = 'YES' FROM information_schema.change_streams WHERE change_stream_name = $1""",
+    options="""SELECT option_name, option_value FROM information_schema.change_stream_options
+WHERE change_stream_name = $1""",
+    tables="""SELECT table_schema, table_name, all_columns = 'YES' FROM information_schema.change_stream_tables
+WHERE change_stream_name = $1""",
+    columns="""SELECT table_schema, table_name, column_name FROM information_schema.change_stream_columns
+WHERE change_stream_name = $1""",
+    all_tables="""SELECT table_schema, table_name, TRUE FROM information_schema.tables
+WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')""",
+    all_keys=_PG_KEYS.format(of_stream=""),
+    all_columns=_PG_COLUMNS.format(of_stream=""),
+    keys_of_stream=_PG_KEYS.format(of_stream=_PG_OF_STREAM),
+    columns_of_stream=_PG_COLUMNS.format(of_stream=_PG_OF_STREAM),
+)
+
+
+def catalog_sql(dialect: Dialect) -> CatalogSql:
+    """Return the questions to the information schema."""
+    return _GOOGLESQL if dialect is Dialect.GOOGLESQL else _POSTGRESQL
+
+
+def stream_options(dialect: Dialect, options: str, *, new: bool = False) -> str:
+    """Return how a statement says the options of a change stream: of a new one, or where one is altered."""
+    if dialect is Dialect.GOOGLESQL:
+        return f"OPTIONS ({options})" if new else f"SET OPTIONS ({options})"
+    return f"WITH ({options})" if new else f"SET ({options})"
+
+
+def quoted(dialect: Dialect, name: str) -> str:
+    """Return a name as a statement has to write it: PostgreSQL takes what is not quoted for lower case."""
+    return f'"{name}"' if dialect is Dialect.POSTGRESQL and name != name.lower() else name
+
+
+_PARTITIONS: Final = """SELECT p.token, p.parents,
+  ARRAY(SELECT parent.token FROM {table} AS parent
+        WHERE {parent_of_p} AND parent.state = 'FINISHED') AS finished_parents,
+  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, {now} AS now
+FROM {table} AS p"""
+# Both stay true once they are: FINISHED is final, and who names a partition as a parent was inserted with its end.
+_FORGETTABLE: Final = """SELECT p.token FROM {table} AS p
+WHERE p.state = 'FINISHED' AND p.finished_at < {p1}
+  AND NOT EXISTS (SELECT 1 FROM {table} AS child WHERE child.state != 'FINISHED' AND {p_parent_of_child})
+LIMIT 1000"""
+_EXIST: Final = """SELECT table_name FROM information_schema.tables
+WHERE table_schema = '{default_schema}' AND {named}"""
+_SURVEY: Final = """SELECT {now}, (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
+  ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
+_STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
+_SHAPES: Final = """SELECT s.source_table, s.shape, s.needs_resync, s.since, s.looked_at,
+  p.since AS paused_since, p.paused_at, p.resumed_at
+FROM {shapes} AS s LEFT JOIN {pauses} AS p ON p.source_table = s.source_table"""
+_PAUSES: Final = "SELECT source_table, since, paused_at, resumed_at FROM {pauses}"
+_TOPIC: Final = """SELECT (SELECT MAX(topic) FROM {topic}),
+  ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
+_GONE_READERS: Final = "SELECT owner FROM {readers} WHERE present_until < {p1}"
+
+
+_SNAPSHOTS: Final = """SELECT s.source_table, s.range_number, s.run, s.range_after, s.range_until, s.last_key,
+  s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing,
+  s.finished_at, {now} AS now
+FROM (SELECT 1 AS one) AS always LEFT JOIN {snapshots} AS s ON {which}
+ORDER BY s.source_table, s.range_number"""
+_SUFFIXES: Final = {
+    "table": "",
+    "readers": "_readers",
+    "shapes": "_tables",
+    "snapshots": "_snapshots",
+    "pauses": "_pauses",
+    "topic": "_topic",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSql:
+    """The statements of a partition table and of the table of its readers."""
+
+    create: tuple[str, ...]
+    exist: str
+    now: str
+    survey: str
+    """One row always, so that Spanner's time and the number of finished partitions come with an empty table, too."""
+    unfinished: str
+    named: str
+    streams: str
+    forgettable: str
+    gone_readers: str
+    shapes: str
+    shapes_of: str
+    """Of some tables, which are the parameter."""
+    marked_shapes: str
+    """Of tables that need re-sync, or were paused."""
+    pauses: str
+    topic: str
+    """One row: the topic, and who reads."""
+
+
+_GOOGLESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
+  token STRING(MAX) NOT NULL,
+  change_stream STRING(MAX) NOT NULL,
+  parents ARRAY<STRING(MAX)> NOT NULL,
+  start_timestamp TIMESTAMP NOT NULL,
+  end_timestamp TIMESTAMP,
+  state STRING(16) NOT NULL,
+  watermark TIMESTAMP NOT NULL,
+  owner STRING(MAX),
+  lease_until TIMESTAMP,
+  fencing INT64 NOT NULL,
+  created_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  scheduled_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  running_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+) PRIMARY KEY (token)"""
+_GOOGLESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
+  owner STRING(MAX) NOT NULL,
+  present_until TIMESTAMP NOT NULL,
+) PRIMARY KEY (owner)"""
+_GOOGLESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
+  source_table STRING(MAX) NOT NULL,
+  shape STRING(MAX) NOT NULL,
+  needs_resync STRING(MAX),
+  since TIMESTAMP,
+  looked_at TIMESTAMP NOT NULL,
+) PRIMARY KEY (source_table)"""
+_GOOGLESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
+  source_table STRING(MAX) NOT NULL,
+  range_number INT64 NOT NULL,
+  run INT64 NOT NULL,
+  range_after STRING(MAX),
+  range_until STRING(MAX),
+  last_key STRING(MAX),
+  read_timestamp TIMESTAMP NOT NULL,
+  first_read_timestamp TIMESTAMP NOT NULL,
+  row_count INT64 NOT NULL,
+  state STRING(16) NOT NULL,
+  owner STRING(MAX),
+  lease_until TIMESTAMP,
+  fencing INT64 NOT NULL,
+  requested_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+) PRIMARY KEY (source_table, range_number)"""
+_GOOGLESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
+  source_table STRING(MAX) NOT NULL,
+  since TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  paused_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  resumed_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+) PRIMARY KEY (source_table)"""
+_GOOGLESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
+  only_row INT64 NOT NULL,
+  topic STRING(MAX) NOT NULL,
+) PRIMARY KEY (only_row)"""
+_POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
+  token varchar NOT NULL,
+  change_stream varchar NOT NULL,
+  parents varchar[] NOT NULL,
+  start_timestamp timestamptz NOT NULL,
+  end_timestamp timestamptz,
+  state varchar(16) NOT NULL,
+  watermark timestamptz NOT NULL,
+  owner varchar,
+  lease_until timestamptz,
+  fencing bigint NOT NULL,
+  created_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  scheduled_at SPANNER.COMMIT_TIMESTAMP,
+  running_at SPANNER.COMMIT_TIMESTAMP,
+  finished_at SPANNER.COMMIT_TIMESTAMP,
+  PRIMARY KEY (token)
+)"""
+_POSTGRESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
+  owner varchar NOT NULL,
+  present_until timestamptz NOT NULL,
+  PRIMARY KEY (owner)
+)"""
+
+
+_POSTGRESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
+  source_table varchar NOT NULL,
+  shape varchar NOT NULL,
+  needs_resync varchar,
+  since timestamptz,
+  looked_at timestamptz NOT NULL,
+  PRIMARY KEY (source_table)
+)"""
+_POSTGRESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
+  source_table varchar NOT NULL,
+  range_number bigint NOT NULL,
+  run bigint NOT NULL,
+  range_after varchar,
+  range_until varchar,
+  last_key varchar,
+  read_timestamp timestamptz NOT NULL,
+  first_read_timestamp timestamptz NOT NULL,
+  row_count bigint NOT NULL,
+  state varchar(16) NOT NULL,
+  owner varchar,
+  lease_until timestamptz,
+  fencing bigint NOT NULL,
+  requested_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  finished_at SPANNER.COMMIT_TIMESTAMP,
+  PRIMARY KEY (source_table, range_number)
+)"""
+
+_POSTGRESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
+  source_table varchar NOT NULL,
+  since SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  paused_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
+  resumed_at SPANNER.COMMIT_TIMESTAMP,
+  PRIMARY KEY (source_table)
+)"""
+_POSTGRESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
+  only_row bigint NOT NULL,
+  topic varchar NOT NULL,
+  PRIMARY KEY (only_row)
+)"""
+_GOOGLESQL_TABLES: Final = (
+    _GOOGLESQL_DDL,
+    _GOOGLESQL_READERS_DDL,
+    _GOOGLESQL_SHAPES_DDL,
+    _GOOGLESQL_SNAPSHOTS_DDL,
+    _GOOGLESQL_PAUSES_DDL,
+    _GOOGLESQL_TOPIC_DDL,
+)
+_POSTGRESQL_TABLES: Final = (
+    _POSTGRESQL_DDL,
+    _POSTGRESQL_READERS_DDL,
+    _POSTGRESQL_SHAPES_DDL,
+    _POSTGRESQL_SNAPSHOTS_DDL,
+    _POSTGRESQL_PAUSES_DDL,
+    _POSTGRESQL_TOPIC_DDL,
+)
+
+
+def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
+    """Return the statements of a partition table of that name; tokens and times are the parameter."""
+    if dialect is Dialect.GOOGLESQL:
+        ddl = _GOOGLESQL_TABLES
+        default_schema = ""
+        names = {"now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
+        within = "{value} IN UNNEST({array})"
+    else:
+        ddl = _POSTGRESQL_TABLES
+        default_schema = "public"
+        names = {"now": "CURRENT_TIMESTAMP", "p1": "$1"}
+        within = "{value} = ANY({array})"
+
+    def one_of(value: str, array: str) -> str:
+        return within.format(value=value, array=array)
+
+    quote = "" if dialect is Dialect.GOOGLESQL else '"'
+    for what, suffix in _SUFFIXES.items():
+        names[what] = f"{quote}{table}{suffix}{quote}"
+    partitions = _PARTITIONS.format(**names, parent_of_p=one_of("parent.token", "p.parents"))
+    return PartitionSql(
+        create=tuple(statement.format(**names) for statement in ddl),
+        exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"])),
+        now=f"SELECT {names['now']}",
+        survey=_SURVEY.format(**names),
+        unfinished=f"{partitions} WHERE p.state != 'FINISHED'",
+        named=f"{partitions} WHERE {one_of('p.token', names['p1'])}",
+        streams=_STREAMS.format(**names),
+        forgettable=_FORGETTABLE.format(**names, p_parent_of_child=one_of("p.token", "child.parents")),
+        gone_readers=_GONE_READERS.format(**names),
+        shapes=_SHAPES.format(**names),
+        shapes_of=f"{_SHAPES.format(**names)} WHERE {one_of('s.source_table', names['p1'])}",
+        marked_shapes=f"{_SHAPES.format(**names)} WHERE s.needs_resync IS NOT NULL OR p.since IS NOT NULL",
+        pauses=_PAUSES.format(**names),
+        topic=_TOPIC.format(**names),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSql:
+    """What is asked of the table of snapshots: one row always, so that Spanner's time comes with an empty one, too."""
+
+    all: str
+    of_tables: str
+
+
+def snapshot_sql(dialect: Dialect, partition_table: str) -> SnapshotSql:
+    """Return the questions to the table of snapshots beside a partition table; tables are the parameter."""
+    google = dialect is Dialect.GOOGLESQL
+    quote = "" if google else '"'
+    names = {
+        "snapshots": f"{quote}{partition_table}{_SUFFIXES['snapshots']}{quote}",
+        "now": "CURRENT_TIMESTAMP()" if google else "CURRENT_TIMESTAMP",
+    }
+    of_tables = "s.source_table IN UNNEST(@p1)" if google else "s.source_table = ANY($1)"
+    return SnapshotSql(
+        all=_SNAPSHOTS.format(**names, which="TRUE"), of_tables=_SNAPSHOTS.format(**names, which=of_tables)
+    )

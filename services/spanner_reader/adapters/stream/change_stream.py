@@ -1,0 +1,205 @@
+"""The change stream query, through the low-level asynchronous client: one call per partition, records as they come."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+from google.api_core.exceptions import InvalidArgument, OutOfRange
+from google.cloud.spanner_v1 import (
+    ExecuteSqlRequest,
+    PartialResultSet,
+    TransactionOptions,
+    TransactionSelector,
+    TypeCode,
+)
+from google.protobuf.struct_pb2 import Value
+
+from services.spanner_reader.adapters.spanner.chunks import ChunkedValue, value_from_wire
+from services.spanner_reader.adapters.spanner.connection import (
+    Database,
+    Statement,
+    int64,
+    row,
+    string,
+    timestamp,
+)
+from services.spanner_reader.adapters.spanner.dialects import Dialect
+from services.spanner_reader.adapters.stream.json_record_decoder import JsonRecordDecoder
+from services.spanner_reader.adapters.stream.record_decoder import RecordDecoder
+from services.spanner_reader.core.schema.resync import ROWS_AGAIN
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.ports import StartPastEndError, StartTooOldError
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+_STUCK_AFTER_HEARTBEATS: Final = 3
+_STUCK_AFTER_SECONDS: Final = 60.0
+_OPENING_SECONDS: Final = 10.0
+"""What a query may take longer until it says something for the first time; twice that the next time."""
+_OPENING_DOUBLED: Final = 5
+"""A start that always takes long begins in the end; one that never comes is given up every few minutes."""
+# The only options that Spanner takes for a change stream query; a read timestamp is not asked for, it would be a lie.
+_STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
+
+
+def change_stream_query(change_stream: str, query: StreamQuery, dialect: Dialect = Dialect.GOOGLESQL) -> Statement:
+    """Return the text of the query, with four bound parameters, which GoogleSQL names."""
+    if dialect is Dialect.POSTGRESQL:
+        return Statement(
+            # A function of the stream's name as it is, which without quotes would be one in lower case.
+            f'SELECT * FROM "spanner"."read_json_{change_stream}"($1, $2, $3, $4, null)',  # noqa: S608  an identifier
+            {
+                "p1": timestamp(query.start),
+                "p2": timestamp(query.end),
+                "p3": string(None if query.token == ROOT else query.token),
+                "p4": int64(query.heartbeat_milliseconds),
+            },
+        )
+    return Statement(
+        f"SELECT ChangeRecord FROM READ_{change_stream} ("  # noqa: S608  a checked identifier
+        "start_timestamp => @start_timestamp, "
+        "end_timestamp => @end_timestamp, "
+        "partition_token => @partition_token, "
+        "heartbeat_milliseconds => @heartbeat_milliseconds)",
+        {
+            "start_timestamp": timestamp(query.start),
+            "end_timestamp": timestamp(query.end),
+            "partition_token": string(None if query.token == ROOT else query.token),
+            "heartbeat_milliseconds": int64(query.heartbeat_milliseconds),
+        },
+    )
+
+
+class SpannerChangeStream:
+    """A change stream, in the dialect of its database."""
+
+    def __init__(self, database: Database, change_stream: str) -> None:
+        self._database = database
+        self._change_stream = change_stream
+        self._silences: Counter[PartitionToken] = Counter()
+        """How often in a row a query of a partition was given up before it said anything."""
+
+    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends."""
+        # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
+        patience = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
+        silences = self._silences
+        opening = patience + opening_seconds(silences[query.token])
+        responses: Any = None
+        opened = False
+        with self._errors(query), self._database.streaming() as client:
+            try:
+                statement = change_stream_query(self._change_stream, query, self._database.dialect)
+                request: ExecuteSqlRequest = statement.request(await self._database.session(), _STRONG)
+                rows = StreamRows()
+                while True:
+                    async with asyncio.timeout(patience if opened else opening):
+                        if responses is None:  # that, too, waits for the service to say something
+                            responses = await client.execute_streaming_sql(
+                                request,
+                                retry=None,
+                                timeout=None,  # the client's own is an hour, and a live partition may last longer
+                                metadata=self._database.metadata,
+                            )
+                            iterator = aiter(responses)
+                        response = await anext(iterator, None)
+                    if not opened:
+                        opened = True
+                        del silences[query.token]  # of a Counter: also where there were none
+                    if response is None:
+                        rows.end()
+                        return
+                    for record in rows.records(PartialResultSet.pb(response)):
+                        yield record
+            except TimeoutError:
+                if not opened:
+                    silences[query.token] += 1
+                raise
+            finally:
+                if responses is not None:
+                    responses.cancel()
+
+    @contextmanager
+    def _errors(self, query: StreamQuery) -> Iterator[None]:
+        what = f"read change stream {self._change_stream}"
+        try:
+            with self._database.errors(what):
+                yield
+        except TimeoutError as error:
+            structlog.get_logger().warning("change_stream_was_silent", partition_token=query.token)
+            raise TransientError(f"{what}: no record and no heartbeat in time") from error
+        except MisconfiguredError as error:
+            if isinstance(error.__cause__, OutOfRange) and _OUTSIDE_PARTITION in str(error):
+                raise StartPastEndError(f"{error}\n{_FOREIGN_POSITION}") from error
+            if isinstance(error.__cause__, OutOfRange):
+                raise StartTooOldError(f"{error}\n{_OUT_OF_RANGE}") from error
+            if isinstance(error.__cause__, InvalidArgument) and "partition_token" in str(error):
+                raise MisconfiguredError(f"{error}\n{_FOREIGN_PARTITION}") from error
+            raise
+
+
+_OUT_OF_RANGE: Final = (
+    "The position is outside what the change stream keeps. Changes between it and the earliest time named above "
+    "cannot be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
+    "the partition table holds an older position, start anew with another PARTITION_TABLE and a START_TIMESTAMP "
+    f"within the range, and {ROWS_AGAIN}, because what lies between is lost to the stream; (3) for the "
+    "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d') (in the PostgreSQL "
+    "dialect without the word OPTIONS)."
+)
+_OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
+_FOREIGN_POSITION: Final = (
+    "The partition table holds a position at which this partition never was. Start anew with another PARTITION_TABLE "
+    "and a START_TIMESTAMP at or before that position, and nothing is lost."
+)
+_FOREIGN_PARTITION: Final = (
+    "The partition table names partitions that this change stream does not know: the stream was made anew under its "
+    f"name, or the emulator was restarted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}."
+)
+
+
+def opening_seconds(silences: int) -> float:
+    """Return what a query may take to begin, beside its heartbeats, after so many silent ones in a row."""
+    return _OPENING_SECONDS * float(1 << min(silences, _OPENING_DOUBLED))
+
+
+class StreamRows:
+    """The rows of a result, from responses that may cut one anywhere."""
+
+    def __init__(self) -> None:
+        self._decoder: RecordDecoder | JsonRecordDecoder | None = None
+        self._chunks = ChunkedValue()
+
+    def records(self, response: Any) -> Iterator[StreamRecord]:
+        if self._decoder is None:
+            self._decoder = _decoder(response.metadata.row_type)
+        values = response.values
+        last = len(values) - 1
+        for index, value in enumerate(values):
+            cut = index == last and response.chunked_value
+            if cut or self._chunks.started:
+                self._chunks.add(value_from_wire(value))
+                if cut:
+                    return
+                yield from self._decoder.decode(_wire(self._chunks.take()))
+            else:
+                yield from self._decoder.decode(value)
+
+    def end(self) -> None:
+        """Check that no row was left in pieces: a stream cut off without an error is not a complete one."""
+        if self._chunks.started:
+            raise TransientError("a change stream query ended in the middle of a record")
+
+
+def _decoder(row_type: Any) -> RecordDecoder | JsonRecordDecoder:
+    """Return what decodes rows of this form: arrays of structs in GoogleSQL, JSON documents in PostgreSQL."""
+    is_json = len(row_type.fields) == 1 and row_type.fields[0].type_.code == TypeCode.JSON
+    return JsonRecordDecoder() if is_json else RecordDecoder(row_type)
+
+
+def _wire(value: Any) -> Value:
+    """Return a value that was put together as one of the wire."""
+    if isinstance(value, str):
+        return Value(string_value=value)
+    return Value(list_value=row(value))

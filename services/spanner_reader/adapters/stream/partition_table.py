@@ -1,0 +1,275 @@
+"""The partition table: which partitions of the change stream exist, how far each has been read, and by whom.
+
+It lives in Spanner, in the watched database or in another one of the instance, whose dialect may be another, and is
+made at the first start. Every write reads the rows it is about, decides, and writes, in one transaction; Spanner's
+clock says when a lease ends.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from google.cloud.spanner_v1 import Mutation
+
+from services.spanner_reader.adapters.spanner.connection import (
+    COMMIT_TIMESTAMP,
+    Database,
+    Row,
+    Statement,
+    row,
+    strings,
+    timestamp,
+)
+from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State, Survey, claimable
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
+from services.spanner_reader.ports import Progress
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    partition: Partition
+    now: Nanoseconds
+
+
+class SpannerPartitionStore:
+    """The partition table as one owner sees it."""
+
+    def __init__(self, database: Database, table: str, *, change_stream: str, owner: str, lease: timedelta) -> None:
+        self._database = database
+        self._table = table
+        self._change_stream = change_stream
+        self._owner = owner
+        self._lease = int(lease.total_seconds() * 1_000_000_000)
+
+    @property
+    def _tables(self) -> Sequence[str]:
+        beside = ("readers", "tables", "snapshots", "pauses", "topic")
+        return [self._table, *(f"{self._table}_{one}" for one in beside)]
+
+    @property
+    def _sql(self) -> PartitionSql:
+        return partition_sql(self._database.dialect, self._table)
+
+    async def create_table(self) -> None:
+        """Make the tables unless they are there; the right to change the schema is needed only then."""
+        if not await self.exists():
+            await self._database.change_schema(*self._sql.create)
+            structlog.get_logger().info("partition_table_created", table=self._table, database=self._database.name)
+
+    async def exists(self) -> bool:
+        """Tell whether the tables are there."""
+        tables = self._tables
+        return len(await self._database.query(Statement(self._sql.exist, {"p1": strings(tables)}))) == len(tables)
+
+    async def is_empty(self) -> bool:
+        """Tell whether no partition is known; MisconfiguredError if those known are another change stream's."""
+        return self._names_no_stream(await self._database.query(Statement(self._sql.streams)))
+
+    async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
+        """Remember the stream's first query, unless any partition is known; return whether none was."""
+
+        def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
+            if not self._names_no_stream(rows):
+                return False, []
+            return True, [self._insert([NewPartition(ROOT, frozenset(), start)], end)]
+
+        return await self._database.read_then_write(Statement(self._sql.streams), decide)
+
+    async def survey(self) -> Survey:
+        """Return all partitions that are not finished."""
+        # Two strong reads, the count and the clock first: what finishes between them is only counted a little later.
+        ((now, finished, readers),) = await self._database.query(Statement(self._sql.survey))
+        rows = await self._database.query(Statement(self._sql.unfinished))
+        found = [_found(row) for row in rows]
+        return Survey(
+            max((f.now for f in found), default=parse_timestamp(now)),
+            tuple(f.partition for f in found),
+            int(finished),
+            frozenset(readers),
+        )
+
+    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
+        """Take those of the partitions that are still due and free; return them as they are now, with our lease."""
+
+        def decide(rows: list[Row]) -> tuple[list[Partition], list[Mutation]]:
+            found = [_found(row) for row in rows]
+            if not found:
+                return [], []
+            now = found[0].now
+            until = Nanoseconds(now + self._lease)
+            free = claimable([f.partition for f in found], owner=self._owner, holding=(), now=now, end=end)
+            ours = [self._ours(partition, until) for partition in free]
+            columns = ("token", "state", "owner", "lease_until", "fencing", "scheduled_at")
+            return ours, _updates(
+                self._table,
+                columns,
+                [
+                    (p.token, p.state.value, p.owner, format_timestamp(until), str(p.fencing), COMMIT_TIMESTAMP)
+                    for p in ours
+                ],
+            )
+
+        return await self._database.read_then_write(self._named(tokens), decide)
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+        """Save watermarks and renew the leases, or give them back; return the partitions that are not ours any more."""
+        if not progress:
+            return frozenset()
+
+        def decide(rows: list[Row]) -> tuple[frozenset[PartitionToken], list[Mutation]]:
+            found = {f.partition.token: f for f in map(_found, rows)}
+            kept, lost = self._kept(progress, found)
+            saved = []
+            started = []
+            for one in kept:
+                before, now = found[one.partition.token].partition, found[one.partition.token].now
+                watermark = max(before.watermark, one.watermark)
+                until = None if release else format_timestamp(Nanoseconds(now + self._lease))
+                saved.append((before.token, format_timestamp(watermark), until))
+                if before.state is not State.RUNNING:
+                    started.append((before.token, State.RUNNING.value, COMMIT_TIMESTAMP))
+            return lost, [
+                *_updates(self._table, ("token", "watermark", "lease_until"), saved),
+                *_updates(self._table, ("token", "state", "running_at"), started),
+            ]
+
+        tokens = [one.partition.token for one in progress]
+        return await self._database.read_then_write(self._named(tokens), decide)
+
+    async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
+        """Remember the children that are not known yet and mark the partition FINISHED, both or neither."""
+        partition = progress.partition
+
+        def decide(rows: list[Row]) -> tuple[frozenset[PartitionToken] | None, list[Mutation]]:
+            found = {f.partition.token: f for f in map(_found, rows)}
+            before = found.get(partition.token)
+            if before is None or not self._is_ours(partition, before.partition):
+                return None, []
+            if before.partition.state is State.FINISHED:
+                return frozenset(), []  # our own doing, whose answer never arrived
+            new = [child for child in children if child.token not in found]
+            watermark = format_timestamp(max(before.partition.watermark, progress.watermark))
+            columns = ("token", "state", "watermark", "lease_until", "finished_at")
+            done = (partition.token, State.FINISHED.value, watermark, None, COMMIT_TIMESTAMP)
+            mutations = _updates(self._table, columns, [done])
+            if new:
+                mutations.append(self._insert(new, None))
+            return frozenset(child.token for child in new), mutations
+
+        tokens = [partition.token, *(child.token for child in children)]
+        return await self._database.read_then_write(self._named(tokens), decide)
+
+    async def attend(self, *, leave: bool = False) -> None:
+        """Be counted among the readers for as long as a lease lasts; or not any more."""
+        table = f"{self._table}_readers"
+
+        def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
+            if leave:
+                return None, [_deletion(table, [self._owner])]
+            until = Nanoseconds(parse_timestamp(rows[0][0]) + self._lease)
+            values = [row([self._owner, format_timestamp(until)])]
+            columns = ("owner", "present_until")
+            return None, [Mutation(insert_or_update=Mutation.Write(table=table, columns=columns, values=values))]
+
+        await self._database.read_then_write(Statement(self._sql.now), decide)
+
+    async def forget_finished(self, keep: timedelta) -> int:
+        """Delete partitions that were finished longer than ``keep`` ago; return how many."""
+        ((now,),) = await self._database.query(Statement(self._sql.now))
+        before = {"p1": timestamp(Nanoseconds(parse_timestamp(now) - keep // timedelta(microseconds=1) * 1_000))}
+        found = await self._database.query(Statement(self._sql.forgettable, before))
+        gone = await self._database.query(Statement(self._sql.gone_readers, before))
+        if not found and not gone:
+            return 0
+        forgotten = [str(token) for (token,) in found]
+        owners = [str(owner) for (owner,) in gone]
+
+        def decide(_rows: list[Row]) -> tuple[None, list[Mutation]]:
+            deletions = [_deletion(self._table, forgotten)] if forgotten else []
+            return None, deletions + ([_deletion(f"{self._table}_readers", owners)] if owners else [])
+
+        await self._database.read_then_write(Statement(self._sql.now), decide)
+        return len(forgotten)
+
+    def _names_no_stream(self, rows: Sequence[Row]) -> bool:
+        others = {str(name) for (name,) in rows} - {self._change_stream}
+        if others:
+            raise MisconfiguredError(
+                f"partition table {self._table} in {self._database.name} belongs to {', '.join(sorted(others))}, "
+                f"not to {self._change_stream}: give every change stream its own, by PARTITION_TABLE"
+            )
+        return not rows
+
+    def _named(self, tokens: Iterable[str]) -> Statement:
+        return Statement(self._sql.named, {"p1": strings(sorted(tokens))})
+
+    def _is_ours(self, held: Partition, stored: Partition) -> bool:
+        return stored.owner == self._owner and stored.fencing == held.fencing
+
+    def _kept(
+        self, progress: Sequence[Progress], found: Mapping[PartitionToken, _Found]
+    ) -> tuple[list[Progress], frozenset[PartitionToken]]:
+        kept = []
+        lost = set()
+        for one in progress:
+            stored = found.get(one.partition.token)
+            if stored is None or not self._is_ours(one.partition, stored.partition):
+                lost.add(one.partition.token)
+            elif stored.partition.state is not State.FINISHED:  # finished while this was on its way: nothing to keep
+                kept.append(one)
+        return kept, frozenset(lost)
+
+    def _ours(self, partition: Partition, until: Nanoseconds) -> Partition:
+        return Partition(
+            token=partition.token,
+            start=partition.start,
+            watermark=partition.watermark,
+            parents=partition.parents,
+            finished_parents=partition.finished_parents,
+            state=State.SCHEDULED,
+            owner=self._owner,
+            lease_until=until,
+            fencing=partition.fencing + 1,
+        )
+
+    def _insert(self, partitions: Iterable[NewPartition], end: Nanoseconds | None) -> Mutation:
+        names = ("token", "change_stream", "parents", "start_timestamp", "end_timestamp", "state", "watermark")
+        rows = []
+        for partition in partitions:
+            start = format_timestamp(partition.start)
+            until = None if end is None else format_timestamp(end)
+            values = (partition.token, self._change_stream, sorted(partition.parents), start, until)
+            rows.append(row([*values, State.CREATED.value, start, "0", COMMIT_TIMESTAMP]))
+        columns = [*names, "fencing", "created_at"]
+        return Mutation(insert=Mutation.Write(table=self._table, columns=columns, values=rows))
+
+
+def _updates(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Mutation]:
+    if not rows:
+        return []
+    return [Mutation(update=Mutation.Write(table=table, columns=columns, values=[row(values) for values in rows]))]
+
+
+def _deletion(table: str, keys: Iterable[str]) -> Mutation:
+    return Mutation(delete=Mutation.Delete(table=table, key_set={"keys": [row([key]) for key in keys]}))
+
+
+def _found(values: Row) -> _Found:
+    token, parents, finished_parents, start, state, watermark, owner, lease_until, fencing, now = values
+    partition = Partition(
+        token=PartitionToken(token),
+        start=parse_timestamp(start),
+        watermark=parse_timestamp(watermark),
+        parents=frozenset(map(PartitionToken, parents)),
+        finished_parents=frozenset(map(PartitionToken, finished_parents)),
+        state=State(state),
+        owner=owner,
+        lease_until=None if lease_until is None else parse_timestamp(lease_until),
+        fencing=int(fencing),
+    )
+    return _Found(partition, parse_timestamp(now))

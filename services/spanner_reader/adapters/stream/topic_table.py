@@ -1,0 +1,72 @@
+"""Which topic the readers of a partition table publish to: a table beside it, of one row.
+
+They share the partitions, so one that published to another topic would take its share of the changes there, and the
+progress that is saved in common would pass over them.
+"""
+
+from typing import Final
+
+from google.cloud.spanner_v1 import Mutation
+
+from services.spanner_reader.adapters.spanner.connection import Database, Row, Statement, row
+from services.spanner_reader.adapters.spanner.dialects import partition_sql
+from shared.contracts.errors import MisconfiguredError
+
+_ONLY_ROW: Final = "1"
+
+
+class SpannerTopicStore:
+    """The table of the topic that belongs to a partition table, which makes it."""
+
+    def __init__(self, database: Database, partition_table: str) -> None:
+        self._database = database
+        self._partition_table = partition_table
+
+    async def check(self, topic: str) -> None:
+        """Refuse, with MisconfiguredError, another topic than the one that is remembered, if any is."""
+        self._same(topic, await self._database.query(self._asked))
+
+    async def keep(self, topic: str) -> None:
+        """Remember a topic where none is; refuse another one than the one that is."""
+
+        def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
+            return None, [] if self._same(topic, rows) else [Mutation(insert=self._written(topic))]
+
+        await self._database.read_then_write(self._asked, decide)
+
+    async def replace(self, topic: str) -> str | None:
+        """Remember another topic from now on than the one that is, and return that; None, and none, where none is.
+
+        MisconfiguredError while anybody reads.
+        """
+
+        def decide(rows: list[Row]) -> tuple[str | None, list[Mutation]]:
+            ((before, readers),) = rows
+            if readers:
+                raise MisconfiguredError(
+                    f"{len(readers)} readers are there ({', '.join(sorted(map(str, readers)))}): stop every one of "
+                    "them first; one that died counts until its lease is over"
+                )
+            return before, [] if before is None else [Mutation(insert_or_update=self._written(topic))]
+
+        return await self._database.read_then_write(self._asked, decide)
+
+    @property
+    def _asked(self) -> Statement:
+        return Statement(partition_sql(self._database.dialect, self._partition_table).topic)
+
+    def _same(self, topic: str, rows: list[Row]) -> bool:
+        ((kept, _readers),) = rows
+        if kept is not None and kept != topic:
+            raise MisconfiguredError(
+                f"the readers of partition table {self._partition_table} in {self._database.name} publish to {kept}, "
+                f"and this one would to {topic}: each topic would get a part of the changes. Mend TOPIC (or "
+                "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this "
+                "one, stop every reader and run `python -m services.spanner_reader topic` with the new TOPIC"
+            )
+        return kept is not None
+
+    def _written(self, topic: str) -> Mutation.Write:
+        return Mutation.Write(
+            table=f"{self._partition_table}_topic", columns=["only_row", "topic"], values=[row([_ONLY_ROW, topic])]
+        )

@@ -1,0 +1,310 @@
+"""Looks at the schema, once a minute and whenever a record shows something new: announces tables, finds trouble.
+
+Trouble is DDL that changes data without a change record; `core.shapes` says what that is. The tables it happens to are
+marked durably: they need re-sync.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.spanner_reader.core.schema.file_words import excluding
+from services.spanner_reader.core.schema.resync import cure
+from services.spanner_reader.core.schema.shapes import (
+    DROPPED_UNSEEN,
+    ColumnShape,
+    Finding,
+    Sighting,
+    TableShape,
+    lacked,
+)
+from services.spanner_reader.core.stream.changes import WHOLE_ROW, ChangeMaker, googlesql_type
+from services.spanner_reader.core.stream.records import DataChangeRecord
+from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
+from shared.contracts.change_batch import Header
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TableOptions
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_NEVER: Final = Nanoseconds(-1)
+_NOT_YET: Final[tuple[None, Nanoseconds]] = None, _NEVER
+
+
+class SchemaWatch:
+    """What one reader has seen of the schema, in its catalog and in its records."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        shapes: ShapeStore,
+        publisher: Publisher,
+        changes: ChangeMaker,
+        metrics: Metrics,
+        included: Callable[[str], bool],
+        every: timedelta,
+        fail: Callable[[BaseException | None], None],
+        table_options: Callable[[str], TableOptions] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._shapes = shapes
+        self._publisher = publisher
+        self._changes = changes
+        self._metrics = metrics
+        self._included = included
+        self._table_options = table_options
+        self._every = every
+        self._fail = fail
+        self._known: set[Header] = set()
+        self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
+        self._early: set[tuple[Header | None, Header]] = set()
+        self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest look
+        # Since that look, of each table: the column list seen last if it says nothing more, else from when on it may.
+        self._settled: dict[tuple[str, bool], Header | None] = {}
+        self._open: dict[tuple[str, bool], tuple[Header, Nanoseconds]] = {}
+        self._told: dict[Header, Nanoseconds] = {}  # when the record was committed that was noted last of it
+        self._compared_since: Nanoseconds | None = None
+        self.retention: timedelta | None = None
+        """For how long the stream keeps what is not read, as it was seen last."""
+        self._sightings: list[Sighting] = []
+        self._stored: asyncio.Future[None] | None = None
+        self._unsure: frozenset[Nanoseconds] = frozenset()
+        self._may_leave_out = False
+        self._left_out: frozenset[str] = frozenset()
+        self._left_out_at = Nanoseconds(0)  # the time of the look by which everybody knows these
+        self._something_new = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._log = structlog.get_logger()
+
+    def saw(self, header: Header, record: DataChangeRecord) -> "asyncio.Future[None] | None":
+        """Notice a column list that says something new of the schema: one that nobody has seen yet, say.
+
+        In records from before the first looks, which the stream was started at, any change of the list is noticed.
+        Returns None, or what is done once a look that takes the record into account is stored: until then, the record
+        is the only one to know, and has to be read again by whoever comes after a crash.
+        """
+        whole = record.mod_type != "DELETE" and record.value_capture_type in WHOLE_ROW
+        place = header.table, whole
+        if self._settled.get(place) is header:
+            return None
+        columns, says_more_after = self._open.get(place, _NOT_YET)
+        if columns is header and record.commit_timestamp <= says_more_after:
+            return None
+        return self._notice(header, _sighting(record) if whole else None, place)
+
+    def _notice(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> "asyncio.Future[None] | None":
+        before, sighted = self._newest.get(place, (None, None))
+        self._newest[place] = header, seen
+        early = seen is not None and (self._compared_since is None or seen.at < self._compared_since)
+        noted = []
+        if early and before is not header and (before, header) not in self._early:  # two partitions may take turns
+            self._early.add((before, header))
+            noted = [one for one in (sighted, seen) if one is not None]
+        elif seen is not None and ((header not in self._known and not early) or self._tells(header, seen)):
+            noted = [seen]
+        if header not in self._known or noted:
+            self._known.add(header)
+            self._something_new.set()
+        self._settle(header, seen, place)
+        if not noted:
+            return None
+        self._sightings += noted
+        if self._stored is None:
+            self._stored = asyncio.get_running_loop().create_future()
+        return self._stored
+
+    def _tells(self, header: Header, seen: Sighting) -> bool:
+        """Tell whether a record says more than what is remembered, and than records with its columns since then."""
+        table = self._tables.get(seen.table)
+        if table is None or not table.watched:
+            return False
+        told = self._told.get(header, _NEVER)
+        only_shown = seen.names - table.watched_names - table.dropped
+        tells = any(one.since >= told for one in lacked(table, seen)) or (told == _NEVER and bool(only_shown))
+        if tells:
+            self._told[header] = seen.at
+        return tells
+
+    def _settle(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> None:
+        """Remember up to which time records with the same columns say nothing that is not noted: for ever, mostly."""
+        table = None if seen is None else self._tables.get(seen.table)
+        told = self._told.get(header, _NEVER)
+        lacking = frozenset[str]() if table is None or seen is None else table.watched_names - seen.names
+        later = [one.since for one in table.columns if one.name in lacking and one.since >= told] if table else []
+        self._settled[place] = None if later else header
+        self._open[place] = header, min(later, default=_NEVER)
+
+    async def learn(self, table: str) -> None:
+        """Look at a table that a record names and that is not known: the stream watches it since a moment ago."""
+        async with self._looking:
+            if not self._changes.knows(table):
+                await self._look()
+                self._changes.learn({table: ()}, unless_known=True)  # dropped again meanwhile
+
+    async def leave_out(self, table: str, at: Nanoseconds) -> None:
+        """Have it stored that the file here leaves a table out, before a change of it, of that time, is dropped.
+
+        TransientError where it is not. See `core.shapes.DROPPED_UNSEEN`.
+        """
+        if self._is_known_left_out(table, at):
+            return
+        async with self._looking:
+            if not self._is_known_left_out(table, at):
+                before = self._left_out_at
+                await self._look()
+                if self._left_out_at == before:
+                    raise TransientError("another look at the schema came first")
+
+    def _is_known_left_out(self, table: str, at: Nanoseconds) -> bool:
+        return at <= self._left_out_at or (table in self._left_out and at <= self._left_out_at + DROPPED_UNSEEN)
+
+    async def look(self) -> None:
+        """Announce what is new, and compare the tables with what they were; TransientError if that cannot be had.
+
+        MisconfiguredError if the stream leaves changes out; what that was found to mean for tables is stored by then.
+        """
+        async with self._looking:
+            await self._look()
+
+    async def keep_looking(self) -> None:
+        """Look again and again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every.total_seconds()):
+                    await self._something_new.wait()
+            try:
+                await self.look()
+            except TransientError as error:
+                self._log.warning("schema_not_looked_at", error=str(error))
+                await asyncio.sleep(1)
+
+    async def _look(self) -> None:
+        self._something_new.clear()
+        sightings, self._sightings = self._sightings, []
+        counted = False
+        try:
+            look = await self._catalog.look()
+            self.retention = look.retention
+            await self._announce(look)
+            unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
+            seen = excluding(look.shapes, self._included, self._table_options)
+            compared = await self._shapes.compare(seen, sightings)
+            counted = compared.counted
+            if counted:
+                self._left_out = frozenset(name for name, table in seen.tables.items() if table.left_out)
+                self._left_out_at = seen.at
+            self._remember(compared)
+            self._show(compared, unsure, look.quote)
+            self._unsure = frozenset()
+            self._show_exclusions(look)
+        except TransientError:
+            self._something_new.set()
+            raise
+        finally:
+            if sightings and not counted:  # for another look, whatever became of this one
+                self._sightings = sightings + self._sightings
+                self._something_new.set()
+
+    def _show_exclusions(self, look: CatalogLook) -> None:
+        """Warn once of transactions that can keep out of the stream; MisconfiguredError if others are kept out."""
+        if look.may_leave_out is not None and not self._may_leave_out:
+            self._log.warning(
+                "transactions_can_be_excluded",
+                why="transactions that ask to be left out of change streams never reach BigQuery",
+                fix=f"{look.may_leave_out} forbids them",
+            )
+        self._may_leave_out = look.may_leave_out is not None
+        if look.leaves_out is not None:
+            raise MisconfiguredError(look.leaves_out)
+
+    def _remember(self, compared: Compared) -> None:
+        self._compared_since = compared.compared_since
+        self._tables = compared.tables
+        for what in (self._settled, self._open, self._told):
+            what.clear()
+        if compared.counted and self._stored is not None and not self._sightings:
+            self._stored.set_result(None)
+            self._stored = None
+
+    async def _announce(self, look: CatalogLook) -> None:
+        """Publish the header of every table and column list that is new, so that empty tables, too, come to exist."""
+        self._changes.learn({table.name: table.primary_key for table in look.watched})
+        for table in look.watched:
+            header = self._changes.header(table.name, table.column_types, table.value_capture_type)
+            if header not in self._known and self._included(table.name):
+                self._known.add(header)
+                future = await self._publisher.publish(header, [])
+                future.add_done_callback(self._on_announced)
+                self._log.info("table_announced", table=table.name, columns=len(header.columns))
+
+    def _show(self, compared: Compared, unsure: Collection[Nanoseconds], quote: str) -> None:
+        """Show what was found; also by looks of which nobody knows whether they were stored, and which were."""
+        self._metrics.need_resync(compared.marks, quote)
+        stored = [found for mark in compared.marks for found in mark.findings if found.before in unsure]
+        for table in compared.left:
+            self._log.warning(
+                "table_not_mirrored_any_more",
+                table=table,
+                why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
+            )
+        cures = {mark.table: cure(mark, quote) for mark in compared.marks}
+        for found in (*stored, *compared.findings):
+            _tell(found, cures[found.table])
+
+    def _on_announced(self, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled():
+            self._fail(done.exception())
+
+
+def _tell(found: Finding, fix: str) -> None:
+    structlog.get_logger().error(
+        "table_needs_resync",
+        table=found.table,
+        why=found.kind.value,
+        columns=list(found.columns),
+        after=format_timestamp(found.after),
+        before=format_timestamp(found.before),
+        fix=fix,
+    )
+
+
+def _sighting(record: DataChangeRecord) -> Sighting:
+    columns = [
+        ColumnShape(column.name, googlesql_type(column.type), is_key=column.is_primary_key)
+        for column in sorted(record.column_types, key=lambda one: one.ordinal_position)
+    ]
+    return Sighting(record.table, tuple(columns), record.commit_timestamp)
+
+
+async def remember_start(
+    catalog: Catalog,
+    shapes: ShapeStore,
+    included: Callable[[str], bool],
+    table_options: Callable[[str], TableOptions],
+    start: Nanoseconds,
+    now: CatalogLook,
+) -> None:
+    """Remember what the tables looked like where a first start begins, so that what came after is compared with it.
+
+    Where that is too long ago for Spanner to know, the records from then on are what there is to compare.
+    """
+    look = now if start >= now.shapes.at else await catalog.look_back(start)
+    if look is not None:
+        await shapes.compare(excluding(look.shapes, included, table_options), ())
+
+
+async def remember_refused(
+    shapes: ShapeStore,
+    included: Callable[[str], bool],
+    table_options: Callable[[str], TableOptions],
+    look: CatalogLook,
+) -> None:
+    """Remember a look that a start is refused for, and mark what was found: the next start may see nothing of it."""
+    compared = await shapes.compare(excluding(look.shapes, included, table_options), ())
+    cures = {mark.table: cure(mark, look.quote) for mark in compared.marks}
+    for found in compared.findings:
+        _tell(found, cures[found.table])

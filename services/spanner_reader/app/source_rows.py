@@ -1,0 +1,253 @@
+"""What is true of a table's rows, for whoever compares a mirror with them: the answers of the command ``rows``.
+
+Rows are read and written down as a snapshot's are. What is published is what the source says of some keys at one
+time: the row, or that there is none. It goes through the topic and carries that time, so any later change wins.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from services.spanner_reader.core.snapshot.snapshot import KeyText, RowMaker
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.ports import Catalog, CatalogLook, NotReadableError, Publisher, Rows, WatchedTable
+from shared.contracts.change_batch import Change, encode_batch
+from shared.contracts.change_sequence import four_sections, parse_sequence
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
+from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
+from shared.runtime.retries import retrying_async
+from shared.runtime.stop import Stop
+
+PATIENCE: Final = timedelta(seconds=60)
+"""How long a reading that breaks off is begun again behind its last row."""
+_SECONDS: Final = 30
+"""How long a publishing waits for a time that is later than what is applied: clocks differ that little."""
+_ROWS: Final = 500
+_BYTES: Final = 1_000_000
+"""How much a batch holds at most, but for a single row that is larger."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A table at a time, and what has been read of it."""
+
+    table: WatchedTable
+    maker: RowMaker
+    at: Nanoseconds
+    rows: int = 0
+
+    @property
+    def header(self) -> bytes:
+        """Return a batch without changes."""
+        return encode_batch(self.maker.header, [])
+
+    @property
+    def sequence(self) -> str:
+        """Return the sequence of a row."""
+        return str(four_sections(microseconds(self.at)))
+
+    def done(self, first: Nanoseconds | None = None, absent: int = 0) -> Done:
+        """Return what ends the answer; ``first`` is the earliest time that was read at."""
+        earliest = self if first is None else replace(self, at=first)
+        return Done(format_timestamp(earliest.at), earliest.sequence, self.rows, absent)
+
+
+class PublishedRows:
+    """The rows of the watched tables, as they would be published."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        rows: Rows,
+        changes: ChangeMaker,
+        included: Callable[[str], bool],
+        publisher: Callable[[], AbstractAsyncContextManager[Publisher]],
+        stop: Stop,
+    ) -> None:
+        """``publisher`` opens one, or raises MisconfiguredError where the topic would lose what it is told."""
+        self._catalog = catalog
+        self._rows = rows
+        self._changes = changes
+        self._included = included
+        self._publisher = publisher
+        self._stop = stop
+
+    async def tables(self) -> Sequence[str]:
+        """Return the names of the tables that are mirrored."""
+        look = await self._catalog.look()
+        return sorted(table.name for table in look.watched if self._included(table.name))
+
+    async def describe(self, request: Describe) -> tuple[bytes, Done]:
+        """Return the header of a table as it is now."""
+        reading = await self._reading(request.table)
+        return reading.header, reading.done()
+
+    async def read(self, request: Read) -> AsyncGenerator[bytes | Done, None]:
+        """Yield a table's rows in key order; what is read too late for the time is read as it is then."""
+        reading = await self._reading(request.table, request.at)
+        yield reading.header
+        first, after, until = reading.at, _text(request.after), _text(request.until)
+        renewed = request.at is not None  # who names a time is told that it is too long ago, if nothing has been read
+        over = False
+        while not over:
+            try:
+                some, rows = await self._begun(reading, after, until)
+                async with aclosing(some):
+                    while rows:
+                        for batch in _batches(reading.maker, rows):
+                            yield batch
+                        reading.rows += len(rows)
+                        after, renewed = reading.maker.key_text(rows[-1]), False
+                        rows = await anext(some, None)
+                over = True
+            except NotReadableError:
+                if renewed:
+                    raise
+                renewed = True
+                later = await self._reading(request.table)
+                if later.maker.header != reading.maker.header:
+                    raise TransientError(f"table {request.table} was altered while it was read") from None
+                reading = replace(later, rows=reading.rows)
+            except TransientError as error:  # it goes on behind the last row
+                structlog.get_logger().warning("reading_broken_off", table=request.table, error=str(error))
+        yield reading.done(first)
+
+    async def look(self, request: Look) -> AsyncGenerator[bytes | Done, None]:
+        """Yield the rows that there are under some keys."""
+        reading = await self._reading(request.table, request.at)
+        yield reading.header
+        rows = await self._found(reading, request.keys)
+        absent = _absent(reading, request.keys, rows)
+        for batch in _batches(reading.maker, rows):
+            yield batch
+        yield replace(reading, rows=len(rows)).done(absent=len(absent))
+
+    async def publish(self, request: Publish) -> Done:
+        """Publish the rows that there are under some keys, and deletes of the others."""
+        async with self._publisher() as publisher:
+            reading = await self._reading_above(request.table, request.above)
+            rows = await self._found(reading, request.keys)
+            absent = _absent(reading, request.keys, rows)
+            changes = [*reading.maker.changes(rows), *reading.maker.deletes(absent)]
+            if changes:
+                await (await publisher.publish(reading.maker.header, changes))
+        return replace(reading, rows=len(rows)).done(absent=len(absent))
+
+    async def _reading_above(self, name: str, above: str) -> _Reading:
+        """Return a table as it is now, once that is later than what is applied already."""
+        before = parse_sequence(above) if above else None
+        for _second in range(_SECONDS):
+            reading = await self._reading(name)
+            if before is None or parse_sequence(reading.sequence) > before:
+                return reading
+            await asyncio.sleep(1)
+        raise MisconfiguredError(
+            f"table {name}: what is applied to some of these rows is of a time to come; what is said now loses to it"
+        )
+
+    async def _reading(self, name: str, time: str | None = None) -> _Reading:
+        """Return a table as it is now, or was at a time."""
+        try:
+            at = None if time is None else Nanoseconds(parse_timestamp(time) // 1_000 * 1_000)
+        except ValueError as error:
+            raise MisconfiguredError(str(error)) from error
+        look = await (self._catalog.look() if at is None else self._look_back(at))
+        watched = {one.name: one for one in look.watched if self._included(one.name)}
+        if name not in watched:
+            known = ", ".join(sorted(watched)) or "none"
+            raise MisconfiguredError(f"table {name} is not among the tables that are mirrored, which are: {known}")
+        table = watched[name]
+        self._changes.learn({name: table.primary_key})
+        header = self._changes.header(name, table.column_types, table.value_capture_type)
+        header = msgspec.structs.replace(header, origin="snapshot")
+        types = {column.name: column for column in table.column_types}
+        table = replace(table, column_types=tuple(types[column.name] for column in header.columns))
+        read_at = Nanoseconds(look.shapes.at // 1_000 * 1_000)
+        return _Reading(table, RowMaker(header, read_at, self._changes.buckets_of(name)), read_at)
+
+    async def _look_back(self, at: Nanoseconds) -> CatalogLook:
+        look = await self._catalog.look_back(at)
+        if look is None:
+            raise NotReadableError(
+                f"the database does not remember {format_timestamp(at)} (any more): its version_retention_period says "
+                "how long it does"
+            )
+        return look
+
+    async def _begun(
+        self, reading: _Reading, after: KeyText | None, until: KeyText | None
+    ) -> tuple[AsyncGenerator[Sequence[Sequence[object]], None], Sequence[Sequence[object]] | None]:
+        """Return a reading that has begun, and its first rows; none at the end."""
+        async for attempt in retrying_async(self._stop, PATIENCE):
+            with attempt:
+                some = self._rows.read(reading.table, reading.at, after=after, until=until)
+                try:
+                    return some, await anext(some, None)
+                except BaseException:
+                    await some.aclose()
+                    raise
+        raise AssertionError("a retry ends with a value or an error")
+
+    async def _found(self, reading: _Reading, keys: Sequence[Key]) -> Sequence[Sequence[object]]:
+        wanted = [KeyText(_encode(_whole(reading, key)).decode()) for key in keys]
+        async for attempt in retrying_async(self._stop, PATIENCE):
+            with attempt:
+                async with aclosing(self._rows.look(reading.table, reading.at, wanted)) as some:
+                    return [row async for rows in some for row in rows] if wanted else ()
+        raise AssertionError("a retry ends with a value or an error")
+
+
+def _whole(reading: _Reading, key: Key) -> Key:
+    """Return a key that has all its parts: of fewer Spanner would take every row that they begin."""
+    if len(key) != len(reading.maker.header.primary_key):
+        raise MisconfiguredError(
+            f"a key of table {reading.table.name} has {len(reading.maker.header.primary_key)} parts"
+        )
+    return key
+
+
+def _text(key: Key | None) -> KeyText | None:
+    return None if key is None else KeyText(_encode(key).decode())
+
+
+def _batches(maker: RowMaker, rows: Sequence[Sequence[object]]) -> Iterator[bytes]:
+    """Yield rows in batches of a message's size."""
+    some: list[Change] = []
+    size = 0
+    for start in range(0, len(rows), _ROWS):
+        for _ordering_key, change in maker.changes(rows[start : start + _ROWS]):
+            if some and (len(some) >= _ROWS or size + change.size() > _BYTES):
+                yield encode_batch(maker.header, some)
+                some, size = [], 0
+            some.append(change)
+            size += change.size()
+    if some:
+        yield encode_batch(maker.header, some)
+
+
+def _absent(reading: _Reading, keys: Sequence[Key], rows: Sequence[Sequence[object]]) -> Sequence[Key]:
+    """Return the keys that have no row.
+
+    MisconfiguredError unless each row is that of one of the keys: one that is written in another way than the source
+    does would be taken for gone, and deleted.
+    """
+    maker = reading.maker
+    places = [[column.name for column in maker.header.columns].index(name) for name in maker.header.primary_key]
+    try:
+        asked = {maker.row_id(key): key for key in keys}
+        there = {maker.row_id([row[place] for place in places]) for row in rows}
+    except PoisonRecordError as error:
+        raise MisconfiguredError(f"table {reading.table.name}: {error}") from error
+    if not there <= asked.keys():
+        raise MisconfiguredError(f"table {reading.table.name}: keys that are not written as the source writes them")
+    return [key for row_id, key in asked.items() if row_id not in there]

@@ -1,0 +1,181 @@
+"""The reader's metrics, for Prometheus."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, assert_never
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.spanner_reader.app.status.status import paused_tables, resync
+from services.spanner_reader.core.pauses import Pauses
+from services.spanner_reader.core.schema.shapes import Kind, Mark
+from services.spanner_reader.core.stream.records import (
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    StreamRecord,
+)
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.status import PAUSED, READING
+from shared.runtime.metrics import PublishingMetrics
+
+MOST_TABLES: Final = 100
+"""That have series of their own; what all others have is added up under `OTHER_TABLES`."""
+OTHER_TABLES: Final = "(others)"
+_SECOND: Final = 1_000_000_000
+
+
+class ReaderMetrics:
+    """Counts what was read and published, and shows how far all partitions have come."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        self._changes = Counter("millrace_reader_changes", "Changes read", registry=registry)
+        self.publishing = PublishingMetrics(registry)
+        """What the publisher counts by itself."""
+        self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
+        self._late = Counter(
+            "millrace_reader_late_records", "Records after a heartbeat that excluded them", registry=registry
+        )
+        self._partitions = Gauge("millrace_partitions", "Partitions by state", ["state"], registry=registry)
+        self._split = Counter("millrace_partitions_split", "Partitions split by this reader", registry=registry)
+        self._merged = Counter("millrace_partitions_merged", "Partitions merged by this reader", registry=registry)
+        self._low_watermark = Gauge(
+            "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
+        )
+        self._loses = Gauge(
+            "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+        )
+        self._marks: Sequence[Mapping[str, object]] = ()
+        self._surveyed: Mapping[str, object] = {}
+        self._resync = Gauge(
+            "millrace_reader_tables_needing_resync",
+            "Tables whose data changed without change records, by what was done to them",
+            ["kind"],
+            registry=registry,
+        )
+        self._snapshot_rows = Counter(
+            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", ["table"], registry=registry
+        )
+        self._snapshot_ranges = Gauge(
+            "millrace_reader_snapshot_ranges_left",
+            "Key ranges of a table that are left to be read by all readers",
+            ["table"],
+            registry=registry,
+        )
+        self._tables_shown: set[str] = set()
+        self._ranges_shown: Collection[str] = ()
+        self._retention = Gauge(
+            "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+        )
+        self._paused = Gauge("millrace_reader_paused", "1 while the whole stream is paused", registry=registry)
+        self._paused_tables = Gauge(
+            "millrace_reader_paused_tables", "Tables that are paused, whose changes are dropped", registry=registry
+        )
+        self._dropped = Counter(
+            "millrace_reader_dropped_changes",
+            "Changes dropped by this reader, for their table is paused",
+            ["table"],
+            registry=registry,
+        )
+        self._leases_lost = Counter(
+            "millrace_reader_leases_lost",
+            "Partitions lost to another reader, or whose lease could not be renewed in time",
+            registry=registry,
+        )
+        self._pauses = Pauses(Nanoseconds(0))
+        self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
+
+    def read(self, record: StreamRecord, changes: int) -> None:
+        """Count a record that was read, and the changes in it."""
+        match record:
+            case DataChangeRecord():
+                kind = "data"
+            case HeartbeatRecord():
+                kind = "heartbeat"
+            case ChildPartitionsRecord():
+                kind = "child_partitions"
+            case _:
+                assert_never(record)
+        self._records.labels(kind).inc()
+        self._changes.inc(changes)
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+        self._published.inc(changes)
+
+    def reshaped(self, split: int, merged: int) -> None:
+        """Count partitions that were split and merged."""
+        self._split.inc(split)
+        self._merged.inc(merged)
+
+    def snapshot_read(self, table: str, rows: int) -> None:
+        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
+        self._snapshot_rows.labels(self._shown(table)).inc(rows)
+
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Show how many ranges of which tables are left to be read."""
+        left: dict[str, int] = dict.fromkeys(self._ranges_shown, 0)
+        for table, number in ranges.items():
+            left[self._shown(table)] = left.get(self._shown(table), 0) + number
+        for table, number in left.items():
+            self._snapshot_ranges.labels(table).set(number)
+        self._ranges_shown = left.keys()
+
+    def dropped(self, table: str, changes: int) -> None:
+        """Count changes that were dropped, for their table is paused."""
+        self._dropped.labels(self._shown(table)).inc(changes)
+
+    def lease_lost(self) -> None:
+        """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
+        self._leases_lost.inc()
+
+    def kept_for(self, retention: timedelta) -> None:
+        """Show for how long the stream keeps what is not read yet."""
+        self._retention.set(retention.total_seconds())
+
+    def paused(self, pauses: Pauses) -> None:
+        """Show what is paused."""
+        self._pauses = pauses
+        self._paused.set(pauses.stream is not None)
+        self._paused_tables.set(len(pauses.paused_tables))
+
+    def _shown(self, table: str) -> str:
+        """Return what a table is called in labels, which have a bound: no name of its own once there are many."""
+        if table not in self._tables_shown and len(self._tables_shown) >= MOST_TABLES:
+            return OTHER_TABLES
+        self._tables_shown.add(table)
+        return table
+
+    def violated(self) -> None:
+        """Count a record that was returned after a heartbeat which said that it would not come."""
+        self._late.inc()
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
+        self._loses.set(1)
+
+    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
+        """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
+        self._marks = [resync(mark, quote) for mark in marks]
+        for kind in Kind:
+            self._resync.labels(kind.value).set(sum(kind in {one.kind for one in mark.findings} for mark in marks))
+
+    def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
+        """Show how many partitions are in which state, and how far all of them have come."""
+        for state, count in states.items():
+            self._partitions.labels(state).set(count)
+        self._low_watermark.set(low_watermark / _SECOND)
+        self._lag.set(max(0, now - low_watermark) / _SECOND)
+        self._surveyed = {
+            "state": READING if self._pauses.stream is None else PAUSED,
+            "paused_tables": paused_tables(self._pauses),
+            "now": format_timestamp(now),
+            "partitions": dict(states),
+            "low_watermark": format_timestamp(low_watermark),
+            "lag_seconds": max(0, now - low_watermark) / _SECOND,
+        }
+
+    def document(self) -> Mapping[str, object]:
+        """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
+        return {"service": "spanner_reader", "state": "starting", **self._surveyed, "needs_resync": self._marks}

@@ -1,0 +1,56 @@
+"""A partition that a reader holds the lease of, and how a reader reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from services.spanner_reader.core.stream.partitions import Partition
+from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
+from services.spanner_reader.ports import Progress, StartTooOldError
+from shared.contracts.timestamps import Nanoseconds
+from shared.reading.leases import OwnedPartition, ReaderOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ReaderOptions):
+    """How a reader reads."""
+
+    end: Nanoseconds | None = None
+    keep_messages: timedelta = timedelta(days=7)
+    """How long a subscription keeps messages."""
+    keep_finished: timedelta = timedelta(days=1)
+    """How long finished partitions are remembered, at the least."""
+    tidy: timedelta = timedelta(minutes=10)
+
+
+class Held(OwnedPartition):
+    """A partition that this reader has the lease of."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__()
+        self.partition = partition
+        self.prefix = ConfirmedPrefix(partition.watermark)
+        self.read_again_from: Nanoseconds | None = None
+        """Where it was begun again because its position lies behind its end."""
+        self.too_old: StartTooOldError | None = None
+        """Why it was not begun again at its start."""
+
+    @property
+    def key(self) -> str:
+        """Return its token."""
+        return self.partition.token
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many of its records wait for Pub/Sub."""
+        return self.prefix.outstanding
+
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Return what names it in the log."""
+        return {"partition_token": self.partition.token}
+
+    @property
+    def progress(self) -> Progress:
+        """Return how far it has been read and confirmed."""
+        return Progress(self.partition, self.prefix.watermark)

@@ -1,0 +1,228 @@
+"""One partition from its watermark to its end: read, published, confirmed, and only then recorded as over.
+
+A query that breaks off, or that ends where the partition does not, starts again at the watermark. A partition is over
+when its children are stored, or when the end asked for was already past as its last query was asked.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from functools import cache, partial
+from typing import Final, assert_never
+
+import structlog
+
+from services.spanner_reader.app.pause_watch import PauseWatch
+from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.app.stream.held import Held, Options
+from services.spanner_reader.core.stream.changes import ChangeMaker, require_whole_rows
+from services.spanner_reader.core.stream.partitions import NewPartition, new_partitions, reshaping
+from services.spanner_reader.core.stream.records import (
+    ChildPartitionsRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    StreamQuery,
+    StreamRecord,
+)
+from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
+from services.spanner_reader.ports import (
+    ChangeStream,
+    Metrics,
+    PartitionStore,
+    Publisher,
+    StartPastEndError,
+    StartTooOldError,
+)
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.retries import retried, retrying_async
+from shared.runtime.stop import Stop
+
+_MARGIN: Final = timedelta(minutes=10)
+"""How much later than the earliest time that the stream keeps a partition is begun again: that time moves on."""
+_UNCONFIRMED: Final = 20_000
+"""Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
+
+
+class PartitionReader:
+    """Reads one partition after the other, each in a task of its caller's."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        publisher: Publisher,
+        schema: SchemaWatch,
+        pauses: PauseWatch,
+        changes: ChangeMaker,
+        metrics: Metrics,
+        options: Options,
+        included: Callable[[str], bool],
+        fail: Callable[[BaseException | None], None],
+    ) -> None:
+        self._stream = stream
+        self._store = store
+        self._publisher = publisher
+        self._schema = schema
+        self._pauses = pauses
+        self._included = cache(included)
+        self._changes = changes
+        self._metrics = metrics
+        self._options = options
+        self._fail = fail
+        self._log = structlog.get_logger()
+        self.now = Nanoseconds(0)
+        """Spanner's time as it was seen last: never later than it is."""
+
+    async def follow(self, held: Held, stop: Stop) -> None:
+        """Read a partition to its end, starting again at the watermark whenever its query breaks off."""
+        while not held.over:
+            async for attempt in retrying_async(stop, name=f"read partition {held.partition.token}"):
+                with attempt:
+                    await self._read_once(held, stop)
+
+    async def _read_once(self, held: Held, stop: Stop) -> None:
+        """Read until the query ends; return when the partition is over, or where to begin again has moved on."""
+        start = held.prefix.watermark
+        query = StreamQuery(
+            held.partition.token,
+            start,
+            self._options.end,
+            int(self._options.heartbeat / timedelta(milliseconds=1)),
+        )
+        # A query whose end is still to come may end for other reasons before it; by the time anybody looks, the end
+        # may have passed. Only of one that was asked afterwards does a good end mean: everything up to there.
+        end_is_past = query.end is not None and self.now > query.end
+        children: list[NewPartition] = []
+        try:
+            async with aclosing(self._stream.read(query)) as records:
+                last_heartbeat: Nanoseconds | None = None
+                async for record in records:
+                    if last_heartbeat is not None and _is_late(record, last_heartbeat):
+                        self._metrics.violated()
+                        self._log.warning("record_came_after_its_heartbeat", partition_token=held.partition.token)
+                    match record:
+                        case DataChangeRecord():
+                            await self._publish(held, record, stop)
+                        case HeartbeatRecord(timestamp=timestamp):
+                            held.prefix.add_confirmed(timestamp)
+                            self._metrics.read(record, 0)
+                            last_heartbeat = timestamp
+                        case ChildPartitionsRecord(start_timestamp=child_start, children=named):
+                            children += new_partitions(child_start, named)
+                            self._metrics.read(record, 0)
+                        case _:
+                            assert_never(record)
+                    await held.confirmed(all_but=_UNCONFIRMED)
+            await self._complete(held, query, children, stop, end_is_past=end_is_past)
+        except StartPastEndError as error:
+            if start in (held.partition.start, held.read_again_from):
+                raise held.too_old or error from error
+            await self._start_over(held, held.partition.start, error)
+        except StartTooOldError as error:
+            kept = self._schema.retention
+            if start != held.read_again_from or start != held.partition.start or kept is None:
+                raise
+            earliest = Nanoseconds(self.now - (kept - _MARGIN) // timedelta(microseconds=1) * 1_000)
+            if earliest <= start:  # the same query again would be refused again
+                raise
+            held.too_old = error
+            await self._start_over(held, earliest, error)
+        except TransientError as error:
+            if stop.requested or held.prefix.watermark == start:
+                raise
+            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
+            self._log.warning("partition_restarted", partition_token=held.partition.token, error=str(error))
+
+    async def _publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
+        dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
+        if not dropped and not self._included(record.table):
+            await retried(stop, partial(self._schema.leave_out, record.table, record.commit_timestamp))
+            dropped = True
+        if dropped:
+            self._metrics.read(record, 0)
+            held.prefix.add_confirmed(record.commit_timestamp)
+            return
+        require_whole_rows(record)
+        if not self._changes.knows(record.table):
+            await retried(stop, partial(self._schema.learn, record.table))
+        header, changes = self._changes.changes(record)
+        noted = self._schema.saw(header, record)
+        if noted is not None:  # what the record says of the schema is not stored yet: the watermark stays before it
+            place = held.prefix.add(record.commit_timestamp)
+            noted.add_done_callback(partial(self._on_noted, held, held.prefix, place))
+        self._metrics.read(record, len(changes))
+        if not changes:
+            held.prefix.add_confirmed(record.commit_timestamp)
+            return
+        place = held.prefix.add(record.commit_timestamp)
+        future = await self._publisher.publish(header, changes)
+        future.add_done_callback(partial(self._on_published, held, held.prefix, place, len(changes)))
+
+    def _on_noted(self, held: Held, prefix: ConfirmedPrefix, place: int, _noted: "asyncio.Future[None]") -> None:
+        prefix.confirm(place)
+        held.moved.set()
+
+    def _on_published(
+        self, held: Held, prefix: ConfirmedPrefix, place: int, changes: int, done: "asyncio.Future[None]"
+    ) -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._fail(done.exception())
+            return
+        self._metrics.published(changes)
+        prefix.confirm(place)
+        held.moved.set()
+
+    async def _complete(
+        self, held: Held, query: StreamQuery, children: Sequence[NewPartition], stop: Stop, *, end_is_past: bool
+    ) -> None:
+        """Record the end of a partition whose query ended well, after everything before it is confirmed."""
+        token = held.partition.token
+        if children:
+            await held.confirmed()
+            added = await retried(stop, lambda: self._store.finish(held.progress, children))
+            held.over = True
+            if added is None:
+                self._log.warning("lease_lost", partition_token=token)
+                return
+            shape = reshaping(token, children, added)
+            self._metrics.reshaped(shape.split, shape.merged)
+            self._log.debug("partition_finished", partition_token=token, children=len(children), new=len(added))
+        elif query.end is not None and end_is_past:
+            # Not FINISHED: its children are not known. Past the end nothing is due, and a start without the end, or
+            # with a later one, goes on from here.
+            await held.confirmed()
+            held.prefix.add_confirmed(Nanoseconds(query.end + 1))
+            await retried(stop, lambda: self._store.advance([held.progress], release=True))
+            held.over = True
+            self._log.info("partition_reached_the_end", partition_token=token)
+        elif query.end is not None:
+            raise TransientError("the query ended, and its end was still to come when it was asked")
+        else:
+            self._log.warning("stream_ended_without_children", partition_token=token)
+            raise TransientError("the query ended, the partition did not")
+
+    async def _start_over(self, held: Held, begin: Nanoseconds, error: MisconfiguredError) -> None:
+        """Read a partition again, because it had ended before the position reached.
+
+        A query up to an end that lies behind the partition's own may end without the child records; going on behind
+        that end is then refused. The children must not be lost for that: they stand where the partition ends. All that
+        comes before is published already, so any earlier time will do that the stream keeps.
+        """
+        self._log.warning(
+            "partition_read_again",
+            partition_token=held.partition.token,
+            position=format_timestamp(held.prefix.watermark),
+            begin=format_timestamp(begin),
+            error=str(error),
+        )
+        await held.confirmed()
+        held.prefix, held.read_again_from = ConfirmedPrefix(begin), begin
+
+
+def _is_late(record: StreamRecord, heartbeat: Nanoseconds) -> bool:
+    return isinstance(record, DataChangeRecord) and record.commit_timestamp <= heartbeat

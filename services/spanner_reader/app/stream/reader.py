@@ -1,0 +1,252 @@
+"""What the Spanner reader adds to `shared.reading.supervisor`: surveys, schema, snapshots, finished partitions.
+
+Progress moves last: changes are published, Pub/Sub confirms them, the watermark follows; a partition is FINISHED, and
+its children are known, in one transaction after everything of it is confirmed. What precedes a crash may happen twice,
+never not at all.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+
+from services.spanner_reader.app.pause_watch import PauseWatch
+from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.app.snapshot.snapshots import Snapshots
+from services.spanner_reader.app.stream.held import Held, Options
+from services.spanner_reader.app.stream.leases import Leases
+from services.spanner_reader.app.stream.partition_reader import PartitionReader
+from services.spanner_reader.app.stream.position_age import PositionAge
+from services.spanner_reader.app.stream.topic_loss import mark_lost
+from services.spanner_reader.core.schema.resync import ROWS_AGAIN
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.partitions import (
+    Partition,
+    State,
+    Survey,
+    claimable,
+    fair_share,
+    has_reached,
+    low_watermark,
+)
+from services.spanner_reader.ports import (
+    Catalog,
+    ChangeStream,
+    Metrics,
+    PartitionStore,
+    PauseStore,
+    Publisher,
+    ShapeStore,
+    Subscriptions,
+)
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TableOptions
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.supervisor import Round, Supervisor
+from shared.reading.topic_watch import TopicWatch
+from shared.runtime.health import Health
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+
+class Reader:
+    """Reads its share of a change stream's partitions until it is told to stop."""
+
+    def __init__(
+        self,
+        *,
+        stream: ChangeStream,
+        store: PartitionStore,
+        publisher: Publisher,
+        subscriptions: Subscriptions,
+        catalog: Catalog,
+        shapes: ShapeStore,
+        pauses: PauseStore,
+        changes: ChangeMaker,
+        metrics: Metrics,
+        health: Health,
+        options: Options,
+        included: Callable[[str], bool] = lambda _table: True,
+        table_options: Callable[[str], TableOptions] | None = None,
+        snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], Snapshots] | None = None,
+    ) -> None:
+        """Take what a reader needs; changes of a table that is not ``included`` are read and not published.
+
+        ``snapshots`` makes what reads the rows from before the stream, told how to ask whether the topic is trusted,
+        and whether a table is paused.
+        """
+        self._store = store
+        self._shapes = shapes
+        self._metrics = metrics
+        self._health = health
+        self._options = options
+        self._leases = Leases(store, metrics, options, lambda: self._topic.trusted)
+        self._supervisor: Supervisor[Partition, Held] = Supervisor(self._leases, publisher, health, options)
+        self._pauses = PauseWatch(pauses, metrics)
+        self._age = PositionAge(metrics)
+        self._schema = SchemaWatch(
+            catalog=catalog,
+            shapes=shapes,
+            publisher=publisher,
+            changes=changes,
+            metrics=metrics,
+            included=included,
+            every=options.look,
+            fail=self._supervisor.fail,
+            table_options=table_options,
+        )
+        self._partitions = PartitionReader(
+            stream=stream,
+            store=store,
+            publisher=publisher,
+            schema=self._schema,
+            pauses=self._pauses,
+            changes=changes,
+            metrics=metrics,
+            options=options,
+            included=included,
+            fail=self._supervisor.fail,
+        )
+        self._attend_at = 0.0
+        self._low_watermark: Nanoseconds | None = None
+        self._topic = TopicWatch(
+            subscriptions.check,
+            options.recheck,
+            self._reached,
+            metrics.topic_loses,
+            anew="PARTITION_TABLE",
+            lost=self._mark_lost,
+        )
+        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.trusted, self._pauses.rests)
+        self._log = structlog.get_logger()
+
+    async def run(self, stop: Stop) -> None:
+        """Read until asked to stop, or until every partition has reached the end asked for.
+
+        Returns only after every task is over. MisconfiguredError, and what nobody knows, end it early; what has been
+        confirmed until then is saved, and the leases are given back.
+        """
+        self._stop = stop
+        self._looked = asyncio.Event()
+        await self._supervisor.run(self, stop)
+
+    def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Return what runs beside the reading."""
+        return {
+            "subscriptions": self._topic.keep_looking(),
+            "finished partitions": self._keep_tidy(),
+            "schema": self._keep_looking(),
+            "snapshots": self._keep_reading_snapshots(),
+        }
+
+    async def begin(self) -> None:
+        """Inspect the schema: nothing is read before."""
+        await retried(self._stop, self._health.attempting(self._schema.look))
+        self._looked.set()
+
+    async def survey(self) -> Round[Partition] | None:
+        """Survey all partitions, show how far they are, and return what to do; None at the end asked for."""
+        await self._attend()
+        survey = await retried(self._stop, self._health.attempting(self._store.survey))
+        await retried(self._stop, self._health.attempting(self._pauses.look))
+        self._partitions.now = survey.now
+        self._show(survey)
+        if not survey.unfinished:
+            raise MisconfiguredError(
+                "the partition table holds no partition that is not finished, so nothing says where to go on: "
+                f"rows of it were deleted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}"
+            )
+        if all(has_reached(partition, self._options.end) for partition in survey.unfinished) and (
+            self._snapshots is None or await retried(self._stop, self._snapshots.over)
+        ):
+            return None
+        return Round(
+            share=fair_share(survey.unfinished, readers=survey.readers | {self._options.owner}, end=self._options.end),
+            due=claimable(
+                survey.unfinished,
+                owner=self._options.owner,
+                holding={held.partition.token for held in self._leases.owned.values()},
+                now=survey.now,
+                end=self._options.end,
+            ),
+            paused=self._pauses.known.stream is not None,
+        )
+
+    async def claim(self, due: Sequence[Partition]) -> Iterable[Held]:
+        """Take those that are still free."""
+        claimed = await self._store.claim([partition.token for partition in due], self._options.end)
+        for partition in claimed:
+            self._log.debug(
+                "partition_claimed",
+                partition_token=partition.token,
+                watermark=format_timestamp(partition.watermark),
+                fencing=partition.fencing,
+            )
+        return [Held(partition) for partition in claimed]
+
+    async def follow(self, owned: Held, stop: Stop) -> None:
+        """Read a partition until it ends or its lease is lost."""
+        await self._partitions.follow(owned, stop)
+
+    async def end_in_error(self, error: MisconfiguredError) -> None:
+        """Do nothing more."""
+
+    async def drain(self, until: float) -> None:
+        """Do nothing more: what was read is with the publisher."""
+
+    async def let_go(self) -> None:
+        """Release the key ranges of snapshots, and be no reader any more."""
+        if self._snapshots is not None:
+            await retried(Stop(), self._snapshots.let_go)
+        await retried(Stop(), partial(self._store.attend, leave=True))
+
+    # What else is done every now and then
+
+    async def _keep_tidy(self) -> None:
+        """Forget finished partitions that nothing depends on any more, so that the table does not grow for ever."""
+        while True:
+            try:
+                if forgotten := await self._store.forget_finished(self._options.keep_finished):
+                    self._log.info("finished_partitions_forgotten", partitions=forgotten)
+            except TransientError as error:
+                self._log.warning("finished_partitions_not_forgotten", error=str(error))
+            await asyncio.sleep(self._options.tidy.total_seconds())
+
+    async def _keep_looking(self) -> None:
+        await self._looked.wait()
+        await self._schema.keep_looking()
+
+    async def _keep_reading_snapshots(self) -> None:
+        await self._looked.wait()
+        if self._snapshots is not None:
+            await self._snapshots.keep_reading()
+
+    async def _mark_lost(self) -> None:
+        kept, recheck = self._options.keep_messages, self._options.recheck
+        await retried(self._stop, lambda: mark_lost(self._store, self._shapes, kept=kept, recheck=recheck))
+
+    async def _attend(self) -> None:
+        """Tell the other readers, before it is forgotten, that this one takes its share."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._attend_at:
+            await retried(self._stop, self._health.attempting(self._store.attend))
+            self._attend_at = now + self._options.tick.total_seconds()
+
+    def _reached(self) -> Nanoseconds | None:
+        return self._low_watermark
+
+    def _show(self, survey: Survey) -> None:
+        states = Counter(partition.state.value for partition in survey.unfinished)
+        states[State.FINISHED.value] = survey.finished
+        watermarks = [
+            held.prefix.watermark if (held := self._leases.owned.get(partition.token)) else partition.watermark
+            for partition in survey.unfinished
+        ]
+        self._low_watermark = low_watermark(watermarks, survey.now)
+        self._metrics.surveyed({state.value: states[state.value] for state in State}, self._low_watermark, survey.now)
+        behind = timedelta(microseconds=max(0, survey.now - self._low_watermark) // 1_000)
+        self._age.told(behind, self._schema.retention, paused=self._pauses.known.stream is not None)

@@ -1,0 +1,40 @@
+"""What it means that the topic lost messages: every watched table needs re-sync, and a restart has to find that.
+
+What a deleted subscription still held is lost, too, which may have been committed as long ago as it kept messages; and
+other readers go on until they look at the subscriptions themselves.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.spanner_reader.core.stream.partitions import low_watermark
+from services.spanner_reader.ports import PartitionStore, ShapeStore
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+async def mark_lost(store: PartitionStore, shapes: ShapeStore, *, kept: timedelta, recheck: timedelta) -> None:
+    """Mark every watched table. TransientError: it may be marked or not.
+
+    ``kept``: how long a subscription keeps messages; ``recheck``: how often readers look at the subscriptions.
+    """
+    survey = await store.survey()
+    low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
+    after = Nanoseconds(max(0, low - _nanoseconds(kept)))
+    before = Nanoseconds(survey.now + _nanoseconds(recheck))
+    marks = await shapes.topic_lost(after, before)
+    structlog.get_logger().error(
+        "tables_need_resync",
+        tables=[mark.table for mark in marks],
+        why="the topic lost messages",
+        after=format_timestamp(after),
+        before=format_timestamp(before),
+        fix="make the topic's subscription, start the reader, and do what `status` says of each table",
+    )
+
+
+def _nanoseconds(duration: timedelta) -> int:
+    return duration // _MICROSECOND * 1_000

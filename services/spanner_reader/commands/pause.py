@@ -1,0 +1,82 @@
+"""The commands ``pause`` and ``resume``: of the stream, or of tables. The running readers follow within seconds.
+
+A reader need not run: what is paused is kept beside the partition table, and the next one finds it.
+"""
+
+import argparse
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TextIO
+
+from services.spanner_reader.commands.snapshot import COMMANDS_PATIENCE
+from services.spanner_reader.ports import Catalog, PauseStore
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+
+def pause_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``pause``."""
+    parser = argparse.ArgumentParser(
+        "python -m services.spanner_reader pause",
+        description="Pause the whole stream: nothing is read, and nothing lost for as long as the stream keeps it. Or "
+        "pause tables: what is committed to them is dropped from now on, and they need re-sync.",
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="a mirrored table; none: the whole stream")
+    return parser
+
+
+def resume_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``resume``."""
+    parser = argparse.ArgumentParser(
+        "python -m services.spanner_reader resume",
+        description="Let the stream go on where it was paused, or let the changes of tables flow again: what was "
+        "committed to them meanwhile is brought by `snapshot`.",
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="a paused table; none: the whole stream")
+    return parser
+
+
+async def pause(
+    arguments: Sequence[str], catalog: Catalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
+) -> int:
+    """Pause the stream, or tables; return 0. Pausing what is paused changes nothing."""
+    tables = pause_parser().parse_args(arguments).tables
+    look = await catalog.look()
+    names = {table.name for table in look.watched if included(table.name)}
+    if unknown := sorted(set(tables) - names):
+        raise MisconfiguredError(
+            f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
+        )
+    if not tables:
+        new = await _patiently(lambda: pauses.pause(None))
+        kept = "" if look.retention is None else f" (the stream keeps it for {look.retention})"
+        what = "is paused now" if new else "was paused already"
+        out.write(f"the stream {what}: nothing is read until `resume`{kept}\n")
+    for table in dict.fromkeys(tables):
+        new = await _patiently(partial(pauses.pause, table))
+        out.write(
+            f"{table} {'is paused now' if new else 'was paused already'}: its changes are dropped until `resume "
+            f"{table}`, and it needs re-sync\n"
+        )
+    return 0
+
+
+async def resume(arguments: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
+    """Let the stream, or tables, go on; return 0, or 1 where something was not paused."""
+    tables = resume_parser().parse_args(arguments).tables
+    done = {table: await _patiently(partial(pauses.resume, table)) for table in dict.fromkeys(tables)} if tables else {}
+    if not tables:
+        done[""] = await _patiently(lambda: pauses.resume(None))
+        out.write("the stream goes on where it was\n" if done[""] else "the stream was not paused\n")
+        if still := sorted((await retried(Stop(), pauses.read, COMMANDS_PATIENCE)).paused_tables):
+            out.write(f"still paused: {', '.join(still)}; `resume {' '.join(still)}` lets them go on\n")
+    for table in dict.fromkeys(tables):
+        what = f"goes on; it needs re-sync: `snapshot {table}` brings its rows" if done[table] else "was not paused"
+        out.write(f"{table} {what}\n")
+    return int(not all(done.values()))
+
+
+async def _patiently(call: Callable[[], Awaitable[bool]]) -> bool:
+    """Make a call again that came in the way of another transaction: readers write all the time."""
+    return await retried(Stop(), call, COMMANDS_PATIENCE)

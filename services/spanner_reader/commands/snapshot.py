@@ -1,0 +1,147 @@
+"""The command ``snapshot``: the rows of tables again while everything runs, how far they are, and giving them up.
+
+It asks, and the readers read: nothing depends on the command going on.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from services.spanner_reader.app.snapshot.snapshot_status import between, summaries, summary_line
+from services.spanner_reader.core.snapshot.key_ranges import check_some_between, typed_key
+from services.spanner_reader.core.snapshot.snapshot import (
+    KeyText,
+    is_read,
+)
+from services.spanner_reader.core.stream.changes import googlesql_type
+from services.spanner_reader.ports import Catalog, ShapeStore, SnapshotStore, WatchedTable
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.snapshot_watch import Hindrance, watch
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+COMMANDS_PATIENCE: Final = timedelta(seconds=15)
+"""With what comes in the way of another transaction: readers write all the time."""
+_NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where one runs, `resume` what is paused")
+
+
+def snapshot_parser() -> argparse.ArgumentParser:
+    """Return what parses the arguments of ``snapshot``."""
+    parser = argparse.ArgumentParser(
+        "python -m services.spanner_reader snapshot",
+        description="Read the rows of tables again, as they are now, while everything runs: the running readers do it.",
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="a watched table, as change batches name it")
+    parser.add_argument("--all", action="store_true", help="every watched table")
+    parser.add_argument(
+        "--after", metavar="KEY", help="of one table: only rows behind a key, a JSON array of its values"
+    )
+    parser.add_argument("--until", metavar="KEY", help="of one table: only rows up to and with a key")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
+    parser.add_argument("--status", action="store_true", help="say how far the snapshots of the tables (or all) are")
+    parser.add_argument("--watch", action="store_true", help="wait until nothing is left to read; bars on a terminal")
+    parser.add_argument("--cancel", action="store_true", help="give up what is left of the tables' snapshots")
+    parser.add_argument("--json", action="store_true", help="print one object")
+    return parser
+
+
+async def snapshot(
+    arguments: Sequence[str],
+    catalog: Catalog,
+    store: SnapshotStore,
+    shapes: ShapeStore,
+    included: Callable[[str], bool],
+    out: TextIO,
+) -> int:
+    """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
+    told = snapshot_parser().parse_args(arguments)
+    if told.status and not told.tables:
+        return await _status(store, shapes, told, out)
+    look = await catalog.look()
+    names = {table.name for table in look.watched if included(table.name)}
+    tables = sorted(names) if told.all else told.tables
+    if not tables:
+        raise MisconfiguredError(
+            "no table is named: name some, or say --all; `snapshot --status` shows how snapshots are, and with --watch "
+            "until they are over"
+        )
+    known = set(names)
+    if told.status or told.cancel:  # of what is not mirrored any more, too
+        known |= {one.table for one in (await store.survey()).ranges}
+    if unknown := sorted(set(tables) - known):
+        raise MisconfiguredError(
+            f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
+        )
+    if told.status:
+        return await _status(store, shapes, told, out)
+    if told.cancel:
+        given_up = await retried(Stop(), lambda: store.cancel(tables), COMMANDS_PATIENCE)
+        out.writelines(f"{table}: given up; what was read stays\n" for table in given_up)
+        out.writelines(f"{table}: nothing was left to read\n" for table in tables if table not in given_up)
+        return 0
+    keys = _keys(told.after, told.until, [table for table in look.watched if table.name in tables])
+    read_at = Nanoseconds(look.shapes.at // 1_000 * 1_000)
+    if told.dry_run:
+        which = "all rows" if keys is None else f"rows {between(*keys)}"
+        out.writelines(
+            f"{table}: {which} would be read as they are at {format_timestamp(read_at)}\n" for table in tables
+        )
+        return 0
+    if keys is None:
+        await retried(Stop(), lambda: store.request(tables, read_at, again=True), COMMANDS_PATIENCE)
+    else:
+        await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMANDS_PATIENCE)
+    if told.watch:
+        return await _watch(store, shapes, tables, told.json, out)
+    _print(summaries(await store.survey(), await shapes.marks(), tables), tables, told.json, out)
+    return 0
+
+
+async def _status(store: SnapshotStore, shapes: ShapeStore, told: argparse.Namespace, out: TextIO) -> int:
+    if told.watch:
+        return await _watch(store, shapes, told.tables, told.json, out)
+    shown = summaries(await store.survey(), await shapes.marks(), told.tables)
+    _print(shown, told.tables, told.json, out)
+    return int(any(one["state"] == "READING" for one in shown))
+
+
+async def _watch(store: SnapshotStore, shapes: ShapeStore, tables: Sequence[str], as_json: bool, out: TextIO) -> int:
+    async def look() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
+        survey = await store.survey()
+        shown = summaries(survey, await shapes.marks(), tables)
+        return shown, None if is_read(survey) else _NOBODY
+
+    shown = await watch(look, out)
+    _print(shown, tables, as_json, out)
+    return int(any(one["state"] != "DONE" or one["never_told"] for one in shown))
+
+
+def _keys(
+    after: str | None, until: str | None, tables: Sequence[WatchedTable]
+) -> tuple[KeyText | None, KeyText | None] | None:
+    """Return which keys of a table were asked for; None: all of them."""
+    if after is None and until is None:
+        return None
+    if len(tables) != 1:
+        raise MisconfiguredError("--after and --until are keys of a table: name that one, and no other")
+    (table,) = tables
+    types = {column.name: googlesql_type(column.type) for column in table.column_types}
+    key = [(name, types[name]) for name in table.primary_key]
+    low, high = (None if text is None else typed_key(text, table.name, key) for text in (after, until))
+    if low is not None and high is not None:
+        check_some_between(low, high, key, table.descending)
+    return low, high
+
+
+def _print(shown: Sequence[Mapping[str, Any]], tables: Sequence[str], as_json: bool, out: TextIO) -> None:
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
+    else:
+        out.writelines(f"{summary_line(one)}\n" for one in shown)
+        there = {one["table"] for one in shown}
+        out.writelines(f"{table}: no snapshot was asked for\n" for table in tables if table not in there)

@@ -1,0 +1,76 @@
+"""What brings the rows of a table into the stream again, where the mirror may differ: in words that can be followed.
+
+A snapshot does. Without one, an own update of every row makes Spanner write each of them, whole, into the stream.
+"""
+
+from typing import Final
+
+from services.spanner_reader.core.pauses import NEVER
+from services.spanner_reader.core.schema.shapes import Kind, Mark
+from shared.contracts.timestamps import format_timestamp
+
+_UNPROVEN: Final = (
+    "that an update which changes nothing is written to the stream was seen on Spanner's emulator only, so see it "
+    "arrive"
+)
+_ALL_KEY: Final = (
+    "where all columns are the key, add one: ALTER TABLE T ADD COLUMN c BOOL, set it TRUE, and drop it once that has "
+    "arrived"
+)
+_DROP: Final = "drop {what} in BigQuery, for rows may be gone that no record tells of: the next change makes it anew"
+ROWS_AGAIN: Final = (
+    "bring all rows again while it reads: "  # noqa: S608  a text for people
+    f"{_DROP.format(what='each mirror')}; then touch every row in Spanner, for instance with partitioned DML, UPDATE T "
+    f"SET c = c WHERE TRUE for every table T (c: a column outside its key that the stream watches; {_ALL_KEY}; "
+    f"{_UNPROVEN})"
+)
+"""After a start with another partition table, where something is lost to the stream."""
+
+_ROWS_MAY_BE_GONE: Final = frozenset(
+    {Kind.TABLE_AGAIN, Kind.TABLE_WATCHED, Kind.TABLE_RENAMED, Kind.TABLE_EXCLUDED, Kind.TABLE_LOST}
+)
+
+
+def cure(mark: Mark, quote: str) -> str:
+    """Return what mends a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
+    kinds = {found.kind for found in mark.findings}
+    if Kind.TABLE_PAUSED in kinds:
+        resume = f"`python -m services.spanner_reader resume {mark.table}`; then " if mark.sync_after == NEVER else ""
+        return (
+            f"{resume}`python -m services.spanner_reader snapshot {mark.table}` brings its rows, and when that is done "
+            f"`python -m services.cdc_consumer sweep {mark.table} --before` its time takes away what was deleted"
+        )
+    column = next((found.columns[-1] for found in reversed(mark.findings) if found.columns), None)
+    shown = "c" if column is None else f"{quote}{column}{quote}"
+    any_column = "c: a column" if column is None else "or another column"
+    all_key = f"{_ALL_KEY}; " if column is None else ""
+    drop = f"{_DROP.format(what='its mirror')} (the consumer notes that, and its doctor says how to clear the note); "
+    by_itself = (
+        "; Spanner may have written the values of the default to the stream by itself, then a comparison of the column "
+        "will do"
+        if kinds == {Kind.COLUMN_DEFAULTED}
+        else ""
+    )
+    sweep = (
+        f", and then `python -m services.cdc_consumer sweep {mark.table} --before` its time takes away what is gone"
+        if kinds & _ROWS_MAY_BE_GONE
+        else ""
+    )
+    settled = (
+        f"once all readers have the same tables file, and after {format_timestamp(mark.sync_after)}, "
+        if any(found.dropped_until for found in mark.findings)
+        else ""
+    )
+    return (
+        f"{settled}"  # noqa: S608  a text for people
+        f"`python -m services.spanner_reader snapshot {mark.table}` brings all rows as they are now, and the mark goes "
+        f"once it is complete{sweep}; or, without a snapshot: {drop if kinds & _ROWS_MAY_BE_GONE else ''}"
+        f"after {format_timestamp(mark.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
+        f"UPDATE {_quoted(mark.table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "
+        f"that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "
+        f"then run `python -m services.spanner_reader synced {mark.table}`"
+    )
+
+
+def _quoted(table: str, quote: str) -> str:
+    return ".".join(f"{quote}{part}{quote}" for part in table.split("."))

@@ -1,0 +1,286 @@
+"""`python -m services.spanner_reader doctor`: look at everything the reader needs, before it is started or beside it.
+
+Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
+It takes the reader's own settings and changes nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, TextIO, TypeVar
+
+from services.spanner_reader.adapters.doctor.inspection import inspect_rights, inspect_stream
+from services.spanner_reader.adapters.doctor.table_inspection import (
+    alter_stream_to_leave_out,
+    inspect_soft_delete,
+    inspect_table,
+)
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
+from services.spanner_reader.adapters.schema.catalog import (
+    SpannerCatalog,
+    StreamDefinition,
+    check_partition_table,
+    check_start,
+)
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database, Statement
+from services.spanner_reader.adapters.spanner.dialects import partition_sql
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
+from services.spanner_reader.core.schema.misfits import misfits
+from services.spanner_reader.core.schema.resync import ROWS_AGAIN, cure
+from services.spanner_reader.core.stream.partitions import low_watermark
+from services.spanner_reader.core.stream.records import ROOT, StreamQuery
+from services.spanner_reader.ports import CatalogLook
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.wiring.stores import topic_of
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.tables_file import TablesFile
+from shared.contracts.timestamps import format_timestamp
+from shared.pubsub.inspection import inspect_topics
+from shared.pubsub.names import topic_path
+from shared.runtime.clock import SystemClock
+from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
+from shared.runtime.findings import Finding, Level
+
+_AGAIN: Final = "check the network and SPANNER_EMULATOR_HOST, which is for emulators only; then ask again"
+_SECOND: Final = 1_000_000_000
+
+T = TypeVar("T")
+
+
+def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+    """Look at everything, print what was found and return the exit code."""
+    return run_doctor("python -m services.spanner_reader", __doc__, arguments, _looked_at(environ), out)
+
+
+def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+    settings = yield from inspect_settings(Settings, environ, lambda it: f"{it.source} to topic {it.topic}")
+    if settings is None:
+        return
+    file = yield from inspect_tables_file(settings.tables_file, "none: every table is read")
+    yield from asyncio.run(_spanner(settings, file))
+    topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
+    yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
+
+
+async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
+    try:
+        channels = Channels(settings.spanner_emulator_host)
+    except MisconfiguredError as error:
+        return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
+    try:
+        return [found async for found in _Looking(settings, file, channels).everything()]
+    finally:
+        await channels.close()
+
+
+class _Looking:
+    """One look at Spanner: the watched database, the stream, its tables, and where progress is kept."""
+
+    def __init__(self, settings: Settings, file: TablesFile, channels: Channels) -> None:
+        self._settings = settings
+        self._file = file
+        self._database = Database(settings.database_path, channels)
+        self._elsewhere = settings.partition_database_path != settings.database_path
+        self._partitions = Database(settings.partition_database_path, channels) if self._elsewhere else self._database
+        self._catalog = SpannerCatalog(self._database, settings.change_stream)
+
+    async def everything(self) -> AsyncIterator[Finding]:
+        definition = look = None
+        async for found in self._reachable(
+            self._database, settings_name="SPANNER_DATABASE", writes=not self._elsewhere
+        ):
+            yield found
+        definition, failed = await _asked("stream", self._catalog.definition, _create(self._settings))
+        if failed is not None:
+            yield failed
+        if definition is not None:
+            for found in inspect_stream(self._settings.change_stream, definition):
+                yield found
+            yield await self._query()
+            look, failed = await _asked("tables", self._catalog.look, _AGAIN)
+            if failed is not None:
+                yield failed
+        if definition is not None and look is not None:
+            for found in self._tables(definition, look):
+                yield found
+        if self._elsewhere:
+            async for found in self._reachable(self._partitions, settings_name="PARTITION_DATABASE", writes=True):
+                yield found
+        async for found in self._progress(definition):
+            yield found
+        yield await self._clock()
+
+    async def _reachable(self, database: Database, *, settings_name: str, writes: bool) -> AsyncIterator[Finding]:
+        name = database.name.rpartition("/")[2]
+        _nothing, failed = await _asked(
+            f"database {name}",
+            database.learn_dialect,
+            f"create {database.name}, or name another in {settings_name}; the network and SPANNER_EMULATOR_HOST, too",
+        )
+        yield failed or Finding(Level.OK, f"database {name}", f"answers; {database.dialect.value}")
+        if failed is None:
+            there, _failed = await _asked("", self._store(database).exists, _AGAIN)
+            makes_tables = writes and not there
+            rights, failed = await _asked(
+                f"rights on {name}", lambda: inspect_rights(database, writes=writes, makes_tables=makes_tables), _AGAIN
+            )
+            found = rights or failed
+            if found is not None:
+                yield found
+
+    async def _query(self) -> Finding:
+        """Try the stream's first query, from now until now: it costs nothing and needs what every query needs."""
+        settings = self._settings
+
+        async def first() -> None:
+            now = await self._catalog.now()
+            stream = SpannerChangeStream(self._database, settings.change_stream)
+            heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
+            async with asyncio.timeout(30):
+                await check_start(stream, StreamQuery(ROOT, now, now, heartbeat))
+
+        what = f"stream {settings.change_stream}: query"
+        _nothing, failed = await _asked(what, first, f"grant this identity roles/spanner.databaseReader; {_AGAIN}")
+        return failed or Finding(Level.OK, what, "answered")
+
+    def _tables(self, definition: StreamDefinition, look: CatalogLook) -> Iterator[Finding]:
+        settings, leave_out = self._settings, alter_stream_to_leave_out
+        try:
+            check_partition_table(
+                settings.change_stream,
+                look.watched,
+                definition,
+                table=settings.partition_table,
+                same_database=not self._elsewhere,
+            )
+        except MisconfiguredError as error:
+            yield Finding(
+                Level.ERROR,
+                "partition table",
+                str(error).partition(": set")[0],
+                "create a second database in the instance and set PARTITION_DATABASE to it",
+            )
+        else:
+            yield Finding(Level.OK, "partition table", f"{settings.partition_table}, which the stream does not watch")
+        watched = [table.name for table in look.watched]
+        included = [name for name in watched if self._file.included(name)]
+        left_out = len(watched) - len(included)
+        if included:
+            yield Finding(Level.OK, "tables", f"{len(included)} watched, {left_out} more left out by the tables file")
+        else:
+            yield Finding(
+                Level.ERROR,
+                "tables",
+                f"the stream watches no table that is read ({left_out} left out by the tables file)",
+                f"ALTER CHANGE STREAM {settings.change_stream} SET FOR ALL, or the tables' names; and see TABLES_FILE",
+            )
+        for one in misfits(self._file, {name: look.shapes.tables[name] for name in watched}):
+            level = Level.ERROR if one.refused else Level.WARNING
+            yield Finding(level, f"tables file: {one.section}", one.why, one.fix)
+        for name in included:
+            table, options = look.shapes.tables[name], self._file.options(name)
+            yield from inspect_table(name, table, leave_out(settings.change_stream, definition.dialect), options)
+            yield from inspect_soft_delete(name, options, settings.change_stream, definition)
+
+    async def _progress(self, definition: StreamDefinition | None) -> AsyncIterator[Finding]:
+        settings, store = self._settings, self._store(self._partitions)
+        there, failed = await _asked("progress", store.exists, _AGAIN)
+        if failed is not None:
+            yield failed
+            return
+        if not there:
+            yield Finding(Level.OK, "progress", f"{settings.partition_table} will be made at the first start")
+            return
+        _known, failed = await _asked(
+            "progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE"
+        )
+        if failed is not None:
+            yield failed
+        topics = SpannerTopicStore(self._partitions, settings.partition_table)
+        _same, failed = await _asked(
+            "progress: topic", lambda: topics.check(topic_of(settings)), "set TOPIC to the readers' topic"
+        )
+        if failed is not None:
+            yield failed
+        _written, failed = await _asked("progress: transaction", self._transaction, _AGAIN)
+        yield failed or Finding(Level.OK, "progress: transaction", "a transaction was begun, and ended without a write")
+        survey, failed = await _asked("progress", store.survey, _AGAIN)
+        if failed is not None:
+            yield failed
+        elif survey is not None and definition is not None:
+            low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
+            yield _position(timedelta(seconds=(survey.now - low) / _SECOND), format_timestamp(low), definition)
+        store_of_pauses = SpannerPauseStore(self._partitions, settings.partition_table)
+        pauses, failed = await _asked("pauses", store_of_pauses.read, _AGAIN)
+        if failed is not None:
+            yield failed
+        if pauses is not None and pauses.stream is not None:
+            since = format_timestamp(pauses.stream.paused_at)
+            resume = "`python -m services.spanner_reader resume`, before what the stream keeps is over"
+            yield Finding(Level.WARNING, "progress: pause", f"the stream is paused since {since}", resume)
+        remembered, failed = await _asked(
+            "schema", SpannerShapeStore(self._partitions, settings.partition_table).read, _AGAIN
+        )
+        if failed is not None:
+            yield failed
+        for mark in remembered[1] if remembered else ():
+            kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in mark.findings}))
+            since = format_timestamp(mark.since)
+            mend = cure(mark, self._database.dialect.quote)
+            yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", mend)
+
+    async def _transaction(self) -> None:
+        sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
+        await self._partitions.read_then_write(Statement(sql.streams), lambda _rows: (None, []))
+
+    async def _clock(self) -> Finding:
+        now, failed = await _asked("clock", self._catalog.now, _AGAIN)
+        if now is None:
+            return failed or Finding(Level.OK, "clock", "")
+        apart = abs(SystemClock().now() - now) / _SECOND
+        return Finding(Level.OK, "clock", f"{apart:.1f} s from Spanner's; nothing relies on it, all time is Spanner's")
+
+    def _store(self, database: Database) -> SpannerPartitionStore:
+        settings = self._settings
+        return SpannerPartitionStore(
+            database,
+            settings.partition_table,
+            change_stream=settings.source,
+            owner="doctor",
+            lease=settings.lease_duration,
+        )
+
+
+def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> Finding:
+    left = definition.retention - behind
+    detail = f"everything up to {reached} is published; what comes next is kept for {left} more"
+    if left < timedelta(0):
+        return Finding(
+            Level.ERROR,
+            "progress: retention",
+            f"{reached} is older than the {definition.retention} that the stream keeps: what lies between is lost",
+            f"start anew with another PARTITION_TABLE, and {ROWS_AGAIN}",
+        )
+    if left < definition.retention / 2:
+        return Finding(
+            Level.WARNING, "progress: retention", detail, "start readers, or find out what holds them up (their log)"
+        )
+    return Finding(Level.OK, "progress: retention", detail)
+
+
+async def _asked(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+    """Return the answer, or the finding that there is none."""
+    try:
+        return await call(), None
+    except (MisconfiguredError, TransientError, TimeoutError) as error:
+        return None, Finding(Level.ERROR, what, str(error) or type(error).__name__, mend)
+
+
+def _create(settings: Settings) -> str:
+    return (
+        f"CREATE CHANGE STREAM {settings.change_stream} FOR ALL with value_capture_type = 'NEW_ROW' and "
+        "retention_period = '7d', or name one that is there in CHANGE_STREAM"
+    )

@@ -1,0 +1,64 @@
+"""`python -m services.spanner_reader rows`: answer, line by line, what a command of the consumer asks of tables' rows.
+
+That command starts this as its child; nobody types it. It takes the reader's own settings.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
+from services.spanner_reader.adapters.snapshot.rows import SpannerRows
+from services.spanner_reader.adapters.spanner.connection import Channels
+from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
+from services.spanner_reader.app.source_rows import PublishedRows
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, topic_of
+from shared.pubsub.checked_publisher import checked_publisher
+from shared.pubsub.names import topic_path
+from shared.pubsub.packer import Limits
+from shared.pubsub.publisher import BatchPublisher
+from shared.reading.source_rows import answer_requests
+from shared.runtime.stop import Stop
+from shared.runtime.tables_file import load_tables_file
+
+
+async def rows(settings: Settings) -> int:
+    """Answer requests until there are none any more; return the exit code."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.spanner_emulator_host)
+    stop = Stop()
+    try:
+        database, partitions = databases(settings, channels)
+        await database.learn_dialect()
+
+        @asynccontextmanager
+        async def publisher() -> AsyncIterator[BatchPublisher]:
+            await learn_dialects(partitions)
+            store = partition_store(settings, partitions, owner="command")
+            if await store.exists() and not await store.is_empty():  # nor is it another change stream's
+                await SpannerTopicStore(partitions, settings.partition_table).check(topic_of(settings))
+            async with checked_publisher(
+                settings.pubsub_emulator_host,
+                topic_path(settings.project, settings.topic),
+                topic_path(settings.project, settings.dead_letter_topic),
+                stop,
+                keep_messages_for=settings.keep_messages_for,
+                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                failed_in="spanner_reader",
+            ) as opened:
+                yield opened
+
+        answers = PublishedRows(
+            catalog=SpannerCatalog(database, settings.change_stream),
+            rows=SpannerRows(database, data_boost=False),  # in key order, so that a reading goes on where it broke off
+            changes=ChangeMaker(settings.source, settings.buckets, {}, lambda table: file.options(table).buckets),
+            included=file.included,
+            publisher=publisher,
+            stop=stop,
+        )
+        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
+    finally:
+        await channels.close()
+    return 0

@@ -1,0 +1,41 @@
+"""Where this service keeps what it knows, as its settings name it."""
+
+from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.settings import Settings
+from shared.pubsub.names import published_to
+
+
+def databases(settings: Settings, channels: Channels) -> tuple[Database, Database]:
+    """Return the watched database and the one of the partition table, which may be the same."""
+    database = Database(settings.database_path, channels)
+    elsewhere = settings.partition_database_path != settings.database_path
+    return database, Database(settings.partition_database_path, channels) if elsewhere else database
+
+
+async def learn_dialects(*databases: Database) -> None:
+    """Ask each database for its dialect."""
+    for database in dict.fromkeys(databases):
+        await database.learn_dialect()
+
+
+def partition_store(settings: Settings, partitions: Database, owner: str) -> SpannerPartitionStore:
+    """Return the partition table as one owner sees it."""
+    return SpannerPartitionStore(
+        partitions,
+        settings.partition_table,
+        change_stream=settings.source,
+        owner=owner,
+        lease=settings.lease_duration,
+    )
+
+
+def snapshot_store(settings: Settings, partitions: Database, owner: str) -> SpannerSnapshotStore:
+    """Return the table of snapshots as one owner sees it."""
+    return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
+
+
+def topic_of(settings: Settings) -> str:
+    """Return what the readers of a partition table have in common."""
+    return published_to(settings.project, settings.topic, settings.pubsub_emulator_host)

@@ -1,0 +1,59 @@
+"""The topic that a partition table belongs to: changed by command, and marked by a start where it lost messages."""
+
+import structlog
+
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels
+from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
+from services.spanner_reader.app.stream.topic_loss import mark_lost
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.wiring.stores import databases, partition_store, topic_of
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.health import Health
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop, until_stopped
+
+
+async def change_topic(settings: Settings) -> int:
+    """Let the readers, none of which may be there, publish to another topic from now on.
+
+    MisconfiguredError where no topic is remembered: the start does that.
+    """
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = databases(settings, channels)
+        await partitions.learn_dialect()
+        store = partition_store(settings, partitions, owner="command")
+        before = None
+        if await store.exists():
+            await store.is_empty()  # refuses another stream's; a first start that was killed may have left it empty
+            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
+        if before is None:
+            raise MisconfiguredError(
+                "no topic is remembered that could be changed: start the reader with the right one"
+            )
+    finally:
+        await channels.close()
+    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings))
+    return 0
+
+
+async def mark_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:
+    """Mark the tables of a topic that lost messages, if they were read into it before."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = databases(settings, channels)
+        store = partition_store(settings, partitions, owner="start")
+        shapes = SpannerShapeStore(partitions, settings.partition_table)
+        topics = SpannerTopicStore(partitions, settings.partition_table)
+
+        async def mark() -> None:
+            await partitions.learn_dialect()
+            if await store.exists() and not await store.is_empty():
+                await topics.check(topic_of(settings))
+                kept, recheck = settings.keep_messages_for, settings.check_subscriptions_every
+                await mark_lost(store, shapes, kept=kept, recheck=recheck)
+
+        await until_stopped(stop, retried(stop, health.attempting(mark)))
+    finally:
+        await channels.close()

@@ -1,0 +1,214 @@
+"""The leases of one reader: renewed while it reads, saved with how far each partition is, and released at the end."""
+
+import asyncio
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from shared.contracts.errors import TransientError
+
+_LONGEST_TICK: Final = timedelta(seconds=5)
+_TOO_LATE: Final = "not renewed in time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """How a reader reads and shares partitions."""
+
+    owner: str
+    lease: timedelta
+    heartbeat: timedelta
+    poll: timedelta = timedelta(seconds=1)
+    recheck: timedelta = timedelta(minutes=2)
+    """How often the reader checks the subscriptions of the topic."""
+    look: timedelta = timedelta(minutes=1)
+    """How often the reader inspects what the stream does not report, such as the schema."""
+
+    @property
+    def tick(self) -> timedelta:
+        """Return how often the reader saves progress and renews leases: several times in the life of a lease."""
+        return min(self.lease / 6, _LONGEST_TICK)
+
+    @property
+    def trust(self) -> timedelta:
+        """Return how long an owner goes on after it has asked for the last renewal that was granted."""
+        return self.lease
+
+
+class OwnedPartition(ABC):
+    """A partition that this reader has the lease of."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+        """Set when Pub/Sub has confirmed one of its records."""
+        self.task: asyncio.Task[None] | None = None
+        self.lease_ends: asyncio.TimerHandle | None = None
+        self.trusted_until = math.inf
+        """By the event loop's clock."""
+        self.over = False
+        """Whether this reader has no more part in it: the lease is lost or released, or the partition has ended."""
+        self.leaving = False
+        """Whether it is on its way to another reader."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Return what names it in the partition table."""
+
+    @property
+    @abstractmethod
+    def outstanding(self) -> int:
+        """Return how many of its records wait for Pub/Sub."""
+
+    @property
+    @abstractmethod
+    def log_fields(self) -> Mapping[str, str]:
+        """Return what names it in the log."""
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether its lease may still be extended."""
+        return not self.over
+
+    async def confirmed(self, *, all_but: int = 0) -> None:
+        """Wait until no more than so many of its records wait for Pub/Sub."""
+        while self.outstanding > all_but:
+            self.moved.clear()
+            await self.moved.wait()
+
+    def end_timer(self) -> None:
+        """Cancel the timer of its lease."""
+        if self.lease_ends is not None:
+            self.lease_ends.cancel()
+
+
+OwnedT = TypeVar("OwnedT", bound=OwnedPartition)
+ProgressT = TypeVar("ProgressT")
+ProgressT_contra = TypeVar("ProgressT_contra", contravariant=True)
+
+
+class LeaseStore(Protocol[ProgressT_contra]):
+    """What keeps progress and leases."""
+
+    async def advance(self, progress: Sequence[ProgressT_contra], *, release: bool = False) -> Collection[str]:
+        """Save progress and renew the leases, or release them; return the partitions that are not ours any more."""
+
+
+class LeaseMetrics(Protocol):
+    """What counts lost leases."""
+
+    def lease_lost(self) -> None:
+        """Count a lease that another reader took, or that was not renewed in time."""
+
+
+class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
+    """Keeps the leases of the partitions that this reader owns, until they are lost or released."""
+
+    not_saved: ClassVar[str]
+    """The log event of progress that could not be saved."""
+
+    def __init__(
+        self,
+        store: LeaseStore[ProgressT],
+        metrics: LeaseMetrics,
+        options: ReaderOptions,
+        is_trusted: Callable[[], bool],
+    ) -> None:
+        """``is_trusted`` tells whether the topic keeps what is published; while it does not, no progress is saved."""
+        self._store = store
+        self._metrics = metrics
+        self._options = options
+        self._is_trusted = is_trusted
+        self.owned: dict[str, OwnedT] = {}
+        self._saving = asyncio.Lock()
+        self._renewal = asyncio.Event()
+        self._log = structlog.get_logger()
+
+    @abstractmethod
+    def _to_save(self, owned: Sequence[OwnedT]) -> Sequence[ProgressT]:
+        """Return the progress of partitions that are read on."""
+
+    @abstractmethod
+    def _to_release(self, owned: OwnedT, *, trusted: bool) -> ProgressT:
+        """Return the progress of a partition that another reader may take; what it was claimed with if not trusted."""
+
+    def _renewed(self, owned: OwnedT, saved: ProgressT) -> None:
+        """Take what was saved when the lease was renewed."""
+
+    async def keep(self) -> None:
+        """Save the progress of all partitions and renew their leases, again and again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.tick.total_seconds()):
+                    await self._renewal.wait()
+            self._renewal.clear()
+            await self._save()
+
+    def renew_now(self) -> None:
+        """Renew the leases without waiting for the next tick."""
+        self._renewal.set()
+
+    def take(self, owned: OwnedT, asked_at: float) -> None:
+        """Own a partition by a lease that was asked for then, by the event loop's clock."""
+        self.owned[owned.key] = owned
+        self._extend(owned, asked_at)
+
+    def drop(self, owned: OwnedT) -> None:
+        """Own a partition no more."""
+        self.owned.pop(owned.key, None)
+
+    async def release(self, owned: OwnedT) -> None:
+        """Save how far a partition is, and let other readers have it."""
+        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
+            owned.over = True
+            await self._release([owned])
+
+    async def release_all(self) -> None:
+        """Save how far all partitions are, and let other readers have them. No renewal may be on its way."""
+        await self._release(self.owned.values())
+
+    async def _release(self, owned: Collection[OwnedT]) -> None:
+        trusted = self._is_trusted()
+        await self._store.advance([self._to_release(one, trusted=trusted) for one in owned], release=True)
+
+    async def _save(self) -> None:
+        async with self._saving:
+            owned = [one for one in self.owned.values() if not one.over]
+            if not owned or not self._is_trusted():
+                return
+            asked_at = asyncio.get_running_loop().time()
+            progress = self._to_save(owned)
+            try:
+                lost = await self._store.advance(progress)
+            except TransientError as error:  # again at the next tick; the leases' own timers keep running
+                self._log.warning(self.not_saved, error=str(error))
+                return
+        for one, saved in zip(owned, progress, strict=True):
+            if one.key in lost:
+                self._lose(one, "taken by another reader")
+            else:
+                self._extend(one, asked_at)
+                self._renewed(one, saved)
+
+    def _extend(self, owned: OwnedT, asked_at: float) -> None:
+        """Stop reading when a lease that was asked for then is about to end, unless it is extended again."""
+        owned.end_timer()
+        if not owned.ours:
+            self._lose(owned, _TOO_LATE)
+            return
+        owned.trusted_until = asked_at + self._options.trust.total_seconds()
+        owned.lease_ends = asyncio.get_running_loop().call_at(owned.trusted_until, self._lose, owned, _TOO_LATE)
+
+    def _lose(self, owned: OwnedT, why: str) -> None:
+        if owned.over or owned.task is None or owned.task.done():
+            return
+        owned.over = True
+        owned.task.cancel()
+        self._metrics.lease_lost()
+        self._log.warning("lease_lost", **owned.log_fields, why=why)

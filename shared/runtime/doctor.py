@@ -1,0 +1,57 @@
+"""What every `doctor` begins with: its arguments, the settings and the tables file."""
+
+import argparse
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TextIO, TypeVar
+
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
+from shared.runtime.commands import parsed
+from shared.runtime.findings import Finding, Level, exit_code, misspelt_settings, print_findings
+from shared.runtime.settings import read_settings
+from shared.runtime.tables_file import load_tables_file
+
+LOGIN: Final = "gcloud auth application-default login, or a service account of the workload's"
+"""The fix where there are no credentials."""
+
+T = TypeVar("T")
+
+
+def run_doctor(
+    program: str, description: str | None, arguments: Sequence[str], findings: Iterable[Finding], out: TextIO
+) -> int:
+    """Print the findings and return the exit code; nothing is inspected if an argument is wrong."""
+    parser = argparse.ArgumentParser(f"{program} doctor", description=description)
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    as_json = parsed(parser, arguments).json
+    found = list(findings)
+    print_findings(found, as_json, out)
+    return exit_code(found)
+
+
+def inspect_settings(
+    settings: type[T], environ: Mapping[str, str], summary: Callable[[T], str]
+) -> Generator[Finding, None, T | None]:
+    """Yield what is found of the settings; return them, or None if they are wrong."""
+    try:
+        right = read_settings(settings, environ)
+    except MisconfiguredError as error:
+        yield Finding(
+            Level.ERROR, "settings", str(error), "set what is named; nothing else can be looked at without it"
+        )
+        return None
+    yield Finding(Level.OK, "settings", summary(right))
+    yield from misspelt_settings(settings, environ)
+    return right
+
+
+def inspect_tables_file(path: Path | None, without: str) -> Generator[Finding, None, TablesFile]:
+    """Yield what is found of the tables file, ``without`` if there is none; return it, or an empty one."""
+    try:
+        _text, file = load_tables_file(path)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "tables file", str(error), "mend the lines that are named")
+        return TablesFile()
+    yield Finding(Level.OK, "tables file", str(path or without))
+    return file
