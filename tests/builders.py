@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
+from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.change_batch import Change, Column, Header, Op, encode_batch
 from shared.contracts.change_sequence import four_sections
 

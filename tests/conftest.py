@@ -15,15 +15,28 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
-from deploy.local.source import SpannerDatabase, SpannerInstance
+from deploy.local.platform import emulators
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance
+from tests.schedule import Schedule
 
 PROJECT = "millrace-test"
 
 # A busy machine is no fault of a property: how long an example takes to make or to run says nothing here.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what this suite takes on its command line."""
+    parser.addoption(
+        "--write-costs", action="store_true", help="measure the seconds of each module into tests/costs.json"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Order the tests by what they cost."""
+    config.pluginmanager.register(Schedule(config))
 
 
 @pytest.fixture(autouse=True)

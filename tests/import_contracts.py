@@ -45,15 +45,13 @@ class MayImport(Contract):
     Every name stands for itself and what is below it. ``{service}`` stands for one name, the same in the whole row:
     ``services.{service}.core`` may import ``services.{service}.core`` is a rule about each service's own core.
 
-    - modules: whom the row is about; ``but_not``: those of them that other rows are about.
-    - may_import: what is allowed; ``never``: what is not, though it is below something allowed.
+    - modules: whom the row is about.
+    - may_import: what is allowed.
     - standard_library: what is allowed of it, where that is not all.
     """
 
     modules: Sequence[str] = _names()
-    but_not: Sequence[str] = _names(default=())
     may_import: Sequence[str] = _names()
-    never: Sequence[str] = _names(default=())
     standard_library: Sequence[str] | None = _names(required=False)
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
@@ -71,18 +69,12 @@ class MayImport(Contract):
 
     def is_about(self, module: str) -> bool:
         """Tell whether this list is that of a module."""
-        service = _service(module)
-        return _is_below(module, _filled(self.modules, service)) and not _is_below(
-            module, _filled(self.but_not, service)
-        )
+        return _is_below(module, _filled(self.modules, _service(module)))
 
     def _allows(self, found: Import) -> bool:
         if _root(found.name) in sys.stdlib_module_names:
             return self.standard_library is None or _is_below(found.name, self.standard_library)
-        service = _service(found.module)
-        if _is_below(found.name, _filled(self.never, service)):
-            return False
-        return _is_below(found.name, _filled(self.may_import, service))
+        return _is_below(found.name, _filled(self.may_import, _service(found.module)))
 
 
 class Declares(Contract):
@@ -111,10 +103,32 @@ class Declares(Contract):
         _render(check, f"is not declared by {', '.join([_BASE, *self.extras])}")
 
 
-class EveryModule(Contract):
-    """Every module that imports anything is in exactly one list of `MayImport`; ``but_not`` are left out."""
+class NoTestModule(Contract):
+    """No module imports one that holds tests: what two of them need is in a module of its own.
 
-    but_not: Sequence[str] = _names(default=())
+    - modules: whom it is about, with what is below them.
+    """
+
+    modules: Sequence[str] = _names()
+
+    def check(self, graph: Any, verbose: bool) -> ContractCheck:
+        refused = [
+            found
+            for module in sorted(graph.modules)
+            if _is_below(module, self.modules)
+            for found in imports_of(module)
+            if _is_below(found.name, self.modules) and ".test_" in found.name
+        ]
+        return ContractCheck(kept=not refused, metadata={"refused": refused})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        _render(check, "is an import of a test module")
+
+
+class EveryModule(Contract):
+    """Every module below ``modules`` that imports anything is in exactly one list of `MayImport`."""
+
+    modules: Sequence[str] = _names()
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
         options = tomllib.loads(_PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
@@ -122,7 +136,7 @@ class EveryModule(Contract):
         refused = [
             f"{module}: {' and '.join(names) or 'no list'}"
             for module in sorted(graph.modules)
-            if not _is_below(module, self.but_not) and imports_of(module)
+            if _is_below(module, self.modules) and imports_of(module)
             if len(names := [repr(row.name) for row in rows if row.is_about(module)]) != 1
         ]
         return ContractCheck(kept=not refused, metadata={"refused": refused})

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deploy.local.emulators import ROOT, find_java, find_sdk
-from deploy.local.processes import ProcessDiedError, Processes, StopRequestedError
-from deploy.local.services import child_environment
+from deploy.local.platform.emulators import ROOT, find_java, find_sdk
+from deploy.local.platform.processes import ProcessDiedError, Processes, StopRequestedError
+from deploy.local.platform.services import child_environment
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import stop_on_signals

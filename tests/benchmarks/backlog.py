@@ -18,7 +18,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from services.spanner_reader.core.records import DataChangeRecord
+from services.spanner_reader.core.stream.records import DataChangeRecord
 from shared.contracts.change_batch import encode_batch
 from shared.pubsub.channels import open_async_channel, open_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher

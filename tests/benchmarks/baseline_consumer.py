@@ -21,8 +21,8 @@ from google.cloud.bigquery_storage_v1.types import AppendRowsRequest, ProtoRows,
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from services.cdc_consumer.adapters.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
+from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.change_batch import Column, Header
 from tests.benchmarks.workload import COLUMNS, TABLES
 

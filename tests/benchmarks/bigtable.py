@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.local import emulators
-from deploy.local.bigtable import BigtableInstance, BigtableTable
-from deploy.local.cells import MutateRow, MutateRows, Mutation, SetCell
-from deploy.local.services import BIGTABLE_READER, BigtablePipeline, Service
+from deploy.local.platform import emulators
+from deploy.local.platform.bigtable import BigtableInstance, BigtableTable
+from deploy.local.platform.cells import MutateRow, MutateRows, Mutation, SetCell
+from deploy.local.platform.services import BIGTABLE_READER, BigtablePipeline, Service
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub

@@ -17,11 +17,11 @@ from typing import Any, Final
 from google.cloud.bigtable_v2.types import ReadChangeStreamResponse
 from google.pubsub_v1.types import PublishRequest, PubsubMessage
 
-from services.bigtable_reader.core.entries import EntryMaker
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.images import CellVersion, ImageMaker, RowCells, Trigger
-from services.bigtable_reader.core.merging import Merging
-from services.bigtable_reader.core.records import DataChange
+from services.bigtable_reader.core.changes.entries import EntryMaker
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger
+from services.bigtable_reader.core.stream.merging import Merging
+from services.bigtable_reader.core.stream.records import DataChange
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Header
 from shared.pubsub.packer import Packer

@@ -10,10 +10,10 @@ import time
 from contextlib import closing
 from typing import Final
 
-from deploy.local import emulators
-from deploy.local.cells import MutateRow, MutateRows
-from deploy.local.emulators import ROOT
-from deploy.local.services import BIGTABLE_READER, BigtablePipeline, Service
+from deploy.local.platform import emulators
+from deploy.local.platform.cells import MutateRow, MutateRows
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import BIGTABLE_READER, BigtablePipeline, Service
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.benchmarks.bigtable import (
     INSTANCE,

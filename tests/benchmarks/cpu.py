@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.processes import Process
+from deploy.local.platform.processes import Process
 
 
 def cpu_seconds(*processes: Process) -> float:

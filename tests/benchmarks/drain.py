@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from deploy.local.emulators import ROOT
-from deploy.local.services import Pipeline, Service
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import Pipeline, Service
+from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.backlog import Backlog, one_change_a_message, pack, release
 from tests.benchmarks.cpu import cpu_by_role, cpu_seconds
 from tests.benchmarks.pipelines import PROJECT, Platform, held, running_consumer, wait_until

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Self
 
-from deploy.local.services import Pipeline, Service
-from deploy.local.source import SpannerDatabase, SpannerInstance
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform.services import Pipeline, Service
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance
+from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
 from tests.benchmarks.reader import commit, fresh_source, pipeline_of, running_reader, running_spanner

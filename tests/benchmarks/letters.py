@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.letters import Arrival, LetterId, State
 from services.dead_letter.core.selection import Selection

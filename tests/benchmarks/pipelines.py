@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import grpc
 
-from deploy.local import emulators
-from deploy.local.emulators import ROOT, free_port
-from deploy.local.processes import Process, Processes, StopRequestedError
-from deploy.local.services import CONSUMER, Pipeline, Service, wait_until_ready
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform import emulators
+from deploy.local.platform.emulators import ROOT, free_port
+from deploy.local.platform.processes import Process, Processes, StopRequestedError
+from deploy.local.platform.services import CONSUMER, Pipeline, Service, wait_until_ready
+from deploy.local.platform.target import BigQueryDataset
 from shared.pubsub.channels import open_channel
 from tests.benchmarks.null_write_server import STATS
 from tests.benchmarks.workload import CHANGE_STREAM
@@ -135,7 +135,7 @@ def held(service: Service) -> Iterator[None]:
     """
     service.process.signal(signal.SIGSTOP)
     try:
-        time.sleep(_PULL_LASTS)
+        time.sleep(_PULL_LASTS)  # nothing shows that a pull of the emulator is over
         yield
     finally:
         service.process.signal(signal.SIGCONT)

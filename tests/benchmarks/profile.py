@@ -38,12 +38,12 @@ def _consumer(platform: Platform, backlogs: Backlogs) -> Stages:
         drain_to_accepted(platform, pipeline, consumer, backlogs.warm_up, Drained())
         for backlog in backlogs.uniform[:-1]:
             drain_to_accepted(platform, pipeline, consumer, backlog, Drained())
-        time.sleep(_WRITTEN)
+        time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
         before, jvm = _read(directory), jvm_threads(consumer.process)
         last = backlogs.uniform[-1]
         drain_to_accepted(platform, pipeline, consumer, last, Drained())
         after_jvm = jvm_threads(consumer.process)
-        time.sleep(_WRITTEN)
+        time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
         stages = _per_change(before, _read(directory), last.changes)
     return {
         **stages,
@@ -67,7 +67,7 @@ def _reader(platform: Platform, sizes: Sizes) -> Stages:
                 before = _read(directory)
 
             read_backlog(platform, source, reader, sizes.records, remember)
-            time.sleep(_WRITTEN)
+            time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
             return _per_change(before, _read(directory), sizes.records)
 
 

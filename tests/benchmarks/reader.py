@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from deploy.local import emulators
-from deploy.local.services import READER, Pipeline, Service
-from deploy.local.source import SpannerDatabase, SpannerInstance, Write
+from deploy.local.platform import emulators
+from deploy.local.platform.services import READER, Pipeline, Service
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance, Write
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.drain import run_module

@@ -14,11 +14,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.local.emulators import ROOT
-from deploy.local.services import DEAD_LETTER, Pipeline
-from deploy.local.target import BigQueryDataset
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import DEAD_LETTER, Pipeline
+from deploy.local.platform.target import BigQueryDataset
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Arrival
 from services.dead_letter.core.rows import content_of
 from shared.contracts.change_batch import decode_batch, encode_batch

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from deploy.local.demo.package_data import batches_of
-from deploy.local.emulators import ROOT
-from deploy.local.services import READER, Pipeline, Service
-from deploy.local.source import SpannerInstance, Write
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import READER, Pipeline, Service
+from deploy.local.platform.source import SpannerInstance, Write
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.drain import run_module

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.records import ColumnType, DataChangeRecord, Mod
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.records import ColumnType, DataChangeRecord, Mod
 from shared.contracts.timestamps import Nanoseconds
 
 TABLES: Final = ("customers", "orders", "payments", "shipments", "visits")

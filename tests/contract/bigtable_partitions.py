@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol
 
-from services.bigtable_reader.adapters.connection import TIMEOUT, Channels, Method, Table
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
-from services.bigtable_reader.core.partitions import Partition, Piece, Progress, Survey, overlapping, uncovered
-from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position, RangeToken
-from services.bigtable_reader.core.topology import Patience
+from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Channels, Method, Table
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.core.stream.partitions import Partition, Piece, Progress, Survey, overlapping, uncovered
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.topology import Patience
 from services.bigtable_reader.ports import PartitionStore
 from shared.contracts.errors import TransientError
 

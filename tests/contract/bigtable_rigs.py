@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.bigtable_reader.adapters.connection import Channels
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.core.partitions import Partition
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.core.stream.partitions import Partition
 from services.bigtable_reader.ports import PartitionStore
 from tests.contract.bigtable_partitions import (
     LONG,

@@ -11,6 +11,7 @@ from tests.contract.bigtable_rigs import Run, run_rigs
 from tests.contract.letter_stores import postgresql_store, sqlite_store
 from tests.contract.postgresql_server import postgresql_server
 from tests.fakes.letter_store import FakeLetterStore
+from tests.integration.stand_in import StandIn
 
 
 @pytest.fixture
@@ -40,3 +41,15 @@ def letter_store(request: pytest.FixtureRequest) -> Iterator[LetterStore]:
             opened = nullcontext(FakeLetterStore())
     with opened as found:
         yield found
+
+
+@pytest.fixture
+def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
+    """Return a client of the stand-in with a fresh dataset."""
+    return StandIn(bigquery_stand_in)
+
+
+@pytest.fixture
+def rest(bigquery_stand_in: tuple[str, str]) -> str:
+    """Return ``host:port`` of the stand-in's REST side."""
+    return bigquery_stand_in[0]

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from sqlalchemy import text
 
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.schema import letters, pipeline
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.schema import letters, pipeline
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Arrival, LetterId
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
@@ -90,3 +90,21 @@ def postgresql_store(address: str) -> Iterator[SqlLetterStore]:
         yield SqlLetterStore(database)
     finally:
         database.close()
+
+
+def an_edit(letter: DeadLetter) -> DeadLetter:
+    """Return a letter with the next revision of its sequence."""
+    head, _, revision = letter.sequence.rpartition("/")
+    fields = {name: getattr(letter, name) for name in ("attributes", "ordering_key", "reason", "detail", "failed_in")}
+    return DeadLetter(
+        data=letter.data + b" ",
+        sequence=f"{head}/{int(revision, 16) + 1:016X}",
+        failed_at=letter.failed_at,
+        table=letter.table,
+        key=letter.key,
+        commit_timestamp=letter.commit_timestamp,
+        **fields,
+    )
+
+
+LETTERS = [a_letter(row) for row in range(400)]

@@ -10,16 +10,14 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE
-from services.cdc_consumer.adapters.mirrors import read_mirrors
-from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset, open_client
-from services.cdc_consumer.core.tables import table_definition
-from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_dataset, open_client
+from services.cdc_consumer.adapters.status.mirrors import read_mirrors
+from services.cdc_consumer.core.schema.tables import table_definition
+from services.cdc_consumer.ports import DatasetRefusedError, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.builders import PLANE_COLUMNS, a_header
-from tests.contract.test_tables import COLOUR, EVERY_TYPE, HISTORY, PLANES, RANGE, Place, history_of, on_bigquery
-from tests.contract.test_tables import rest as rest  # noqa: PLC0414  a fixture
-from tests.contract.test_tables import stand_in as stand_in  # noqa: PLC0414  a fixture
+from tests.contract.table_places import COLOUR, EVERY_TYPE, HISTORY, PLANES, RANGE, Place, history_of, on_bigquery
 from tests.integration.stand_in import PROJECT, StandIn
 
 
@@ -170,6 +168,39 @@ class TestBigQueryTables:
         assert [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"] == [
             ("error", "planes")
         ]
+
+    @pytest.mark.parametrize("whole_dataset", [False, True])
+    def test_of_a_refused_table_the_dataset_is_asked(
+        self, place: Place, stand_in: StandIn, whole_dataset: bool
+    ) -> None:
+        place.tables.ensure(PLANES)
+        place.tables.forget(PLANES.identity)
+        table = "" if whole_dataset else f"{PROJECT}.{stand_in.dataset}.planes"
+        fault = {"action": "answer", "on": "rest", "method": "GET", "table": table, "status": "PERMISSION_DENIED"}
+        stand_in.control("POST", "faults", **fault, times=2 if whole_dataset else 1)
+        with pytest.raises(TransientError) as raised:
+            place.tables.ensure(PLANES)
+
+        assert type(raised.value) is (DatasetRefusedError if whole_dataset else TableTroubleError)
+        assert ("give this identity the role roles/bigquery.dataEditor on it" in str(raised.value)) is whole_dataset
+        assert place.tables.ensure(PLANES) == PLANES, "as soon as it is refused no more"
+
+    @pytest.mark.parametrize("wrongly_set", ["one", "all"])
+    def test_a_dataset_is_refused_where_no_table_of_it_may_be_written(
+        self, place: Place, stand_in: StandIn, wrongly_set: str
+    ) -> None:
+        names = ["planes", "airports", "pilots"]
+        for name in names:
+            place.tables.ensure(table_definition(a_header(name)))
+        for name in names if wrongly_set == "all" else names[:1]:
+            table = f"{PROJECT}.{stand_in.dataset}.{name}"
+            stand_in.control("POST", "faults", action="answer", on="rights", table=table)
+        for tables in (place.tables, place.others):
+            if wrongly_set == "all":
+                with pytest.raises(DatasetRefusedError, match="dataEditor on the dataset; until then"):
+                    tables.check_rights(PLANES)
+            else:
+                tables.check_rights(PLANES)
 
     def test_a_dataset_that_is_not_there_names_the_command(self, rest: str) -> None:
         client, dataset = open_client(PROJECT, rest), f"none_{uuid.uuid4().hex[:8]}"

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from services.bigtable_reader.core.records import Microseconds, Position
-from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.core.topology import Patience
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.stream.records import Microseconds, Position
+from services.bigtable_reader.core.stream.topology import Patience
 from services.bigtable_reader.ports import PositionLostError
 from tests.contract.bigtable_partitions import (
     MINUTE,

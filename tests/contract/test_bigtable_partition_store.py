@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.records import Microseconds, Position
-from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.stream.records import Microseconds, Position
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,

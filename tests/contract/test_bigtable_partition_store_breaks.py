@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from services.bigtable_reader.core.partitions import Partition
+from services.bigtable_reader.core.stream.partitions import Partition
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
     MINUTE,
@@ -225,6 +225,19 @@ def test_a_late_request_does_not_put_back_what_was_saved_after_it(run: Run) -> N
         await channels.deliver()
         (taken,) = await take(rig.well(), "a")
         assert (taken.position.tokens[0].token, taken.floor) == ("left", held.floor + 901)
+
+    run(scenario)
+
+
+def test_what_its_owner_has_given_back_it_does_not_renew(run: Run) -> None:
+    async def scenario(make: Callable[[], Rig]) -> None:
+        rig = make()
+        store, _channels = rig.owner("gives back")
+        held = await holding(rig, store)
+        assert await store.advance([reached(held, at="left")], release=True) == frozenset()
+        assert await store.advance([reached(held, at="too late")]) == {held.piece.id}
+        (taken,) = await take(rig.well(), "a")
+        assert (taken.position.tokens[0].token, taken.fence) == ("left", held.fence + 1)
 
     run(scenario)
 

@@ -14,12 +14,12 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.adapters.connection import Channels
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.core.partitions import Partition
-from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, RangeToken
-from services.bigtable_reader.core.stamps import Stamps
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.core.stream.partitions import Partition
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, RangeToken
+from services.bigtable_reader.core.stream.stamps import Stamps
 from services.bigtable_reader.ports import PartitionStore
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
@@ -35,6 +35,7 @@ from tests.contract.bigtable_partitions import (
     whole,
 )
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.seeds import SEEDS
 
 KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
 NOON = 1_700_000_000_000_000
@@ -195,7 +196,7 @@ async def settle(crowd: Crowd, stores: Stores, last: PartitionStore) -> None:
     crowd.check()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_in_memory(seed: int) -> None:
     async def scenario() -> None:
         ticks = itertools.count(NOON, 1_000)

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
-from services.bigtable_reader.adapters import partition_rows
-from services.bigtable_reader.adapters.connection import Channels, Method, Table
-from services.bigtable_reader.adapters.partition_cells import Content, Lease, PartitionRow
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
-from services.bigtable_reader.core import topology as shape
-from services.bigtable_reader.core.partitions import PieceId
-from services.bigtable_reader.core.records import ALL_KEYS, Microseconds, Position
-from services.bigtable_reader.core.resync import Kind
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.stream import partition_rows
+from services.bigtable_reader.adapters.stream.partition_cells import Content, Lease, PartitionRow
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.stream import topology as shape
+from services.bigtable_reader.core.stream.partitions import PieceId
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds, Position
 from shared.contracts.errors import MisconfiguredError
 from tests.contract.bigtable_partitions import (
     LEASE,

@@ -11,10 +11,10 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 )
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
-from services.bigtable_reader.adapters.connection import Channels, Method, Table
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table, partition_table_exists
-from services.bigtable_reader.core.records import Microseconds
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table, partition_table_exists
+from services.bigtable_reader.core.stream.records import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,

@@ -11,14 +11,14 @@ import pytest
 from google.api_core.exceptions import FailedPrecondition
 from msgspec.structs import replace
 
-from services.bigtable_reader.adapters.connection import TIMEOUT, Method, Table
-from services.bigtable_reader.adapters.errors import bigtable_errors
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.resync_cell import BigtableResyncStore
-from services.bigtable_reader.core.records import Microseconds
-from services.bigtable_reader.core.resync import Finding, Kind, Resync
-from services.bigtable_reader.core.watching import Watching
+from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Method, Table
+from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
+from services.bigtable_reader.adapters.schema.resync_cell import BigtableResyncStore
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.core.schema.resync import Finding, Kind, Resync
+from services.bigtable_reader.core.schema.watching import Watching
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.ports import PartitionStore, ResyncStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (

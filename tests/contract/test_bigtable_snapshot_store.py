@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.snapshot_row import BigtableSnapshotStore
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
-from services.bigtable_reader.core.snapshot import PartProgress, PartState, Snapshot, SnapshotPart
+from services.bigtable_reader.adapters.snapshot.snapshot_row import BigtableSnapshotStore
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.core.snapshot.snapshot import PartProgress, PartState, Snapshot, SnapshotPart
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.ports import SnapshotStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import PARTITION_TABLE, BreakingChannels, a_stream, span

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.core.destinations import Plan
-from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
+from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CdcWriter, Tables, TableTroubleError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError

@@ -8,7 +8,7 @@ from typing import Protocol
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.ports import Leases
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub

@@ -17,9 +17,9 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import delete
 
-from services.dead_letter.adapters.database import Database, open_database
-from services.dead_letter.adapters.schema import letters as letters_table
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.schema import letters as letters_table
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import LetterStore
@@ -27,7 +27,16 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.letter_stores import FAILED, NOW, SECOND, a_letter, a_message_letter, an_arrival, failing_again
+from tests.contract.letter_stores import (
+    FAILED,
+    NOW,
+    SECOND,
+    a_letter,
+    a_message_letter,
+    an_arrival,
+    an_edit,
+    failing_again,
+)
 from tests.fakes.letter_store import FakeLetterStore
 
 LETTERS = [a_letter(1, 1), a_letter(1, 2), a_letter(2, 1, table="pilots"), a_message_letter()]
@@ -160,21 +169,6 @@ class Stores(RuleBasedStateMachine):
     def some_of(self, data: st.DataObject) -> list[LetterId]:
         """Return letters, some of them unknown."""
         return data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=3))
-
-
-def an_edit(letter: DeadLetter) -> DeadLetter:
-    """Return a letter with the next revision of its sequence."""
-    head, _, revision = letter.sequence.rpartition("/")
-    fields = {name: getattr(letter, name) for name in ("attributes", "ordering_key", "reason", "detail", "failed_in")}
-    return DeadLetter(
-        data=letter.data + b" ",
-        sequence=f"{head}/{int(revision, 16) + 1:016X}",
-        failed_at=letter.failed_at,
-        table=letter.table,
-        key=letter.key,
-        commit_timestamp=letter.commit_timestamp,
-        **fields,
-    )
 
 
 def test_the_store_in_a_file_and_the_fake_say_the_same_whatever_happens(tmp_path: Path) -> None:

@@ -12,20 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.dead_letter.adapters.lock import collector_lock
+from services.dead_letter.adapters.store.lock import collector_lock
 from services.dead_letter.core.letters import ReplayId
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError
-from tests.contract.letter_stores import LEASE, NOW, a_letter, an_arrival, identity, later, sqlite_store
-
-LETTERS = [a_letter(row) for row in range(400)]
+from tests.contract.letter_stores import LEASE, LETTERS, NOW, an_arrival, identity, later, sqlite_store
 
 CLAIMING = """
     import sys
     from pathlib import Path
     from services.dead_letter.core.letters import ReplayId
     from tests.contract.letter_stores import LEASE, NOW, identity, sqlite_store
-    from tests.contract.test_letter_store_processes import LETTERS
+    from tests.contract.letter_stores import LETTERS
 
     path, name = sys.argv[1:]
     ids = [identity(letter) for letter in LETTERS]
@@ -53,7 +51,7 @@ KEEPING = """
 
 HOLDING = """
     import sys
-    from services.dead_letter.adapters.lock import collector_lock
+    from services.dead_letter.adapters.store.lock import collector_lock
 
     with collector_lock(sys.argv[1]).held():
         print("held", flush=True)
@@ -66,7 +64,7 @@ REPLAYING = """
     from pathlib import Path
     from services.dead_letter.core.letters import ReplayId
     from tests.contract.letter_stores import LEASE, NOW, sqlite_store, identity
-    from tests.contract.test_letter_store_processes import LETTERS
+    from tests.contract.letter_stores import LETTERS
 
     path, name = sys.argv[1:]
     with sqlite_store(Path(path)) as store, store.living(ReplayId(name)):
@@ -189,7 +187,9 @@ class TestOneCollector:
         first = start(HOLDING, address)
         try:
             assert line_of(first) == "held"
-            with pytest.raises(MisconfiguredError, match=rf"process {first.pid}\) .* one replica, or .* PostgreSQL"):
+            with pytest.raises(
+                MisconfiguredError, match=rf"process {first.pid} on \S+\) .* one replica, or .* PostgreSQL"
+            ):
                 collector_lock(address).held().__enter__()
             first.kill()
             first.communicate()

@@ -12,10 +12,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from services.dead_letter.adapters.database import Database, open_database
-from services.dead_letter.adapters.migrations.versioning import VERSION_TABLE
-from services.dead_letter.adapters.schema import metadata, pipeline
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
+from services.dead_letter.adapters.store.schema import metadata, pipeline
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -134,7 +134,10 @@ class TestSqliteVersions(VersionsContract):
 
     def test_a_file_of_something_else_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "letters.sqlite3").write_text("no database at all, but a long enough text " * 50)
-        with pytest.raises(MisconfiguredError, match="not a database"):
+        with pytest.raises(
+            MisconfiguredError,
+            match=r"not a database \(DATABASE\): stop the service, move the file away, and put a backup",
+        ):
             open_database(f"sqlite:///{tmp_path}/letters.sqlite3")
 
     def test_a_file_that_another_holds_for_too_long_is_busy(self, address: str) -> None:
@@ -203,11 +206,11 @@ class TestPostgresqlVersions(VersionsContract):
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("", "not an address"),
-        ("letters.sqlite3", "not an address"),
-        ("sqlite://", "in memory"),
+        ("", "not an address: sqlite:///PATH, or postgresql://USER:PASSWORD@HOST/DATABASE"),
+        ("letters.sqlite3", "not an address: sqlite:///PATH, or postgresql://"),
+        ("sqlite://", "in memory, which keeps nothing: sqlite:///PATH"),
         ("sqlite:///:memory:", "in memory"),
-        ("mysql://u:secret@host/d", "not supported: mysql"),
+        ("mysql://u:secret@host/d", r"not supported: mysql \(sqlite, postgresql\)"),
         ("oracle+oracledb://u:secret@host/d", "not supported: oracle"),
     ],
 )
@@ -215,3 +218,13 @@ def test_what_is_no_address_of_a_store_is_refused_without_its_password(address: 
     with pytest.raises(MisconfiguredError, match=told) as caught:
         open_database(address)
     assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_away_is_named_with_what_to_check_on_one_line() -> None:
+    with pytest.raises(TransientError) as caught:
+        open_database("postgresql://u:secret@127.0.0.1:1/letters")
+    said = str(caught.value)
+    assert said.startswith("the database is away or busy: ")
+    assert "Is the server running on that host" in said
+    assert said.isprintable()
+    assert "secret" not in said

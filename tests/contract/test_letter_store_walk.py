@@ -11,16 +11,15 @@ from typing import Any, Final
 
 from sqlalchemy import delete
 
-from services.dead_letter.adapters.database import Database, open_database
-from services.dead_letter.adapters.schema import letters as letters_table
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.schema import letters as letters_table
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import LetterStore
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.letter_stores import NOW, SECOND, a_letter, an_arrival, failing_again
-from tests.contract.test_letter_store_model import an_edit
+from tests.contract.letter_stores import NOW, SECOND, a_letter, an_arrival, an_edit, failing_again
 from tests.fakes.letter_store import FakeLetterStore
 
 WALKS: Final = 24

@@ -9,12 +9,12 @@ from typing import ClassVar, Final
 
 import pytest
 
-from deploy.local.source import SpannerDatabase
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.dialects import Dialect
-from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
-from services.spanner_reader.core.partitions import NewPartition, Partition, State
-from services.spanner_reader.core.records import ROOT, PartitionToken
+from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.dialects import Dialect
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from services.spanner_reader.ports import PartitionStore, Progress
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
@@ -249,7 +249,7 @@ class TestSpannerPartitionStore(PartitionStoreContract):
             )
 
         async def let_leases_end() -> None:
-            await asyncio.sleep(LEASE.total_seconds() + 0.1)
+            await asyncio.sleep(LEASE.total_seconds() + 0.1)  # a lease ends by Spanner's clock, which no test can set
 
         try:
             one, two = store("one"), store("two")

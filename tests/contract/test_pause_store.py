@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from deploy.local.source import SpannerDatabase
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
-from services.spanner_reader.adapters.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.core.pauses import NEVER
-from services.spanner_reader.core.shapes import ColumnShape, Kind, Look, TableShape
+from services.spanner_reader.core.schema.shapes import ColumnShape, Kind, Look, TableShape
 from services.spanner_reader.ports import PauseStore, ShapeStore
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp

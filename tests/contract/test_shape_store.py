@@ -8,13 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from deploy.local.source import SpannerDatabase
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
-from services.spanner_reader.adapters.shape_table import SpannerShapeStore
-from services.spanner_reader.core.shapes import ColumnShape, Kind, Look, Sighting, TableShape
+from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.core.schema.shapes import ColumnShape, Kind, Look, Sighting, TableShape
 from services.spanner_reader.ports import ShapeStore
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
 from tests.fakes.spanner_schema import FakeShapeStore, Shapes
 
 NOON = parse_timestamp("2026-11-21T12:00:00Z")
@@ -121,6 +123,39 @@ class ShapeStoreContract:
                 ("Singers", Kind.COLUMN_AGAIN, ("Náme",)),
                 ("Albums", Kind.COLUMN_AGAIN, ("Náme",)),
             }
+
+        self.run(readers, scenario)
+
+    def test_marks_are_read_without_the_tables_that_have_none(self, readers: Readers) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            assert await ours.marks() == ()
+            await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
+            assert await ours.marks() == ()
+            found = await ours.compare(a_look(1, Singers=SINGERS, Albums=BARE, Others=SINGERS), [])
+            assert await theirs.marks() == found.marks
+            assert [mark.table for mark in found.marks] == ["Others"]
+
+        self.run(readers, scenario)
+
+    def test_looks_of_readers_at_once_are_all_taken_into_account_and_no_mark_is_overwritten(
+        self, readers: Readers
+    ) -> None:
+        async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
+            await ours.compare(a_look(0, Singers=SINGERS), [])
+            retyped = replace(SINGERS, columns=(ID, replace(NAME, type="STRING")))
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: theirs.compare(a_look(2, Singers=retyped, Albums=SINGERS), []),
+                lambda: ours.topic_lost(at(0), at(1)),
+                lambda: ours.compare(a_look(1, Singers=SINGERS), []),
+                lambda: theirs.topic_lost(at(0), at(1)),
+            ]
+            await asyncio.gather(*(retried(Stop(), call) for call in calls))
+            look, marks = await ours.read()
+            assert look is not None
+            assert look.at == at(2)
+            kinds = {mark.table: {one.kind for one in mark.findings} for mark in marks}
+            assert {Kind.TABLE_LOST, Kind.COLUMN_RETYPED} <= kinds["Singers"]
+            assert Kind.TABLE_WATCHED in kinds["Albums"]
 
         self.run(readers, scenario)
 

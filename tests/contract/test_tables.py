@@ -1,85 +1,31 @@
 """What every Tables promises: the fake, and BigQuery's tables (on the stand-in)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from msgspec import structs
 
-from services.cdc_consumer.adapters.mirror_labels import LETTERS, NEEDS_RESYNC, label_time
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.destinations import Plan, destinations
-from services.cdc_consumer.core.tables import TableDefinition, table_definition
-from services.cdc_consumer.ports import LEFT_OUT, Tables, TableTroubleError
-from shared.contracts.change_batch import Header
+from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.ports import LEFT_OUT, ROWS_TOO_OLD, TableTroubleError
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
-from shared.contracts.tables_file import read_tables_file
 from tests.builders import PLANE_COLUMNS, a_header
+from tests.contract.table_places import (
+    COLOUR,
+    EVERY_TYPE,
+    HISTORY,
+    OF_OTHER_TYPES,
+    PLANES,
+    RANGE,
+    TAG,
+    TAGS,
+    Place,
+    history_of,
+    on_bigquery,
+)
 from tests.fakes.tables import FakeTables
-from tests.integration.stand_in import PROJECT, StandIn
-
-
-def history_of(header: Header) -> TableDefinition:
-    """Return the table with every change of a source table."""
-    found = destinations(header, Plan(read_tables_file('[defaults]\nmode = "history"')))
-    assert found is not None
-    assert found.history is not None
-    return found.history
-
-
-PLANES = table_definition(a_header())
-COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
-RANGE = table_definition(a_header(columns=(*PLANE_COLUMNS, ("range", "FLOAT64"))))
-EVERY_TYPE = table_definition(
-    a_header(
-        "every",
-        columns=[
-            *[(f"{kind.lower()}_key", kind) for kind in ("BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP")],
-            *[(kind.lower(), kind) for kind in ("FLOAT64", "BYTES", "JSON", "NUMERIC", "BOOL")],
-            *[
-                (f"{kind.lower()}s", f"ARRAY<{kind}>")
-                for kind in ("INT64", "FLOAT64", "NUMERIC", "BOOL", "BYTES", "DATE")
-            ],
-            *[(f"{kind.lower()}s", f"ARRAY<{kind}>") for kind in ("STRING", "TIMESTAMP", "JSON")],
-        ],
-        key=["bool_key", "int64_key", "numeric_key", "string_key", "date_key", "timestamp_key"],
-    )
-)
-OF_OTHER_TYPES = table_definition(
-    a_header(
-        "others",
-        columns=[
-            *[(f"{kind.lower()}_key", kind) for kind in ("BYTES", "FLOAT64", "FLOAT32")],
-            *[(kind.lower(), kind) for kind in ("FLOAT32", "PG_NUMERIC", "UUID")],
-            *[(f"{kind.lower()}s", f"ARRAY<{kind}>") for kind in ("FLOAT32", "PG_NUMERIC")],
-        ],
-        key=["bytes_key", "float64_key", "float32_key"],
-    )
-)
-"""Types that BigQuery lacks, or lacks in a key: their columns are of another."""
-HISTORY = history_of(a_header())
-TAGS = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "ARRAY<STRING>"))))
-TAG = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "STRING"))))
-
-
-@dataclass
-class Place:
-    """A Tables, another one for the same dataset (another process), and a way to do what a stranger could do."""
-
-    tables: Tables
-    others: Tables
-    drop: Callable[[str], None]
-    drop_key: Callable[[str], None]
-    columns: Callable[[str], Sequence[str]]
-    staleness: Callable[[str], timedelta | None]
-    gone: Callable[[str], None]
-    """See to it that there is no dataset of a name."""
-    letters: Callable[[str], int]
-    """Until when a table says that changes have become dead letters."""
-    needs_resync: Callable[[str], str]
-    """Why a table says that it needs a re-sync."""
+from tests.integration.stand_in import StandIn
 
 
 class TablesContract:
@@ -273,6 +219,28 @@ class TablesContract:
         place.tables.ensure(PLANES)
         assert place.needs_resync("planes") == LEFT_OUT, "what it lacks it still lacks"
 
+    def test_a_mirror_that_lacks_snapshot_rows_says_so_until_a_later_snapshot_is_complete(self, place: Place) -> None:
+        read = 2_000_000_000_000_000  # later than the table is made
+        place.tables.ensure(PLANES)
+        place.tables.need_resync(PLANES, read)
+        place.others.need_resync(PLANES, read - 1)
+        assert place.needs_resync("planes") == ROWS_TOO_OLD
+        place.others.complete(PLANES, read, read)
+        assert place.needs_resync("planes") == ROWS_TOO_OLD, "of that very snapshot it lacks rows"
+
+        place.others.complete(PLANES, read + 1, read + 1)
+        assert place.needs_resync("planes") == ROWS_TOO_OLD, "in the same hour it was read"
+        hour = 3_600_000_000
+        place.others.complete(PLANES, read + hour, read + hour)
+        assert place.needs_resync("planes") == ""
+        place.tables.need_resync(PLANES, read)
+        assert place.needs_resync("planes") == "", "a snapshot that was read later is complete"
+
+    def test_jsonb_is_written_to_a_column_that_was_made_for_json(self, place: Place) -> None:
+        for kind in ("JSON", "PG_JSONB", "JSON"):
+            place.tables.forget("planes")
+            place.tables.ensure(table_definition(a_header(columns=(*PLANE_COLUMNS, ("facts", kind)))))
+
     def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
         place.tables.forget("nothing")
 
@@ -282,6 +250,7 @@ class TestFakeTables(TablesContract):
     def place(self) -> Place:
         one, two = FakeTables(), FakeTables()
         two.there, two.letters, two.needs_resync = one.there, one.letters, one.needs_resync
+        two.complete_since, two.resync_after = one.complete_since, one.resync_after
 
         def drop(name: str) -> None:
             del one.there[name]
@@ -300,43 +269,6 @@ class TestFakeTables(TablesContract):
             lambda name: one.letters.get(name, 0),
             lambda name: one.needs_resync.get(name, ""),
         )
-
-
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
-@pytest.fixture
-def rest(bigquery_stand_in: tuple[str, str]) -> str:
-    return bigquery_stand_in[0]
-
-
-def on_bigquery(stand_in: StandIn, rest: str) -> Place:
-    def columns(name: str) -> Sequence[str]:
-        return [field.name for field in stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").schema]
-
-    def drop(name: str) -> None:
-        stand_in.client.delete_table(f"{PROJECT}.{stand_in.dataset}.{name}")
-
-    def drop_key(name: str) -> None:
-        stand_in.run(f"ALTER TABLE {name} DROP PRIMARY KEY")
-
-    def staleness(name: str) -> timedelta | None:
-        text = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").max_staleness
-        hours, minutes, seconds = (int(part) for part in str(text).removeprefix("0-0 0 ").split(":"))
-        return timedelta(hours=hours, minutes=minutes, seconds=seconds)
-
-    one, two = (BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset) for _ in range(2))
-
-    def letters(name: str) -> int:
-        return label_time(stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels, LETTERS)
-
-    def needs_resync(name: str) -> str:
-        labels = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels
-        return str(labels.get(NEEDS_RESYNC, ""))
-
-    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters, needs_resync)
 
 
 class TestBigQueryTables(TablesContract):

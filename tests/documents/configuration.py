@@ -1,4 +1,4 @@
-"""`docs/configuration.md`: every setting of every service, from the classes that read them."""
+"""`docs/reference/configuration.md`: every setting of every service, from the classes that read them."""
 
 import dataclasses
 import typing
@@ -16,7 +16,7 @@ from services.spanner_reader.settings import Settings as SpannerReaderSettings
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.settings import essential, hidden, value_shown, variable_name
 
-FILE: Final = "configuration.md"
+FILE: Final = "reference/configuration.md"
 
 SECTIONS: Final[Mapping[str, type]] = {
     "spanner_reader": SpannerReaderSettings,
@@ -41,25 +41,33 @@ _MEBIBYTE: Final = 1 << 20
 
 _HEAD: Final = """# Configuration
 
-<!-- Made from the settings classes by `make docs`; a test fails where they differ. Mend the classes, not this file. -->
+<!-- Made from the settings classes by `make docs`; a test fails where they differ. Change those, not this file. -->
 
-Every service reads its settings once, at its start, from environment variables. A variable that is set to nothing
-counts as not set; where it has no default, what a meaning ends with, after a semicolon, is what holds then. What is
-missing or wrong ends the process with exit code 2 and one message that names all of it. What was read is in the first
-line of the log (`service_started`), with the version; secrets are `***` there.
+Every service reads its settings once, at its start, from environment variables. Missing or wrong settings end the
+process with exit code 2 and one message that names all of them. The first line of the log (`service_started`) has the
+settings and the version; secrets are `***` there.
 
-| type | is written |
+A variable that is set to nothing counts as not set. Where a setting has no default, its meaning ends with what holds
+instead, after a semicolon.
+
+| Type | Is written |
 |---|---|
 | duration | a number and a unit: `500ms`, `10s`, `5m`, `2h`, `7d` |
 | time | RFC 3339, up to nanoseconds: `2024-05-01T09:00:00.123456789Z` |
 | truth value | `true`, `1`, `yes` or `false`, `0`, `no` |
 | topic, subscription | its id, in GOOGLE_CLOUD_PROJECT, or its full name: `projects/P/topics/T` |
 
-Beside these: credentials are Application Default Credentials (`GOOGLE_APPLICATION_CREDENTIALS` names a file);
-`JAVA_HOME` says which Java the consumer's Spark runs on; `MILLRACE_VERSION` is what a service calls its version, in
-place of the one that its image was built with (`VERSION`); `MILLRACE_USER` says who acts, for the dead-letter commands,
-`VISUAL` or `EDITOR` what they edit with. What is said of tables stands in a file,
-[TABLES_FILE](../README.md#choose-tables-names-history).
+Services also read these variables:
+
+| Variable | Meaning |
+|---|---|
+| `GOOGLE_APPLICATION_CREDENTIALS` | a file of credentials; else Application Default Credentials |
+| `JAVA_HOME` | the Java of the consumer's Spark |
+| `MILLRACE_VERSION` | what a service calls its version, in place of the one that its image was built with (`VERSION`) |
+| `MILLRACE_USER` | who acts, for the dead-letter commands |
+| `VISUAL`, `EDITOR` | what the dead-letter commands edit with |
+
+Settings of tables are in the [tables file](tables-file.md).
 """
 
 
@@ -71,7 +79,7 @@ def text() -> str:
 def _section(title: str, settings: type) -> Iterator[str]:
     hints = typing.get_type_hints(settings)
     yield f"## {title}\n"
-    yield "| variable | type | default | meaning |"
+    yield "| Variable | Type | Default | Meaning |"
     yield "|---|---|---|---|"
     for field in sorted(dataclasses.fields(settings), key=lambda one: one.default is not dataclasses.MISSING):
         hint = hints[field.name]

@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.documents import configuration, metrics
+from tests.documents import commands, configuration, metrics, wire_messages
+from tests.documents.drawings import DRAWINGS
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 
 DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     configuration.FILE: configuration.text,
     metrics.FILE: metrics.text,
+    commands.FILE: commands.text,
+    **DRAWINGS,
+    **wire_messages.FILES,
 }

@@ -1,4 +1,4 @@
-"""`docs/metrics.md`: every metric of every service, from the classes that count."""
+"""`docs/reference/metrics.md`: every metric of every service, from the classes that count."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -6,15 +6,15 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from services.bigtable_reader.metrics import ReaderMetrics as BigtableReaderMetrics
-from services.bigtable_reader.stores import MicrosecondClock
-from services.cdc_consumer.metrics import MOST_TABLES, ConsumerMetrics
-from services.dead_letter.metrics import ApiMetrics, CollectorMetrics
-from services.spanner_reader.metrics import ReaderMetrics as SpannerReaderMetrics
+from services.bigtable_reader.app.status.metrics import ReaderMetrics as BigtableReaderMetrics
+from services.bigtable_reader.wiring.stores import MicrosecondClock
+from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
+from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
+from services.spanner_reader.app.status.metrics import ReaderMetrics as SpannerReaderMetrics
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import count_runtime
 
-FILE: Final = "metrics.md"
+FILE: Final = "reference/metrics.md"
 
 
 def _collector(registry: CollectorRegistry) -> None:
@@ -45,20 +45,21 @@ _SUFFIX: Final = {"counter": "_total"}
 
 _HEAD: Final = """# Metrics
 
-<!-- Made from the classes that count by `make docs`; a test fails where they differ. Mend those, not this file. -->
+<!-- Made from the classes that count by `make docs`; a test fails where they differ. Change those, not this file. -->
 
-Each service serves its metrics on `PORT` at `/metrics`, as Prometheus reads them, beside `/healthz` (alive: its loop
-made progress within `LIVENESS`, or asks again and again for what is away) and `/readyz` (it works: not before it has
-begun, not while what it stands on is away, not from SIGTERM on). Counters begin at 0 with the process. What Spark's
-workers count is among the consumer's.
+Each service serves its metrics on `PORT` at `/metrics`, as Prometheus reads them. Counters begin at 0 with the process.
+The consumer's metrics include what Spark's workers count. [Monitor](../how-to/monitor.md) has alerts.
 
-How far behind it all is: `millrace_reader_lag_seconds` of the readers (commit to confirmed),
-`millrace_consumer_lag_seconds` by stage (of the change applied last), `millrace_consumer_oldest_held_age_seconds` for
-what does not go on, and `millrace_dead_letter_oldest_open_age_seconds` for what waits for people.
+| Question | Metric |
+|---|---|
+| How far behind are the readers (commit to confirmed)? | `millrace_reader_lag_seconds` |
+| How long did the change take that was applied last? | `millrace_consumer_lag_seconds`, by stage |
+| What does not go on? | `millrace_consumer_oldest_held_age_seconds` |
+| What waits for a person? | `millrace_dead_letter_oldest_open_age_seconds` |
 
-Labels are of few values, whatever the data:
+Labels have few values, whatever the data:
 
-| label | values |
+| Label | Values |
 |---|---|
 """
 
@@ -96,7 +97,7 @@ def text() -> str:
     for title, register in sections.items():
         lines += [
             f"## {title}\n",
-            "| metric | type | labels | |",
+            "| Metric | Type | Labels | Meaning |",
             "|---|---|---|---|",
             *_rows(collectors(register)),
             "",

@@ -1,20 +1,17 @@
-"""A pipeline for each test: a fresh database, its own topics and dataset, on the session's emulators."""
+"""The standing pipeline, and for each test a fresh database and tables of its own in it."""
 
-import itertools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import Processes
-from deploy.local.services import Pipeline, child_environment
-from deploy.local.source import SpannerInstance
-from tests.conftest import PROJECT
-from tests.e2e.rig import POSTGRESQL_SCHEMA, SCHEMA, NewRig, Rig, pubsub_channel
-
-_numbers = itertools.count(1)
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.services import child_environment
+from deploy.local.platform.source import SpannerInstance
+from tests.e2e.rig import Rig
+from tests.e2e.standing import Standing
+from tests.worlds.consumer import WITHOUT_SPARK
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,70 +28,64 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield processes
 
 
-@contextmanager
-def rigs(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[NewRig]:
-    """Yield a function that makes a pipeline on a Spanner instance, and on the session's stand-in unless told."""
-    made: list[Rig] = []
-    channel = pubsub_channel(pubsub_emulator)
-
-    def make(
-        instance: SpannerInstance, bigquery: tuple[str, str] = bigquery_stand_in, *, postgresql: bool = False
-    ) -> Rig:
-        rest, write_api = bigquery
-        database = instance.create_database(POSTGRESQL_SCHEMA if postgresql else SCHEMA, postgresql=postgresql)
-        partitions = instance.create_database([], postgresql=postgresql)
-        pipeline = Pipeline(
-            spanner=instance.address,
-            pubsub=pubsub_emulator,
-            bigquery_rest=rest,
-            bigquery_grpc=write_api,
-            project=PROJECT,
-            instance=instance.instance,
-            database=database.name,
-            partition_database=partitions.name,
-            change_stream="everything",
-            name=f"e2e-{next(_numbers)}",
-        )
-        rig = Rig(pipeline, database, partitions, processes, channel)
-        made.append(rig)
-        return rig
-
-    yield make
-    processes.end_all()
-    for rig in made:
-        rig.close()
-    channel.close()
+@pytest.fixture(scope="session")
+def one_standing(
+    tmp_path_factory: pytest.TempPathFactory, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]
+) -> Iterator[Standing]:
+    """Return the pipeline that stands for the whole session."""
+    with Processes(tmp_path_factory.mktemp("standing"), child_environment(os.environ)) as processes:
+        standing = Standing(processes, pubsub_emulator, bigquery_stand_in)
+        yield standing
+        standing.close()
 
 
-@pytest.fixture
-def new_rig(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[NewRig]:
-    """Return a function that makes a pipeline."""
-    with rigs(processes, pubsub_emulator, bigquery_stand_in) as make:
-        yield make
+@pytest.fixture(scope="module")
+def standing(request: pytest.FixtureRequest, one_standing: Standing) -> Iterator[Standing]:
+    """Return the standing pipeline; a module that fails leaves nothing of it to the next."""
+    failed = request.session.testsfailed
+    yield one_standing
+    if request.session.testsfailed > failed:
+        one_standing.renew()
+
+
+@pytest.fixture(scope="module")
+def without_spark(
+    tmp_path_factory: pytest.TempPathFactory, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]
+) -> Iterator[Standing]:
+    """Return a pipeline for tests that kill its consumer, or set it otherwise: this one starts in seconds."""
+    with Processes(tmp_path_factory.mktemp("without-spark"), child_environment(os.environ)) as processes:
+        standing = Standing(processes, pubsub_emulator, bigquery_stand_in, WITHOUT_SPARK)
+        yield standing
+        standing.close()
 
 
 @pytest.fixture(scope="module")
 def lasting_rig(
-    tmp_path_factory: pytest.TempPathFactory,
-    spanner_instance: SpannerInstance,
-    pubsub_emulator: str,
-    bigquery_stand_in: tuple[str, str],
+    tmp_path_factory: pytest.TempPathFactory, spanner_instance: SpannerInstance, standing: Standing
 ) -> Iterator[Rig]:
-    """Return a pipeline for all tests of a module; what runs on it goes on from one to the next."""
-    with (
-        Processes(tmp_path_factory.mktemp("processes"), child_environment(os.environ)) as processes,
-        rigs(processes, pubsub_emulator, bigquery_stand_in) as make,
-    ):
-        rig = make(spanner_instance)
+    """Return a rig for all tests of a module; what runs on it goes on from one to the next."""
+    with Processes(tmp_path_factory.mktemp("processes"), child_environment(os.environ)) as processes:
+        rig = Rig(standing, spanner_instance, processes)
         yield rig
         processes.end_all()
         rig.drop()
 
 
 @pytest.fixture
-def rig(new_rig: NewRig, spanner_instance: SpannerInstance, processes: Processes) -> Iterator[Rig]:
-    """Return a pipeline on the session's Spanner emulator, whose partitions stay as they are."""
-    rig = new_rig(spanner_instance)
+def rig_without_spark(
+    without_spark: Standing, spanner_instance: SpannerInstance, processes: Processes
+) -> Iterator[Rig]:
+    """Return a rig in the pipeline without Spark."""
+    rig = Rig(without_spark, spanner_instance, processes)
+    yield rig
+    processes.end_all()
+    rig.drop()
+
+
+@pytest.fixture
+def rig(standing: Standing, spanner_instance: SpannerInstance, processes: Processes) -> Iterator[Rig]:
+    """Return a rig on a Spanner emulator whose partitions stay as they are."""
+    rig = Rig(standing, spanner_instance, processes)
     yield rig
     processes.end_all()
     rig.drop()

@@ -1,33 +1,25 @@
-"""A consumer of its own, a dead-letter service, and a person at its commands."""
+"""A dead-letter service, and a person at its commands."""
 
 import json
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
-from deploy.local.emulators import ROOT
-from deploy.local.processes import Processes
-from deploy.local.services import (
-    Pipeline,
-    Service,
-    letters_in,
-    start_consumer,
-    start_dead_letter,
-    wait_until_ready,
-)
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.services import Flow, Pipeline, Service, letters_in, start_dead_letter, wait_until_ready
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_change, a_message
-from tests.conftest import PROJECT
 from tests.integration.stand_in import StandIn
-from tests.integration.test_cdc_consumer import World, counter
+from tests.worlds.consumer import World, counter
 
 PATIENCE: Final = timedelta(minutes=5)
 
@@ -45,12 +37,10 @@ class Mending:
             "MILLRACE_USER": "ada",
         }
 
-    def start(self, **settings: str) -> Service:
-        """Start a consumer and the dead-letter service; return the first."""
-        consumer = start_consumer(self.processes, self.world.pipeline, **settings)
+    def start(self, consumer: Service) -> None:
+        """Start the dead-letter service, and wait until it and the consumer are ready."""
         letters = start_dead_letter(self.processes, self.world.pipeline)
         wait_until_ready(self.processes, consumer, letters, patience=PATIENCE)
-        return consumer
 
     def say(self, *words: str, code: int = 0) -> Any:
         """Run a command; return its document."""
@@ -101,21 +91,10 @@ class Mending:
 
 
 @contextmanager
-def a_mending(processes: Processes, pubsub: str, bigquery: tuple[str, str]) -> Iterator[Mending]:
-    """Give a pipeline of its own on the session's emulators; nothing is started yet."""
-    rest, grpc = bigquery
-    pipeline = Pipeline(
-        spanner="",
-        pubsub=pubsub,
-        bigquery_rest=rest,
-        bigquery_grpc=grpc,
-        database="",
-        change_stream="",
-        project=PROJECT,
-        instance="",
-        name=f"letters-{uuid.uuid4().hex[:8]}",
-    )
-    world = World(pipeline, processes, StandIn(bigquery))
+def a_mending(processes: Processes, flow: Flow, stand_in: StandIn) -> Iterator[Mending]:
+    """Give a pipeline without a source; nothing is started yet."""
+    nothing = dict.fromkeys(("spanner", "database", "change_stream", "instance"), "")
+    world = World(Pipeline(**asdict(flow), **nothing), processes, stand_in)
     with closing(world.channel):
         yield Mending(world, processes)
 

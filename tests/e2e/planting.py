@@ -6,17 +6,17 @@ import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from deploy.local.emulators import ROOT
-from deploy.local.services import CONSUMER, AnyPipeline, BigtablePipeline
-from deploy.local.source import Row, Write
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import CONSUMER, AnyPipeline, BigtablePipeline
+from deploy.local.platform.source import Row, Write
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.timestamps import microseconds, parse_timestamp
 from tests.e2e.rig import Rig
-from tests.integration.bigtable_front import INSTANCE, FrontTable, set_cell
+from tests.integration.bigtable_front import FrontTable, set_cell
 from tests.integration.stand_in import Writing
 from tests.row_messages import CHANGE, change, row_message
 
@@ -52,11 +52,15 @@ class Mirrored(ABC):
 
         Newer ones would pass for how far the mirror has come, and `reconcile` would not see that it is behind.
         """
-        newest = max(str(row["_millrace_sequence"]) for row in self.rig.rows(self.name))
+        newest = max(str(row["_millrace_sequence"]) for row in self.rows())
         micros = parse_sequence(newest).sections[0] + 1
         key = {self.key: self.planted(deleted)[self.key]}
         upserts = [an_upsert(micros, self.planted(one)) for one in (changed, extra)]
         self.append(change("DELETE", str(four_sections(micros)), **key), *upserts)
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the mirror."""
+        return self.rig.target.rows(self.name) or []
 
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Append rows to the mirror, as nobody but the consumer should."""
@@ -96,7 +100,7 @@ class Mirrored(ABC):
     def older(self, since: str) -> set[int]:
         """Return the keys of the mirror's rows that are from before a time."""
         first = str(four_sections(microseconds(parse_timestamp(since))))
-        return {int(row[self.key]) for row in self.rig.rows(self.name) if row["_millrace_sequence"] < first}
+        return {int(row[self.key]) for row in self.rows() if row["_millrace_sequence"] < first}
 
     def _consumer(self, *arguments: str) -> tuple[int, Mapping[str, Any]]:
         source = f"{sys.executable} -m {self.pipeline.module} rows"
@@ -124,7 +128,7 @@ class Singers(Mirrored):
     fields: ClassVar = {"Id": "int64", "Name": "string"}
 
     def __init__(self, rig: Rig) -> None:
-        super().__init__(rig, "Singers", rig.pipeline)
+        super().__init__(rig, rig.named("Singers"), rig.pipeline)
 
     def write(self, keys: Iterable[int], what: str) -> None:
         """Commit them in one transaction."""
@@ -143,7 +147,7 @@ class Tags(Mirrored):
     fields: ClassVar = {"Tag": "string"}
 
     def __init__(self, rig: Rig) -> None:
-        super().__init__(rig, "Tags", rig.pipeline)
+        super().__init__(rig, rig.named("Tags"), rig.pipeline)
 
     def write(self, keys: Iterable[int], what: str) -> None:
         """Commit them; they have nothing but a key."""
@@ -161,19 +165,8 @@ class Cells(Mirrored):
 
     def __init__(self, rig: Rig, source: FrontTable) -> None:
         self.source = source
-        name = source.name.rpartition("/")[2]
-        pipeline = BigtablePipeline(
-            pubsub=rig.pipeline.pubsub,
-            bigquery_rest=rig.pipeline.bigquery_rest,
-            bigquery_grpc=rig.pipeline.bigquery_grpc,
-            project=rig.pipeline.project,
-            name=rig.pipeline.name,
-            bigtable=source.front.address,
-            instance=INSTANCE.rpartition("/")[2],
-            table=name,
-            app_profile="default",
-        )
-        super().__init__(rig, name, pipeline, PARTITION_TABLE=f"partitions-{uuid.uuid4().hex[:8]}")
+        pipeline = rig.standing.bigtable(source)
+        super().__init__(rig, pipeline.table, pipeline, PARTITION_TABLE=f"partitions-{uuid.uuid4().hex[:8]}")
 
     def write(self, keys: Iterable[int], what: str) -> None:
         """Write a cell of each row."""

@@ -206,7 +206,7 @@ def _too_old_to_be_safe(reason: Reason) -> Scenario:
     return Scenario(
         cure="forced",
         told="it could bring a deleted row back",
-        messages=[messages(reason, a_row(reason, GOOD)), messages(reason, old, origin="snapshot")],
+        messages=[messages(reason, a_row(reason, GOOD)), messages(reason, old, origin="replay")],
         first=[GOOD],
         cured={BAD: 1},
     )

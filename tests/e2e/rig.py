@@ -1,56 +1,43 @@
-"""What the end-to-end tests stand on: one pipeline of its own, its source, its target, and hands on Pub/Sub."""
+"""What an end-to-end test does with the standing pipeline: its own source, its tables, and hands on Pub/Sub."""
 
+import itertools
 import json
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
-import grpc
-
-from deploy.local.comparison import compare_tables
-from deploy.local.processes import Processes, wait_until
-from deploy.local.services import Pipeline, Service
-from deploy.local.source import SpannerDatabase, SpannerInstance, Write
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform.processes import Processes, wait_until
+from deploy.local.platform.services import PATIENCE, Service, start_reader
+from deploy.local.platform.source import SpannerInstance, Write
+from deploy.local.proof.comparison import compare_tables
 from shared.contracts.change_batch import decode_batch
-from shared.contracts.dead_letter import DeadLetter, from_message
-from shared.pubsub.channels import open_channel
-from shared.pubsub.names import subscription_path
-from shared.pubsub.stubs import (
-    AcknowledgeRequest,
-    PublishRequest,
-    PullRequest,
-    Subscription,
-    acknowledge_stub,
-    publish_stub,
-    pull_stub,
-)
-from shared.pubsub.topology import create_topology
+from shared.contracts.dead_letter import DeadLetter
+from shared.pubsub.stubs import PublishRequest, publish_stub
+from tests.e2e.standing import Standing
 
-ACK_DEADLINE = timedelta(seconds=10)
-"""The shortest that Pub/Sub takes, so that what a killed consumer held comes back soon."""
 SOON = timedelta(seconds=60)
 """How long anything may take on a busy machine before a test says that it did not happen."""
 
 SCHEMA = (
-    """CREATE TABLE Singers (Id INT64 NOT NULL, Name STRING(MAX), Born DATE, Rate FLOAT64, Pay NUMERIC,
+    """CREATE TABLE Singers_{number} (Id INT64 NOT NULL, Name STRING(MAX), Born DATE, Rate FLOAT64, Pay NUMERIC,
        Photo BYTES(MAX), Live BOOL, Seen TIMESTAMP, Facts JSON, Names ARRAY<STRING(MAX)>, Marks ARRAY<FLOAT32>)
        PRIMARY KEY (Id)""",
-    """CREATE TABLE Albums (Id INT64 NOT NULL, AlbumId INT64 NOT NULL, Title STRING(MAX)) PRIMARY KEY (Id, AlbumId),
-       INTERLEAVE IN PARENT Singers ON DELETE CASCADE""",
-    "CREATE TABLE Tags (Tag STRING(MAX) NOT NULL) PRIMARY KEY (Tag)",
+    """CREATE TABLE Albums_{number} (Id INT64 NOT NULL, AlbumId INT64 NOT NULL, Title STRING(MAX))
+       PRIMARY KEY (Id, AlbumId), INTERLEAVE IN PARENT Singers_{number} ON DELETE CASCADE""",
+    "CREATE TABLE Tags_{number} (Tag STRING(MAX) NOT NULL) PRIMARY KEY (Tag)",
     "CREATE CHANGE STREAM everything FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
 )
 TABLES = ("Singers", "Albums", "Tags")
 POSTGRESQL_SCHEMA = (
-    """CREATE TABLE singers (id bigint NOT NULL PRIMARY KEY, name varchar, born date, rate double precision,
+    """CREATE TABLE singers_{number} (id bigint NOT NULL PRIMARY KEY, name varchar, born date, rate double precision,
        pay numeric, photo bytea, live boolean, seen timestamptz, facts jsonb, names varchar[],
        marks real[], pays numeric[])""",
     "CREATE CHANGE STREAM everything FOR ALL WITH (value_capture_type = 'NEW_ROW')",
 )
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, order=True)
@@ -77,50 +64,48 @@ class Message:
         return [PublishedChange(batch.header.table, bytes(key).decode(), sequence) for key, sequence in keyed]
 
 
-class NewRig(Protocol):
-    """Makes a pipeline; ``bigquery`` are the addresses of the stand-in's REST and gRPC sides, where not the usual.
+class Rig:
+    """A test's source, its tables in the standing pipeline, and everything a test does to them.
 
-    Its database is one of `SCHEMA`, or of the PostgreSQL dialect and `POSTGRESQL_SCHEMA`.
+    No two tests share a table: the rig's number stands behind each name, in Spanner and in BigQuery. Whoever writes or
+    reads by the rig takes the name without it; `named` returns the whole name.
     """
 
-    def __call__(
-        self, instance: SpannerInstance, bigquery: tuple[str, str] = ..., *, postgresql: bool = ...
-    ) -> "Rig": ...
-
-
-class Rig:
-    """One pipeline and everything a test does to it."""
-
     def __init__(
-        self,
-        pipeline: Pipeline,
-        database: SpannerDatabase,
-        partitions: SpannerDatabase,
-        processes: Processes,
-        channel: grpc.Channel,
+        self, standing: Standing, instance: SpannerInstance, processes: Processes, *, postgresql: bool = False
     ) -> None:
-        self.pipeline = pipeline
-        self.database = database
-        self.partitions = partitions
+        """The database is one of `SCHEMA`, or of the PostgreSQL dialect and `POSTGRESQL_SCHEMA`."""
+        self.number = next(_numbers)
+        schema = [one.format(number=self.number) for one in (POSTGRESQL_SCHEMA if postgresql else SCHEMA)]
+        self.database = instance.create_database(schema, postgresql=postgresql)
+        self.partitions = instance.create_database([], postgresql=postgresql)
+        self.standing = standing
         self.processes = processes
-        self.target = BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)
-        self.target.create()
-        self._channel = channel
-        create_topology(channel, replace(pipeline.topology, ack_deadline=ACK_DEADLINE))
-        self._recorder = subscription_path(pipeline.project, f"{pipeline.name}-recorder")
-        self._create_subscription(self._recorder)
-        self.start = database.now()
+        self.pipeline = standing.spanner(self.database, self.partitions)
+        self.target = standing.target
+        self.start = self.database.now()
+        standing.published()  # what came of the test before
+        standing.letters()
+
+    def named(self, table: str) -> str:
+        """Return the name of a table in Spanner and in BigQuery."""
+        return f"{table}_{self.number}"
+
+    def in_bigquery(self, table: str) -> str:
+        """Return the full name of a table in BigQuery: ``project.dataset.table``."""
+        return f"{self.pipeline.project}.{self.pipeline.dataset}.{self.named(table)}"
 
     def commit(self, *writes: Write) -> int:
         """Commit one transaction; return its commit timestamp in nanoseconds."""
-        return self.database.commit(writes)
+        return self.database.commit([replace(one, table=self.named(one.table)) for one in writes])
 
     def wait_until_equal(self, tables: Iterable[str] = TABLES, patience: timedelta = SOON) -> None:
         """Wait until BigQuery equals Spanner, by value; the test fails with what differs."""
         last: list[str] = []
+        whole = [self.named(table) for table in tables]
 
         def equal() -> bool:
-            last[:] = [named for one in compare_tables(self.database, self.target, tables) for named in one.named]
+            last[:] = [named for one in compare_tables(self.database, self.target, whole) for named in one.named]
             return not last
 
         try:
@@ -130,7 +115,20 @@ class Rig:
 
     def wait(self, ready: Callable[[], Any], what: str, patience: timedelta = SOON) -> Any:
         """Wait for something to come true while no process dies unasked."""
-        return self.processes.wait_until(lambda: ready() or None, what, patience)
+        return wait_until(lambda: ready() or None, what, [*self.standing.running, *self.processes.running], patience)
+
+    def wait_until_ready(self, *services: Service, patience: timedelta = PATIENCE) -> None:
+        """Wait until all of them say that they are ready."""
+        for service in services:
+            self.wait(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
+
+    def consumer(self, **settings: str) -> Service:
+        """Return the standing consumer, as `Standing.consumer` does."""
+        return self.standing.consumer(**settings)
+
+    def start_reader(self, name: str = "spanner_reader", **settings: str) -> Service:
+        """Start a reader of the source, from where the rig began."""
+        return start_reader(self.processes, self.pipeline, name, start=self.start, **settings)
 
     def counted(self, service: Service, metric: str) -> float:
         """Return what a service has counted so far."""
@@ -138,71 +136,46 @@ class Rig:
 
     def published(self) -> list[Message]:
         """Return the messages that have been published since the last call (and those before it not yet seen)."""
-        return [Message(m.data, dict(m.attributes), m.ordering_key) for m in self._drain(self._recorder)]
+        return [Message(m.data, dict(m.attributes), m.ordering_key) for m in self.standing.published()]
 
     def letters(self) -> list[DeadLetter]:
         """Return the dead letters that have come since the last call."""
-        drained = self._drain(self.pipeline.topology.dead_letter_subscription)
-        return [from_message(m.data, dict(m.attributes)) for m in drained]
+        return self.standing.letters()
 
     def publish(self, messages: Sequence[Message]) -> None:
         """Publish messages in this order, each in a request of its own."""
-        publish = publish_stub(self._channel)
+        publish = publish_stub(self.standing.channel)
         for one in messages:
             body = {"data": one.data, "attributes": dict(one.attributes), "ordering_key": one.ordering_key}
             publish(PublishRequest(topic=self.pipeline.topology.topic, messages=[body]), timeout=30)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return a table's rows in BigQuery, Millrace's columns included; in no order."""
-        return self.target.rows(table) or []
+        return self.target.rows(self.named(table)) or []
 
     def stats(self) -> Mapping[str, Any]:
         """Return what the stand-in has counted."""
-        with urllib.request.urlopen(f"http://{self.pipeline.bigquery_rest}/control/stats", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{self.standing.bigquery[0]}/control/stats", timeout=30) as answer:
             counted: Mapping[str, Any] = json.load(answer)
         return counted
 
     @contextmanager
     def fault(self, **fault: Any) -> Iterator[None]:
-        """Let appends or REST calls go wrong while the block runs (fields of `deploy.local.bigquery.faults.Fault`)."""
+        """Let appends or REST calls go wrong while the block runs (fields of `emulators.bigquery.faults.Fault`)."""
         self._control("POST", "faults", fault)
         try:
             yield
         finally:
             self._control("DELETE", "faults", None)
 
-    def close(self) -> None:
-        """Close the clients."""
-        self.target.close()
-
     def drop(self) -> None:
         """Drop the databases, for the emulator slows down with what it remembers."""
         self.database.drop()
         self.partitions.drop()
 
-    def _drain(self, subscription: str) -> list[Any]:
-        pull, acknowledge = pull_stub(self._channel), acknowledge_stub(self._channel)
-        drained: list[Any] = []
-        while True:
-            request = PullRequest(subscription=subscription, max_messages=1000, return_immediately=True)
-            received = pull(request, timeout=30).received_messages
-            if not received:
-                return drained
-            ack_ids = [one.ack_id for one in received]
-            acknowledge(AcknowledgeRequest(subscription=subscription, ack_ids=ack_ids), timeout=30)
-            drained += [one.message for one in received]
-
-    def _create_subscription(self, name: str) -> None:
-        create = self._channel.unary_unary(
-            "/google.pubsub.v1.Subscriber/CreateSubscription",
-            request_serializer=Subscription.SerializeToString,
-            response_deserializer=Subscription.FromString,
-        )
-        create(Subscription(name=name, topic=self.pipeline.topology.topic, ack_deadline_seconds=10), timeout=30)
-
     def _control(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
         request = urllib.request.Request(
-            f"http://{self.pipeline.bigquery_rest}/control/{path}",
+            f"http://{self.standing.bigquery[0]}/control/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
@@ -213,13 +186,3 @@ class Rig:
 def first_section(committed: int) -> str:
     """Return how the sequence of a change begins that was committed at this time (in nanoseconds)."""
     return f"{committed // 1000:016X}/"
-
-
-def pubsub_channel(address: str) -> grpc.Channel:
-    """Return a channel to the Pub/Sub emulator."""
-    return open_channel(address)
-
-
-def wait_for(ready: Callable[[], Any], what: str, patience: timedelta = SOON) -> Any:
-    """Wait for something that no process of the pipeline has to live for."""
-    return wait_until(lambda: ready() or None, what, timeout=patience)

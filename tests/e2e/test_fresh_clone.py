@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import wait_until
+from deploy.local.platform.processes import wait_until
 from tests.e2e.commands import ROOT, new_mark, running
 
 pytestmark = pytest.mark.timeout(900)  # everything is installed once more
@@ -49,7 +49,7 @@ class Clone:
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     """Return a clone, with a home of its own; what it left running is ended."""
-    directory, home = tmp_path_factory.mktemp("clone") / "millrace", tmp_path_factory.mktemp("home")
+    directory, home = tmp_path_factory.mktemp("clone") / "mill race", tmp_path_factory.mktemp("home")
     subprocess.run(["git", "clone", "--quiet", ROOT, directory], check=True, timeout=60)
     asked = [sys.executable, "-m", "pip", "cache", "dir"]
     cache = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
@@ -141,7 +141,7 @@ def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) ->
 
         changed = clone.type(change)
         assert changed.returncode == 0, changed.stdout + changed.stderr
-        assert "1 rows changed" in changed.stdout
+        assert "1 row changed" in changed.stdout
         wait_until(
             lambda query=query, renamed=renamed: renamed in clone.type(query).stdout,  # type: ignore[misc]
             "the change in BigQuery",

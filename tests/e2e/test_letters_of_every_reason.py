@@ -4,21 +4,22 @@ All of them at once, on one consumer: what is wrong with one table has to hold u
 """
 
 import json
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from deploy.local.processes import Processes
-from deploy.local.services import Service, start_consumer, wait_until_ready
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.services import Flow, Service, wait_until_ready
 from shared.contracts.reasons import Reason
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub
 from tests.builders import a_header
 from tests.conftest import PROJECT
 from tests.e2e.mending import PATIENCE, Mending, a_mending, change, publish
 from tests.e2e.reasons import BAD, GOOD, SCENARIOS, named, with_cure
-from tests.integration.test_cdc_consumer import counter, ends
-from tests.integration.test_cdc_consumer_killer import deliver
+from tests.integration.stand_in import StandIn
+from tests.worlds.consumer import counter, ends
 
 pytestmark = pytest.mark.timeout(1_800)
 
@@ -47,7 +48,7 @@ class Everything:
                 self.world.fault(table=self.table(reason), **scenario.fault)
             self.world.publish(*scenario.messages)
             if scenario.deliveries:  # those first, each alone
-                deliver(self.world, scenario.deliveries)
+                self.world.deliver(scenario.deliveries)
             self.expected[reason] = {row: (named(reason, row), 1) for row in scenario.first}
         publish_stub(self.world.channel)(
             PublishRequest(topic=self.world.topology.dead_letter_topic, messages=[JUNK]), timeout=10
@@ -90,7 +91,10 @@ class Everything:
 
 @pytest.fixture
 def everything(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[Everything]:
-    with a_mending(processes, pubsub_emulator, bigquery_stand_in) as mending:
+    rest, write_api = bigquery_stand_in
+    name = f"letters-{uuid.uuid4().hex[:8]}"
+    flow = Flow(pubsub=pubsub_emulator, bigquery_rest=rest, bigquery_grpc=write_api, project=PROJECT, name=name)
+    with a_mending(processes, flow, StandIn(bigquery_stand_in)) as mending:
         yield Everything(mending)
         mending.world.mend()
 
@@ -103,7 +107,8 @@ def test_letters_of_every_reason_are_mended_replayed_and_applied_and_once_more_c
     everything: Everything,
 ) -> None:
     everything.prepare()
-    consumer = everything.mending.start(TASKS="1", LINGER="1s")
+    consumer = everything.world.launch(TASKS="1", LINGER="1s")
+    everything.mending.start(consumer)
     everything.collected()
     everything.equal(reason for reason, scenario in SCENARIOS.items() if scenario.first)
     groups = everything.mending.say("groups")["groups"]
@@ -167,7 +172,7 @@ def what_is_mended_by_the_tables_file_is_applied(everything: Everything, consume
     file = mending.processes.directory / "tables.toml"
     file.write_text("\n".join(scenario.tables_file for _reason, scenario in with_cure("tables file")))
     mending.environment["TABLES_FILE"] = str(file)
-    consumer = start_consumer(mending.processes, mending.world.pipeline, TABLES_FILE=str(file))
+    consumer = mending.world.launch(TABLES_FILE=str(file))
     wait_until_ready(mending.processes, consumer, patience=PATIENCE)
     reasons = [reason for reason, _scenario in with_cure("tables file")]
     wanted = [word for reason in reasons for word in ("--reason", reason.value)]

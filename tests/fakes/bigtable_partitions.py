@@ -8,12 +8,12 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from services.bigtable_reader.core import resync as core
-from services.bigtable_reader.core.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
-from services.bigtable_reader.core.records import Child, KeyRange, Microseconds, Position
-from services.bigtable_reader.core.resync import Kind, Resync
-from services.bigtable_reader.core.seen import Seen
-from services.bigtable_reader.core.topology import (
+from services.bigtable_reader.core.schema import resync as core
+from services.bigtable_reader.core.schema.resync import Kind, Resync
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.stream.topology import (
     Ending,
     Patience,
     Reshaped,

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import msgspec
 
-from services.bigtable_reader.core.partitions import Survey
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.core.changes.images import Row, TooLargeRow
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.records import (
     CloseStream,
     DataChange,
     Heartbeat,
@@ -18,7 +21,6 @@ from services.bigtable_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.bigtable_reader.core.seen import Seen
 from services.bigtable_reader.ports import PositionLostError, ReadRefusedError, ReadRows, StreamGoneError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
@@ -48,6 +50,16 @@ class FakeChangeStream:
 
     async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a range, some at a time; a CloseStream as soon as the range is not a partition."""
+        records: Sequence[StreamRecord] = ()
+        try:
+            async with aclosing(self._read(query)) as portions:
+                async for records in portions:
+                    yield records
+        except (GeneratorExit, asyncio.CancelledError):
+            self.table.cancelled_streams += not (records and isinstance(records[-1], CloseStream))
+            raise
+
+    async def _read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         await self.way.step()
         self.queries.append(query)
         seen = self._begin(query.range, query.position)
@@ -124,7 +136,9 @@ class FakeRows:
         self.way = way or Way()
         self.readings: list[Sequence[bytes]] = []
         self.unreadable: set[bytes] = set()
-        """Rows that are too large to be read."""
+        """Rows that the service refuses to read."""
+        self.too_large: set[bytes] = set()
+        """Rows that no message can hold."""
 
     async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
         """Return those of the rows that exist; of some calls, a part of them."""
@@ -132,13 +146,13 @@ class FakeRows:
         await self.way.step()
         if not self.unreadable.isdisjoint(row_keys):
             raise ReadRefusedError("FAILED_PRECONDITION: larger than 256 MiB")
-        found = {}
+        found: dict[bytes, Row] = {}
         asked = row_keys[: self.way.chance.randint(1, 2 * len(row_keys))]
         for row_key in asked:
             if self.way.slowest:
                 await asyncio.sleep(self.way.chance.random() * self.way.slowest / len(row_keys))
             if (cells := self.table.row(row_key)) is not None:
-                found[row_key] = cells
+                found[row_key] = TooLargeRow(9_000_001) if row_key in self.too_large else cells
         await self.way.step()
         return ReadRows(found, row_keys[len(asked) :])
 
@@ -217,10 +231,14 @@ class FakeLetters:
 
     def __init__(self) -> None:
         self.kept: list[DeadLetter] = []
+        self.open = asyncio.Event()
+        """While it is not set, the topic takes letters and confirms none."""
+        self.open.set()
 
     async def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Return when every letter is confirmed."""
         await asyncio.sleep(0)
+        await self.open.wait()
         self.kept += letters
 
 

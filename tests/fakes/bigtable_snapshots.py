@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from services.bigtable_reader.core import snapshot as core
-from services.bigtable_reader.core.images import RowCells
-from services.bigtable_reader.core.records import KeyRange, Microseconds
-from services.bigtable_reader.core.snapshot import PartProgress, Snapshot, SnapshotPart
+from services.bigtable_reader.core.changes.images import Row, TooLargeRow
+from services.bigtable_reader.core.snapshot import snapshot as core
+from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.ports import Page, ReadRefusedError, Sample
 from shared.contracts.errors import TransientError
 from tests.fakes.bigtable_table import Bigtable
@@ -139,7 +139,9 @@ class FakeScan:
         self.way = way or Way()
         self.cuts = cuts
         self.unreadable: set[bytes] = set()
-        """Rows that are too large to be read."""
+        """Rows that the service refuses to read."""
+        self.too_large: set[bytes] = set()
+        """Rows that no message can hold: a page ends with one."""
         self.read_from: list[bytes] = []
         self.asked: list[int] = []
 
@@ -148,7 +150,7 @@ class FakeScan:
         self.read_from.append(keys.start)
         self.asked.append(most)
         await self.way.step()
-        rows: list[tuple[bytes, RowCells]] = []
+        rows: list[tuple[bytes, Row]] = []
         most = self.way.chance.randint(1, most)
         for row_key in self._keys(keys):
             if row_key in self.unreadable:
@@ -158,6 +160,8 @@ class FakeScan:
             if self.way.slowest:
                 await asyncio.sleep(self.way.chance.random() * self.way.slowest)
             if (cells := self.table.row(row_key)) is not None:
+                if row_key in self.too_large:
+                    return Page([*rows, (row_key, TooLargeRow(9_000_001))], row_key)
                 rows.append((row_key, cells))
             if len(rows) == most:
                 break

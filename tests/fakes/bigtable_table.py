@@ -12,8 +12,8 @@ from datetime import timedelta
 
 import msgspec
 
-from services.bigtable_reader.core.images import CellVersion, RowCells
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.core.changes.images import CellVersion, RowCells
+from services.bigtable_reader.core.stream.records import (
     Child,
     DeleteCells,
     DeleteFamily,
@@ -63,6 +63,8 @@ class Bigtable:
         self.lost: set[KeyRange] = set()
         """Ranges whose tokens the service refuses from now on."""
         self.has_stream = True
+        self.cancelled_streams = 0
+        """How many streams a reader has ended before their CloseStream."""
         self.splits = 0
         self.merges = 0
         self._rows: dict[bytes, list[Applied]] = {}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.columns import CHANGE, MESSAGE
-from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE, TableDefinition
+from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE, TableDefinition
+from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE
 from services.cdc_consumer.ports import RowError, TableTroubleError
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
@@ -51,6 +51,11 @@ class FakeCdcWriter:
         """Return what a query sees: the rows of a mirror by their key."""
         return {key: row for key, (_, row) in self._applied.get(table, {}).items() if row is not None}
 
+    def applied(self, table: str, key: Key) -> ChangeSequenceNumber | None:
+        """Return the change sequence number that a key of a mirror has, deleted or not; None: it has none."""
+        found = self._applied.get(table, {}).get(key)
+        return None if found is None else found[0]
+
     def apply(self, definition: TableDefinition, row: Mapping[str, Any]) -> None:
         if definition.append_only:
             self.appended.setdefault(definition.identity, []).append(row)
@@ -83,6 +88,8 @@ class FakeAppending:
             raise TransientError("BigQuery is away")
         if writer.interrupted(table) or table in writer.failing or any(writer.stuck(table, row) for row in self._rows):
             raise TransientError(f"table {table}: INTERNAL")
+        if table in writer.tables.unwritable or (writer.tables.dataset_refused and not self._definition.dataset):
+            raise TableTroubleError(f"table {table}: PERMISSION_DENIED", code="PERMISSION_DENIED", denied=True)
         there = writer.tables.there.get(table)
         if there is None or table in writer.missing:
             raise TableTroubleError(f"table {table} not found")

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from services.cdc_consumer.core.sweep import first_sequence, history_beside
-from services.cdc_consumer.core.tables import DELETED_COLUMN, TableDefinition
+from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
+from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableDefinition
 from services.cdc_consumer.ports import MirrorTable, RowCount, Spool
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence

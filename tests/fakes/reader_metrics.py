@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.records import StreamRecord
-from services.spanner_reader.core.shapes import Mark
+from services.spanner_reader.core.schema.shapes import Mark
+from services.spanner_reader.core.stream.records import StreamRecord
 from shared.contracts.timestamps import Nanoseconds
 
 

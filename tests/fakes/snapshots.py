@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
 
-from services.spanner_reader.core.snapshot import (
+from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
     KeyText,
     RangeState,
     SnapshotRange,
     SnapshotSurvey,
+    by_run,
     claimable_ranges,
+    merged,
     whole_tables,
 )
 from services.spanner_reader.ports import NotReadableError, RangeProgress, WatchedTable
@@ -123,6 +125,17 @@ class FakeSnapshotStore:
         return SnapshotSurvey(
             self.table.clock.now(), tuple(self.table.rows[place] for place in sorted(self.table.rows))
         )
+
+    async def merge(self, table: str) -> None:
+        """Keep one range of each snapshot of a table of which nothing is left to read."""
+        await self._before()
+        for parts in by_run(one for one in self.table.rows.values() if one.table == table).values():
+            whole = merged(parts)
+            if whole is not None:
+                for one in parts:
+                    del self.table.rows[one.place]
+                self.table.rows[whole.place] = whole
+        self._life.step()
 
     async def claim(self, places: Collection[tuple[str, int]]) -> Sequence[SnapshotRange]:
         """Take those of the ranges that are still free and not done; return them with our lease."""

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from services.spanner_reader.core.partitions import NewPartition, Partition, State, Survey, claimable
-from services.spanner_reader.core.records import (
+from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State, Survey, claimable
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,

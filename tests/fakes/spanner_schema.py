@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from services.spanner_reader.core.changes import googlesql_type
 from services.spanner_reader.core.pauses import Pause, with_pauses
-from services.spanner_reader.core.shapes import (
+from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
     Look,
     Mark,
@@ -18,6 +17,7 @@ from services.spanner_reader.core.shapes import (
     marked,
     synced,
 )
+from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -118,6 +118,11 @@ class FakeShapeStore:
         """Return what is remembered, and the tables that need re-sync."""
         self._life.step()
         return self.shapes.look, self.shapes.all_marks
+
+    async def marks(self) -> Sequence[Mark]:
+        """Return the tables that need re-sync."""
+        self._life.step()
+        return self.shapes.all_marks
 
     async def synced(self, table: str) -> bool:
         """Take the mark from a table; return whether it had one."""

@@ -1,13 +1,16 @@
 """The Tables port in memory: table definitions by their identity."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
-from services.cdc_consumer.core.tables import COLUMN_LIMIT, TableColumn, TableDefinition
-from services.cdc_consumer.ports import LEFT_OUT, TableTroubleError
+from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition
+from services.cdc_consumer.ports import LEFT_OUT, ROWS_TOO_OLD, DatasetRefusedError, NotLabelledError, TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from tests.fakes.effects import Effects
+
+_HOUR: Final = 3_600_000_000
 
 
 class FakeTables:
@@ -18,12 +21,22 @@ class FakeTables:
         self.there: dict[str, TableDefinition] = {}
         self.away = 0
         self.forbidden: set[str] = set()
+        self.dataset_refused = False
+        """Whether the usual dataset and all its tables are refused, to appends too."""
+        self.unwritable: set[str] = set()
+        """Tables that may be read, but to which this identity may not write."""
+        self.interrupted: Callable[[str], bool] = lambda _table: False
+        """Asked at each call for a table; one of which it is true is a TransientError."""
         self.made_at: dict[str, int] = {}
         self.complete_since: dict[str, int] = {}
         self.letters: dict[str, int] = {}
         """Until when changes have become dead letters, by mirror."""
         self.needs_resync: dict[str, str] = {}
         """Why, by mirror."""
+        self.resync_after: dict[str, int] = {}
+        """The end of the hour in which the latest of the snapshot rows was read that a mirror lacks."""
+        self.unlabelled: set[str] = set()
+        """Tables whose labels may not be written."""
         self._known: dict[str, TableDefinition] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
@@ -37,23 +50,47 @@ class FakeTables:
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
         name = definition.identity
         self._fail_if_told(name)
-        if min(since, read_since) > self.made_at.get(name, 0) and since > self.complete_since.get(name, 0):
+        after = max(self.made_at.get(name, 0), self.resync_after.get(name, 0))
+        if min(since, read_since) > after and since > self.complete_since.get(name, 0):
             self.effects.note(f"complete {name}")
             self.complete_since[name] = since
+            if self.needs_resync.get(name) == ROWS_TOO_OLD:
+                del self.needs_resync[name]
 
     def note_letters(self, name: str, dataset: str, at: int) -> None:
         identity = f"{dataset}.{name}" if dataset else name
         self._fail_if_told(identity)
         found = self.there.get(identity)
         if found is not None and not found.append_only and at > self.letters.get(identity, 0):
+            if name in self.unlabelled:
+                raise NotLabelledError(f"table {name}: its labels may not be written")
             self.effects.note(f"note letters of {identity}")
             self.letters[identity] = at
+
+    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+        name = definition.identity
+        if self.complete_since.get(name, 0) > newest:
+            return
+        self._fail_if_told(name)
+        if name in self.unlabelled:
+            raise NotLabelledError(f"table {name}: its labels may not be written")
+        self.effects.note(f"need re-sync of {name}")
+        self.needs_resync.setdefault(name, ROWS_TOO_OLD)
+        self.resync_after[name] = max(-(-newest // _HOUR) * _HOUR, self.resync_after.get(name, 0))
+        self.complete_since.pop(name, None)
 
     def forget(self, table: str) -> None:
         self._known.pop(table, None)
 
+    def check_rights(self, definition: TableDefinition) -> None:
+        usual = {definition.identity, *(name for name in self.there if "." not in name)}
+        if not definition.dataset and (self.dataset_refused or usual <= self.unwritable):
+            raise DatasetRefusedError("no table of the dataset may be written; give this identity a role on it")
+
     def _brought_about(self, definition: TableDefinition) -> TableDefinition:
         name = definition.identity
+        if self.dataset_refused and not definition.dataset:
+            raise DatasetRefusedError("the dataset may not be read; give this identity a role on it")
         self._fail_if_told(name)
         found = self.there.get(name)
         if found is None:
@@ -83,8 +120,8 @@ class FakeTables:
             self.complete_since.pop(mirror, None)
 
     def _fail_if_told(self, name: str) -> None:
-        if self.away:
-            self.away -= 1
+        if self.away or self.interrupted(name):
+            self.away = max(0, self.away - 1)
             raise TransientError("BigQuery is away")
         if name in self.forbidden:
             raise TableTroubleError(f"table {name}: permission denied")
@@ -96,13 +133,13 @@ class FakeTables:
 
     @staticmethod
     def _check(seen: TableDefinition, wanted: TableDefinition) -> None:
-        types = {column.name.upper(): column.type for column in seen.columns}
+        types = {column.name.upper(): column.type.bigquery for column in seen.columns}
         if (seen.mirror_of, seen.append_only) != (wanted.mirror_of, wanted.append_only):
             raise TableTroubleError(f"table {wanted.name} holds another source table")
         if not seen.primary_key:
             raise TableTroubleError(f"table {wanted.name} has no primary key")
         if _upper(seen.primary_key) != _upper(wanted.primary_key) or any(
-            types.get(column.name.upper(), column.type) != column.type for column in wanted.columns
+            types.get(column.name.upper(), column.type.bigquery) != column.type.bigquery for column in wanted.columns
         ):
             raise PoisonRecordError(Reason.SCHEMA_CONFLICT, f"table {wanted.name} has another key or type")
 

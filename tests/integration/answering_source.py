@@ -12,7 +12,7 @@ from typing import Final
 from shared.contracts.change_batch import Change, Column, Header, encode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
-from shared.runtime.source_rows import answer_requests
+from shared.reading.source_rows import answer_requests
 
 HEADER: Final = Header(
     "source", "Things", ("Id",), (Column("Id", "INT64"), Column("Note", "STRING")), origin="snapshot"

@@ -9,12 +9,12 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.connection_pool import Limits
-from services.cdc_consumer.adapters.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.core.tables import TableDefinition, table_definition
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.connection_pool import Limits
+from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.stream.columns import decode_messages
 from shared.contracts.change_batch import Header
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop

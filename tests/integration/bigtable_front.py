@@ -27,7 +27,7 @@ from google.cloud.bigtable_v2 import BigtableClient
 from google.cloud.bigtable_v2 import types as data_types
 from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcTransport
 
-from deploy.local.bigtable_change_streams.client import FrontControl
+from emulators.bigtable_streams.client import FrontControl
 
 PROJECT: Final = "millrace-test"
 INSTANCE: Final = f"projects/{PROJECT}/instances/front"

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.core.merging import Kept
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
+from services.bigtable_reader.core.stream.merging import Kept
+from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     CloseStream,
     DataChange,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.local.processes import Process
+from deploy.local.platform.processes import Process
 
 
 def events(process: Process, name: str) -> Sequence[Mapping[str, Any]]:

@@ -1,6 +1,6 @@
 """A small Spark query over the `pubsub` source, for its tests: a sink that acknowledges and keeps a journal.
 
-As a program it runs the query until it is ended, in a process that a test can kill.
+As a program it runs the query without Spark until it is ended, in a process that a test can kill.
 """
 
 import json
@@ -19,10 +19,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.leases import PubsubLeases
-from services.cdc_consumer.adapters.pubsub_source import PubsubDataSource
+from services.cdc_consumer.adapters.spark.spark_session import Java
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from shared.pubsub.channels import open_channel
 from shared.runtime.stop import Stop
+from tests.worlds.without_spark import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,20 +77,25 @@ def spark_session(directory: Path) -> SparkSession:
     # The workers import this package and the source's, from wherever the tests were started.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session: SparkSession = (
-        SparkSession.builder.master("local[2]")
-        .appName("pubsub source")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
-    )
+    settings = {
+        "spark.master": "local[2]",
+        "spark.app.name": "pubsub source",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    # As the consumer does, by no fork: the tests of this process have used gRPC.
+    session = Java(os.environ, settings, directory / "connection", Stop()).open_session()
+    _register(session)
+    return session
+
+
+def _register(session: SparkSession) -> None:
     session.dataSource.register(PubsubDataSource)
     session.dataSource.register(AcknowledgingSink)
-    return session
 
 
 def start_query(
@@ -124,7 +131,8 @@ def start_query(
 
 
 def main(directory: str, emulator: str, subscription: str, hold: str) -> None:
-    session = spark_session(Path(directory))
+    session: Any = Session("local[2]")
+    _register(session)
     start_query(session, Path(directory), emulator, subscription, hold=float(hold)).awaitTermination()
 
 

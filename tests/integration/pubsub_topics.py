@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import grpc
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from shared.pubsub.stubs import (
     AcknowledgeRequest,
@@ -16,7 +18,10 @@ from shared.pubsub.stubs import (
     publish_stub,
     pull_stub,
 )
-from shared.pubsub.topology import Topology, create_topology
+from shared.pubsub.topology import (
+    Topology,
+    create_topology,
+)
 
 
 def a_topology(channel: grpc.Channel, ack_deadline: timedelta = timedelta(seconds=60)) -> Topology:
@@ -68,3 +73,13 @@ def pull_until(channel: grpc.Channel, subscription: str, count: int, timeout: ti
             )
         identities += [one.message.message_id for one in received]
     return identities
+
+
+def subscribe(channel: grpc.Channel, topology: Topology, **settings: Any) -> str:
+    """Make one more subscription that is as it should be but for these settings; return its name."""
+    name = f"{topology.subscription}-more"
+    policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 100}
+    request = {"name": name, "topic": topology.topic, "expiration_policy": {}, "dead_letter_policy": policy} | settings
+    request = {field: value for field, value in request.items() if value is not None}
+    SubscriberClient(transport=SubscriberGrpcTransport(channel=channel)).create_subscription(request=request)
+    return name

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
-from deploy.local.emulators import ROOT
-from deploy.local.processes import Process, Processes
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.processes import Process, Processes
 from tests.integration.log_lines import events
 
 STARTS: Final = timedelta(seconds=60)
@@ -37,7 +37,7 @@ class Readers(ABC):
     def launch(self, *command: str, **variables: str) -> Process:
         """Start a reader, or a command beside it."""
         self.readers += 1
-        environment = {"PYTHONPATH": str(ROOT), **self.environment(), **variables}
+        environment = {"PYTHONPATH": str(ROOT), "LOG_LEVEL": "DEBUG", **self.environment(), **variables}
         arguments = [sys.executable, "-m", self.module, *command]
         return self.processes.start(f"reader_{self.readers}", arguments, environment)
 

@@ -3,16 +3,16 @@
 import asyncio
 from datetime import timedelta
 
-from deploy.local.source import SpannerDatabase
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
+from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
-from services.spanner_reader.adapters.schema import SpannerCatalog
-from services.spanner_reader.adapters.shape_table import SpannerShapeStore
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.held import Options
-from services.spanner_reader.reader import Reader
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.app.stream.held import Options
+from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health

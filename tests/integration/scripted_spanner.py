@@ -8,14 +8,17 @@ and there are no rows.
 import re
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import grpc
 from google.cloud.spanner_v1 import (
+    CommitRequest,
+    CommitResponse,
     CreateSessionRequest,
     ExecuteSqlRequest,
     PartialResultSet,
@@ -23,8 +26,10 @@ from google.cloud.spanner_v1 import (
     Session,
     TypeCode,
 )
+from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
+from google.longrunning.operations_pb2 import Operation
 
-from services.spanner_reader.core.records import (
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,
@@ -219,6 +224,21 @@ class ScriptedSpanner:
         """How many seconds a call that streams is taken before anything is said to it; None for ever."""
         self.given_up: list[str] = []
         """The calls that their callers ended before anything was said to them."""
+        self.schema_changes_last = False
+        """Whether operations that change the schema, though they are done, are said to be running."""
+        self.commits_asked_for_again = 0
+        """How many more commits are answered with a token, and done when they are sent again with that."""
+        self.commits_refused: list[RefusalError] = []
+        """What the next commits are answered with after they were done."""
+        self.calls: Counter[str] = Counter()
+        """How many calls of each method were passed on."""
+        self.commits: list[Any] = []
+        """The CommitRequests that have come."""
+        self.begun: list[Any] = []
+        """The options of the read-write transactions that were begun by queries."""
+        self.largest_result = 10 << 20
+        """ExecuteSql refuses a larger one, and ExecuteStreamingSql does not."""
+        self._buffered: dict[bytes, tuple[bytes, Any]] = {}
         self._name = change_stream
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
@@ -248,23 +268,53 @@ class ScriptedSpanner:
             if self._emulator is None:
                 context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method}: there is no emulator behind this server")
             if method == _SPANNER + "ExecuteSql":
-                self._check_age(request, context)
-            metadata = tuple((key, value) for key, value in context.invocation_metadata() if "grpc-" not in key)
-            try:
+                self._check_transaction(request, context)
+            if method == _SPANNER + "Commit":
+                request, asked_again = self._buffer(request, context)
+                if asked_again is not None:
+                    return asked_again
+            with _errors_passed_on(context):
                 call: Any = self._emulator.unary_unary(method, None, None)
-                answer: bytes = call(request, timeout=context.time_remaining(), metadata=metadata)
-                if method == _SPANNER + "ExecuteSql":
-                    answer = self._with_options(request, answer)
-            except grpc.RpcError as error:
-                trailing: Any = error.trailing_metadata() or ()
-                context.set_trailing_metadata(tuple(trailing))
-                context.abort(error.code(), error.details() or "")
+                answer: bytes = call(request, timeout=context.time_remaining(), metadata=_metadata(context))
+            if method == _SPANNER + "ExecuteSql":
+                answer = self._with_options(request, answer)
+                if len(answer) > self.largest_result:
+                    context.abort(grpc.StatusCode.FAILED_PRECONDITION, _TOO_LARGE)
+            self.calls[method.rpartition("/")[2]] += 1
+            if self.schema_changes_last and method.endswith(("UpdateDatabaseDdl", "GetOperation")):
+                running = Operation.FromString(answer)
+                answer = Operation(name=running.name, metadata=running.metadata).SerializeToString()
+            if method == _SPANNER + "Commit" and self.commits_refused:
+                refusal = self.commits_refused.pop(0)
+                context.abort(refusal.code, refusal.message)
             return answer
 
         return grpc.unary_unary_rpc_method_handler(pass_on)
 
-    def _check_age(self, data: bytes, context: grpc.ServicerContext) -> None:
+    def _buffer(self, data: bytes, context: grpc.ServicerContext) -> tuple[bytes, bytes | None]:
+        """Return a commit as it is to be done, or what asks for it again: the mutations of the first one are kept.
+
+        Source: google-cloud-go, pull request 11472, "mutations should not be resent".
+        """
+        request = CommitRequest.pb(CommitRequest.deserialize(data))
+        self.commits.append(request)
+        if request.transaction_id in self._buffered:
+            token, whole = self._buffered.pop(request.transaction_id)
+            if request.precommit_token.precommit_token != token:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the precommit token is not the newest one")
+            whole.mutations.extend(request.mutations)
+            return bytes(whole.SerializeToString()), None
+        if not self.commits_asked_for_again:
+            return data, None
+        self.commits_asked_for_again -= 1
+        newer = MultiplexedSessionPrecommitToken(precommit_token=b"newer", seq_num=100)
+        self._buffered[request.transaction_id] = newer.precommit_token, request
+        return data, bytes(CommitResponse.serialize(CommitResponse(precommit_token=newer)))
+
+    def _check_transaction(self, data: bytes, context: grpc.ServicerContext) -> None:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
+        if request.transaction.HasField("begin"):
+            self.begun.append(request.transaction.begin)
         read_only = request.transaction.single_use.read_only
         if read_only.HasField("read_timestamp") and read_only.read_timestamp.ToNanoseconds() < self.remembers_since:
             exceeded = "Read-only transaction timestamp has exceeded the maximum timestamp staleness"
@@ -289,8 +339,25 @@ class ScriptedSpanner:
         self._be_silent("StreamingRead", context)
         yield bytes(PartialResultSet.pb(PartialResultSet()).SerializeToString())
 
+    def _pass_on_results(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self._check_transaction(data, context)
+        with _errors_passed_on(context):
+            assert self._emulator is not None
+            call: Any = self._emulator.unary_stream(_SPANNER + "ExecuteStreamingSql", None, None)
+            deadline = context.time_remaining()
+            yield from call(data, timeout=deadline if deadline < _FOR_EVER else None, metadata=_metadata(context))
+        if self.options and _OPTIONS in ExecuteSqlRequest.deserialize(data).sql:
+            more = PartialResultSet.pb()()
+            for option in self.options.items():
+                for text in option:
+                    more.values.add().string_value = text
+            yield bytes(more.SerializeToString())
+
     def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
+        if self._emulator is not None and "READ_" not in request.sql:
+            yield from self._pass_on_results(data, context)
+            return
         self._be_silent("ExecuteStreamingSql", context)
         context.add_callback(self.stream.wake)
         resumed_after = int(request.resume_token or 0)
@@ -310,6 +377,23 @@ class ScriptedSpanner:
 
 
 _FOR_EVER = 1e9  # seconds
+_TOO_LARGE: Final = (
+    "Result set too large. Result sets larger than 10.00M can only be yielded through the streaming API."
+)
+
+
+def _metadata(context: grpc.ServicerContext) -> Any:
+    return tuple((key, value) for key, value in context.invocation_metadata() if "grpc-" not in key)
+
+
+@contextmanager
+def _errors_passed_on(context: grpc.ServicerContext) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        failed: Any = error
+        context.set_trailing_metadata(tuple(failed.trailing_metadata() or ()))
+        context.abort(failed.code(), failed.details() or "")
 
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, assert_never
 from google.cloud.spanner_v1 import PartialResultSet, StructType, Type, TypeCode
 from google.protobuf.struct_pb2 import ListValue
 
-from services.spanner_reader.core.records import (
+from services.spanner_reader.core.stream.records import (
     ChildPartitionsRecord,
     DataChangeRecord,
     HeartbeatRecord,

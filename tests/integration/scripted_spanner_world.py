@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.partitions import State
-from services.spanner_reader.core.records import PartitionToken
-from services.spanner_reader.held import Options
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
+from services.spanner_reader.app.stream.held import Options
+from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import WatchedTable
-from services.spanner_reader.reader import Reader
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -48,6 +48,8 @@ class World:
     table: Table = field(default_factory=Table)
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    retention: timedelta | None = None
+    """For how long the stream keeps what is not read, as the catalog says."""
 
     @property
     def stream(self) -> ScriptedStream:
@@ -70,12 +72,14 @@ class World:
         stop = Stop()
         store = FakePartitionStore(self.table, owner, LEASE, life)
         await store.add_root(START, end)
+        catalog = FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
+        catalog.retention = self.retention
         reader = Reader(
             stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"),
             store=store,
             publisher=publisher or FakePublisher(self.topic),
             subscriptions=FakeSubscriptions(),
-            catalog=FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")),
+            catalog=catalog,
             shapes=FakeShapeStore(),
             pauses=FakePauseStore(PauseTable()),
             changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.connection_pool import Limits
-from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.connection_pool import Limits
+from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.runtime.retries import retrying

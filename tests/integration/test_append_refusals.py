@@ -5,7 +5,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.ports import RowError, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason

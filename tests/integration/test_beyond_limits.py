@@ -1,6 +1,7 @@
 """Calls that BigQuery refuses for a limit, as it refuses what is forbidden: they are made later, nothing is lost."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -11,12 +12,14 @@ import pytest
 from google.cloud import bigquery
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, LETTERS, NEEDS_RESYNC, label_time
-from services.cdc_consumer.adapters.mirror_queries import MirrorQueries
-from services.cdc_consumer.adapters.tables import BigQueryTables, check_dataset
-from services.cdc_consumer.letters_noted import note_letters
-from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, TableTroubleError
+from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE, LETTERS, NEEDS_RESYNC, label_time
+from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
+from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_dataset
+from services.cdc_consumer.app.stream.letters_noted import note_letters
+from services.cdc_consumer.core.schema.tables import TableColumn
+from services.cdc_consumer.core.types.types import COLUMN_TYPES
+from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, NotLabelledError, TableTroubleError
 from services.dead_letter.adapters import mirrors as replayed
 from services.dead_letter.core.rows import content_of
 from shared.contracts.change_sequence import four_sections
@@ -24,10 +27,8 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.findings import Finding
-from shared.runtime.retries import retrying
-from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
-from tests.contract.test_tables import HISTORY, PLANES
+from tests.contract.table_places import HISTORY, PLANES
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.unit.dead_letter.letters import a_letter
 
@@ -37,6 +38,7 @@ NO_RETRY: Any = None
 MINUTE = 60_000_000
 NOW = 1_700_000_000_000_000
 LATER = 4_000_000_000_000_000
+TEXT = COLUMN_TYPES["STRING"]
 REASONS = ["rateLimitExceeded", "quotaExceeded"]
 
 
@@ -92,17 +94,16 @@ class TestLetters:
 
     @pytest.mark.parametrize("reason", REASONS)
     @pytest.mark.parametrize("method", ["GET", "PATCH"])
-    def test_a_refusal_is_waited_out(self, stand_in: StandIn, reason: str, method: str) -> None:
+    def test_a_refusal_is_told_until_it_has_passed(self, stand_in: StandIn, reason: str, method: str) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         refuse(stand_in, reason, method, "planes", times=3)
         with capture_logs() as logs:
-            for attempt in retrying(Stop(), longest_wait=timedelta(milliseconds=1)):
-                with attempt:
-                    note_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000))
+            told = [note_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000)) for _ in range(4)]
 
+        assert [bool(why) for why in told] == [True, True, True, False]
         assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
-        assert not {"table_not_labelled", "letters_not_noted"} & {line["event"] for line in logs}
+        assert [line["event"] for line in logs if "not_" in line["event"]] == ["letters_not_noted"] * 3
 
     def test_beyond_the_limit_it_is_said_when_there_is_room_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
@@ -123,7 +124,7 @@ class TestLetters:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         refuse(stand_in, "accessDenied", "PATCH", "planes")
-        with capture_logs() as logs:
+        with capture_logs() as logs, pytest.raises(NotLabelledError):
             tables.note_letters("planes", "", NOW)
         assert [line["event"] for line in logs] == ["table_not_labelled"]
         tables.note_letters("planes", "", NOW)
@@ -136,6 +137,34 @@ class TestLetters:
         tables.ensure(PLANES)
         tables.note_letters("planes", "", NOW + 1)
         assert LETTERS in labels(stand_in)
+
+
+class TestColumns:
+    def test_processes_that_add_the_same_many_columns_change_the_table_once(self, stand_in: StandIn) -> None:
+        first = a_process(stand_in)
+        first.ensure(PLANES)
+        processes, before = [first, *(a_process(stand_in) for _ in range(7))], alterations(stand_in)
+        wider = replace(PLANES, columns=(*PLANES.columns, *(TableColumn(f"c{n}", TEXT) for n in range(40))))
+        stand_in.control("POST", "limits", table_updates=3_600)
+        with ThreadPoolExecutor(len(processes)) as threads:
+            found = list(threads.map(lambda process: process.ensure(wider), processes))
+
+        assert {column.name for column in found[-1].columns} == {column.name for column in wider.columns}
+        assert alterations(stand_in) == before + 1
+
+    def test_beyond_the_limit_columns_are_added_when_there_is_room_again(self, stand_in: StandIn) -> None:
+        tables = a_process(stand_in)
+        tables.ensure(PLANES)
+        stand_in.control("POST", "limits", table_updates=3_600)
+        for number in range(5):
+            stand_in.run(f"ALTER TABLE planes ADD COLUMN c{number} STRING")
+        wider = replace(PLANES, columns=(*PLANES.columns, TableColumn("more", TEXT)))
+        with pytest.raises(TransientError, match="too many table update operations") as refused:
+            tables.ensure(wider)
+        assert not isinstance(refused.value, TableTroubleError)
+        stand_in.control("POST", "clock", seconds=3_600)
+
+        assert "more" in {column.name for column in tables.ensure(wider).columns}
 
 
 @pytest.mark.parametrize("reason", REASONS)

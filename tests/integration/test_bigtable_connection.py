@@ -20,7 +20,9 @@ from google.cloud.bigtable_v2.types import (
     ReadChangeStreamResponse,
 )
 
-from services.bigtable_reader.adapters.connection import STREAMS_PER_CONNECTION, Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import STREAMS_PER_CONNECTION, Channels, Method, Table
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
+from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, Microseconds, Position, StreamQuery
 
 pytestmark = pytest.mark.integration
 
@@ -59,9 +61,8 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return CALL.response(predicate_matched=request.row_key == b"k")
 
 
-def run(scenario: Callable[[Server, Channels], Awaitable[None]]) -> None:
-    async def go() -> None:
-        handler = Server()
+def run(scenario: Callable[[Server, Channels], Awaitable[None]], handler: Server | None = None) -> None:
+    async def go(handler: Server) -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([handler])
         port = server.add_insecure_port("127.0.0.1:0")
@@ -73,7 +74,41 @@ def run(scenario: Callable[[Server, Channels], Awaitable[None]]) -> None:
             await channels.close()
             await server.stop(None)
 
-    asyncio.run(go())
+    asyncio.run(go(handler or Server()))
+
+
+class Closing(Server):
+    """Closes each stream, and ends it some time after; counts those that the client does not leave to it."""
+
+    cancelled = 0
+
+    async def _stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        close = STREAM.response()
+        close.close_stream.status.code = 11
+        named = close.close_stream.continuation_tokens.add(token="next")
+        named.partition.CopyFrom(request.partition)
+        close.close_stream.new_partitions.add().CopyFrom(request.partition)
+        yield close
+        try:
+            await asyncio.sleep(0.2)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+def test_a_stream_that_the_server_closes_is_ended_by_the_server_and_not_cancelled() -> None:
+    async def scenario(server: Server, channels: Channels) -> None:
+        stream = BigtableChangeStream(channels, TABLE)
+        query = StreamQuery(KeyRange(b"", b"m"), Position(start=Microseconds(1)), None, 1_000)
+        for _split in range(5):
+            async with asyncio.timeout(30), aclosing(stream.read(query)) as portions:
+                async for records in portions:
+                    assert isinstance(records[-1], CloseStream)
+                    break
+        assert isinstance(server, Closing)
+        assert server.cancelled == 0
+
+    run(scenario, Closing())
 
 
 async def opened(channels: Channels, streams: int) -> list[AsyncGenerator[Sequence[bytes], None]]:

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.adapters.catalog import BigtableCatalog
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.adapters.inspection import COSTS, inspect, require_no_error
-from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.doctor.inspection import COSTS, inspect, require_no_error
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.core.schema.seen import Seen
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.findings import Finding, Level
@@ -117,7 +117,7 @@ def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front:
 
     anywhere = wrong(looked_at(table, profile=f"any-{unique}"))
     plain = wrong(looked_at(table, profile=f"one-{unique}", partition_profile=f"one-{unique}"))
-    missing = wrong(looked_at(table, profile="nobody"))
+    missing = wrong(looked_at(table, profile="nobody", partition_profile="nobody"))
 
     assert "may route to any cluster" in anywhere[0][1]
     assert f"app-profiles create any-{unique}" in anywhere[0][2]
@@ -125,7 +125,11 @@ def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front:
         (Level.ERROR, "it does not allow transactions on single rows")
     ]
     assert "--transactional-writes" in plain[0][2]
-    assert missing[0][0] is Level.ERROR
+    ((level, detail, cure),) = missing  # one cause, one finding
+    assert level is Level.ERROR
+    assert "nobody" in detail
+    assert "Is APP_PROFILE right" in detail
+    assert "gcloud bigtable app-profiles create nobody" in cure
 
 
 def test_a_profile_of_data_boost_is_an_error_of_the_stream_and_of_the_partition_table(front: Front) -> None:

@@ -4,23 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.processes import Processes
+from deploy.local.platform.processes import Processes
 from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_bigtable_reader_process import Pipeline
+from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Pipeline]:
+def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[BigtablePipeline]:
     """Return a pipeline on a table of its own, with the family f."""
     with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
-        yield Pipeline(front.table("f"), pubsub_emulator, channel, a_topology(channel), new_processes)
+        yield BigtablePipeline(front.table("f"), pubsub_emulator, channel, a_topology(channel), new_processes)
 
 
-def test_a_paused_stream_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: Pipeline) -> None:
+def test_a_paused_stream_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: BigtablePipeline) -> None:
     front, table = pipeline.table.front, pipeline.table
     code, said = pipeline.says("pause")
     assert (code, "start the reader first" in said) == (2, True)

@@ -2,12 +2,9 @@
 
 import asyncio
 import base64
-import json
 import random
 import signal
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,110 +12,32 @@ import grpc
 import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 
-from deploy.local.processes import Processes
-from shared.contracts.change_batch import decode_batch
+from deploy.local.platform.processes import Processes
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
-from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front, FrontTable, delete_row, set_cell
+from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.readers import PATIENCE, STARTS, Readers
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.readers import PATIENCE, STARTS
 from tests.integration.wire import wire
+from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
 
-Mirror = Mapping[bytes, Mapping[str, Mapping[str, str] | None]]
-
-
-@dataclass
-class Pipeline(Readers):
-    """A watched table, a topic, and readers between them."""
-
-    module = "services.bigtable_reader"
-
-    table: FrontTable
-    pubsub: str
-    channel: grpc.Channel
-    topology: Topology
-    processes: Processes
-    partitions: str = field(default_factory=lambda: f"partitions-{uuid.uuid4().hex[:8]}")
-    newest: dict[bytes, tuple[str, str | None]] = field(default_factory=dict)
-    """Sequence and row of the newest change of each row key."""
-    arrived: list[tuple[bytes, str, str]] = field(default_factory=list)
-    """Row key, sequence and row of each change, in the order of their arrival."""
-    lines: set[str] = field(default_factory=set)
-    changes: int = 0
-    messages: set[str] = field(default_factory=set)
-
-    def environment(self) -> dict[str, str]:
-        """Return the settings of a reader."""
-        return {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
-            "BIGTABLE_TABLE": self.table.name.rpartition("/")[2],
-            "PARTITION_TABLE": self.partitions,
-            "TOPIC": short_name(self.topology.topic),
-            "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
-            "BIGTABLE_EMULATOR_HOST": self.table.front.address,
-            "PUBSUB_EMULATOR_HOST": self.pubsub,
-            "HEARTBEAT_INTERVAL": "1s",
-            "LEASE_DURATION": "5s",
-            "WAIT_FOR_MERGE": "5s",
-            "PORT": "0",
-        }
-
-    def pull(self) -> None:
-        """Take what is on the subscription now, and apply it as a consumer does: by sequence."""
-        for one in pull(self.channel, self.topology.subscription):
-            if one.message.message_id in self.messages:
-                continue
-            self.messages.add(one.message.message_id)
-            batch = decode_batch(one.message.data)
-            self.changes += len(batch)
-            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
-                if batch.header.content == "entries":
-                    self.lines.add(json.loads(bytes(key))["id"])
-                    continue
-                row_key = json.loads(bytes(key))["row_key"].encode()
-                text = bytes(row).decode()
-                self.arrived.append((row_key, sequence, text))
-                if row_key not in self.newest or sequence > self.newest[row_key][0]:
-                    self.newest[row_key] = sequence, None if text == "null" else text
-
-    def mirror(self) -> Mirror:
-        """Return the rows that a consumer would have."""
-        return {
-            row_key: {family: json.loads(text) if text else None for family, text in json.loads(row).items()}
-            for row_key, (_sequence, row) in self.newest.items()
-            if row is not None
-        }
-
-    def source(self, *families: str) -> Mirror:
-        """Return what the mirror should be: of each column the newest version."""
-        wanted: dict[bytes, dict[str, dict[str, str] | None]] = {}
-        for row_key, cells in self.table.rows().items():
-            row = wanted[row_key] = dict.fromkeys(families)
-            for (family, qualifier, _timestamp), value in sorted(cells.items(), key=lambda cell: cell[0][2]):
-                columns = row[family] = row[family] or {}
-                columns[qualifier.decode()] = base64.b64encode(value).decode()
-        return wanted
-
-    def wait_until_equal(self, *families: str) -> None:
-        """Wait until the mirror is what the table is."""
-        self.wait(lambda: self.mirror() == self.source(*families), "the mirror to be equal", self.pull)
-
 
 @pytest.fixture
-def pipeline(front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes) -> Pipeline:
+def pipeline(
+    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+) -> BigtablePipeline:
     """Return a pipeline on a table of its own, with the families f and g."""
     table = front.table("f", "g")
-    return Pipeline(table, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
+    return BigtablePipeline(table, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
 
 
-def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_where_it_was(pipeline: Pipeline) -> None:
+def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_where_it_was(
+    pipeline: BigtablePipeline,
+) -> None:
     reader = pipeline.start()
     for number in range(50):
         pipeline.table.write(b"row %02d" % number, set_cell("f", b"q", b"%d" % number))
@@ -143,7 +62,7 @@ def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
 ) -> None:
     table = front.table(*FAMILIES, aggregates=[SUMS])
     topology = a_topology(pubsub_channel)
-    pipeline = Pipeline(table, pubsub_emulator, pubsub_channel, topology, new_processes)
+    pipeline = BigtablePipeline(table, pubsub_emulator, pubsub_channel, topology, new_processes)
     chance = random.Random(4)
     keys = [b"r%02d" % number for number in range(1, 40)]
 
@@ -168,7 +87,7 @@ def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
     assert '"pieces_reshaped"' in "".join(process.output() for process in new_processes.running)
 
 
-def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipeline: Pipeline) -> None:
+def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipeline: BigtablePipeline) -> None:
     late = base64.b64encode(b"late").decode()
     with wire(pipeline.pubsub) as wired:
         first = pipeline.start(PUBSUB_EMULATOR_HOST=wired.address)
@@ -198,7 +117,9 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
         assert sequence < newest[0]
 
 
-def test_a_shorter_retention_is_said_and_a_profile_that_routes_elsewhere_stops_the_reader(pipeline: Pipeline) -> None:
+def test_a_shorter_retention_is_said_and_a_profile_that_routes_elsewhere_stops_the_reader(
+    pipeline: BigtablePipeline,
+) -> None:
     front, profile = pipeline.table.front, f"moving-{uuid.uuid4().hex[:8]}"
     front.control.add_cluster(INSTANCE, "front-c2")
 
@@ -239,7 +160,9 @@ def test_a_shorter_retention_is_said_and_a_profile_that_routes_elsewhere_stops_t
     pipeline.wait_until_equal("f", "g")
 
 
-def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(
+    pipeline: BigtablePipeline, tmp_path: Path
+) -> None:
     tables = tmp_path / "tables.toml"
     tables.write_text('[defaults]\nmode = "both"\n', encoding="utf-8")
     since = pipeline.table.since
@@ -258,11 +181,11 @@ def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(pipeli
     assert len(pipeline.lines) == 20
 
 
-def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: Pipeline) -> None:
+def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: BigtablePipeline) -> None:
     plain = pipeline.table.front.table("f", retention=None)
     early = format_timestamp(Nanoseconds((pipeline.table.since - 3_600_000_000) * 1_000))
     cases = {
-        "gcloud pubsub subscriptions": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
+        "does not exist: correct TOPIC": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
         "--change-stream-retention-period": {"BIGTABLE_TABLE": plain.name.rpartition("/")[2]},
         "RESUME=resume-or-new": {"RESUME": "resume-or-fail"},
         "is still to come": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
@@ -279,7 +202,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeli
     assert '"first_start"' in reader.output()
 
 
-def test_doctor_and_status_tell_what_is_there_before_the_first_start_and_after_it(pipeline: Pipeline) -> None:
+def test_doctor_and_status_tell_what_is_there_before_the_first_start_and_after_it(pipeline: BigtablePipeline) -> None:
     before = [pipeline.launch("doctor"), pipeline.launch("status", "--json")]
     assert before[0].wait(STARTS) == 0, before[0].output()
     assert before[1].wait(STARTS) == 1  # nobody reads

@@ -14,36 +14,36 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
-from services.bigtable_reader.adapters.catalog import BigtableCatalog
-from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.partition_table import BigtablePartitionStore
-from services.bigtable_reader.adapters.rows import BigtableRows
-from services.bigtable_reader.core.entries import EntryMaker
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.images import ImageMaker
-from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.records import Microseconds
-from services.bigtable_reader.core.topology import Patience
-from services.bigtable_reader.first_start import begin
-from services.bigtable_reader.held import Options
-from services.bigtable_reader.reader import Reader
-from services.bigtable_reader.stores import MicrosecondClock
+from deploy.local.platform import emulators
+from deploy.local.platform.processes import Processes
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.stream.rows import BigtableRows
+from services.bigtable_reader.app.stream.first_start import begin
+from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.app.stream.reader import Reader
+from services.bigtable_reader.core.changes.entries import EntryMaker
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import ImageMaker
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writers, settle
+from tests.seeds import SEEDS
 from tests.unit.bigtable_reader.published import LOSSLESS, Cells, rows_of_entries, rows_of_images
 
 pytestmark = pytest.mark.integration
 
-SEEDS = 100
 AT_ONCE = 10
 WRITERS = 16
 CALLS = 25
@@ -99,7 +99,7 @@ class Pipeline:
         reader = Reader(
             stream=BigtableChangeStream(self._channels, self.watched),
             store=self._store(owner),
-            rows=BigtableRows(self._channels, self.watched, versions=LOSSLESS.versions),
+            rows=BigtableRows(self._channels, self.watched, Watched(LOSSLESS)),
             publisher=FakePublisher(self.topic),
             letters=self.letters,
             subscriptions=FakeSubscriptions(),

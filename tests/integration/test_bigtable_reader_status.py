@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from services.bigtable_reader.adapters.connection import Channels
-from services.bigtable_reader.adapters.inspection import inspect_cluster
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.commands import status
-from services.bigtable_reader.core.partitions import Progress
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
-from services.bigtable_reader.core.seen import Seen
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.doctor.inspection import inspect_cluster
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.stream.partitions import Progress
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.settings import Settings
-from services.bigtable_reader.stores import partition_rows, partition_store, snapshot_store, watched_table
+from services.bigtable_reader.wiring.commands import status
+from services.bigtable_reader.wiring.stores import partition_rows, partition_store, snapshot_store, watched_table
 from shared.runtime.findings import Level
 from shared.runtime.settings import read_settings
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front

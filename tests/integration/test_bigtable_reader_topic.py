@@ -8,12 +8,12 @@ import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from deploy.local.processes import Processes
-from services.bigtable_reader.adapters.connection import Channels
-from services.bigtable_reader.adapters.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.topic_cell import keep_topic
-from services.bigtable_reader.core.resync import Kind
+from deploy.local.platform.processes import Processes
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.stream.topic_cell import keep_topic
+from services.bigtable_reader.core.schema.resync import Kind
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
 from shared.pubsub.topology import create_topology
@@ -23,7 +23,7 @@ from tests.integration.bigtable_front import PROJECT, Front, set_cell
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.readers import STARTS
-from tests.integration.test_bigtable_reader_process import Pipeline
+from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +41,10 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
             await store.resume()
             await keep_topic(rows, topic)
             assert len((await store.survey()).pieces) == 2
-            with pytest.raises(MisconfiguredError, match=f"publish to {topic}, and this one would to"):
+            with pytest.raises(
+                MisconfiguredError,
+                match=f"publish to {topic}, and this one would to .*Mend TOPIC .*another PARTITION_TABLE",
+            ):
                 await keep_topic(rows, "projects/p/topics/x")
 
     async def run() -> None:
@@ -59,7 +62,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
 ) -> None:
     topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
     with Front(bigtable_front) as front:
-        pipeline = Pipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+        pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
         reader = pipeline.start()
         refused = pipeline.launch(TOPIC=short_name(other.topic))
         assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
@@ -81,7 +84,7 @@ def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_r
     front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
 ) -> None:
     topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
-    pipeline = Pipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))
     for each in (topology, other):
         client.delete_subscription(request={"subscription": each.subscription}, timeout=10)

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.__main__ import read
-from services.bigtable_reader.metrics import ReaderMetrics
+from services.bigtable_reader.app.status.metrics import ReaderMetrics
 from services.bigtable_reader.settings import Settings
-from services.bigtable_reader.stores import MicrosecondClock
+from services.bigtable_reader.wiring.service import read
+from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deploy.local.processes import Processes
+from deploy.local.platform.processes import Processes
 from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_bigtable_snapshot import PATIENCE, Snapshotting
+from tests.worlds.bigtable_snapshotting import PATIENCE, Snapshotting
 
 pytestmark = pytest.mark.integration
 

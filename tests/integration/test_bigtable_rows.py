@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.adapters.rows import BigtableRows
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.images import CellVersion, RowCells
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.stream.rows import BigtableRows
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import CellVersion, Row, TooLargeRow
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, delete_row, set_cell
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.integration
 
 
 def read(
-    table: FrontTable, keys: Sequence[bytes], family_pattern: str | None = None, versions: int = 1, profile: str = ""
-) -> Mapping[bytes, RowCells]:
-    async def asked() -> Mapping[bytes, RowCells]:
+    table: FrontTable, keys: Sequence[bytes], options: BigtableOptions | None = None, profile: str = ""
+) -> Mapping[bytes, Row]:
+    async def asked() -> Mapping[bytes, Row]:
         channels = Channels(table.front.address)
         try:
             named = Table(INSTANCE, table.name.rpartition("/")[2], profile)
-            rows = BigtableRows(channels, named, family_pattern=family_pattern, versions=versions)
+            rows = BigtableRows(channels, named, Watched(options or BigtableOptions()))
             found, left = await rows.read(keys)
             assert not left
             return found
@@ -55,7 +55,9 @@ def test_as_many_versions_as_asked_for_come_newest_first(front: Front) -> None:
         table.write(b"k", set_cell("f", b"q", b"%d" % timestamp, timestamp))
 
     for versions, expected in ((1, [3_000]), (2, [3_000, 2_000]), (9, [3_000, 2_000, 1_000])):
-        found = read(table, [b"k"], versions=versions)[b"k"]["f"][b"q"]
+        row = read(table, [b"k"], BigtableOptions(versions=versions))[b"k"]
+        assert isinstance(row, dict)
+        found = row["f"][b"q"]
         assert [version.timestamp for version in found] == expected
 
 
@@ -64,25 +66,32 @@ def test_only_watched_families_are_read_and_a_row_of_none_is_not_there(front: Fr
     for family in ("f.1", "fx1", "g"):
         table.write(b"k", set_cell(family, b"q", b"v", 0))
     table.write(b"l", set_cell("g", b"q", b"v", 0))
-    pattern = Watched(BigtableOptions(families=("f.?",))).family_pattern()
+    options = BigtableOptions(families=("f.?",))
 
-    assert read(table, [b"k", b"l"], pattern) == {b"k": {"f.1": {b"q": [CellVersion(0, b"v")]}}}
+    assert read(table, [b"k", b"l"], options) == {b"k": {"f.1": {b"q": [CellVersion(0, b"v")]}}}
 
 
 def test_values_of_megabytes_and_thousands_of_keys_come_through(front: Front) -> None:
     table = front.table("f")
     chance = random.Random(7)
-    large = {b"large": chance.randbytes(5_000_000), b"larger": chance.randbytes(9_000_000)}
+    large = {b"large": chance.randbytes(5_000_000), b"larger": chance.randbytes(8_900_000)}
     for key, value in large.items():
         table.write(key, set_cell("f", b"q", value, 0))
     wide = {b"column %d" % number: chance.randbytes(chance.randrange(200)) for number in range(2_000)}
+    table.write(b"too large", set_cell("f", b"q", bytes(9_000_000), 0))
     table.write(b"wide", *(set_cell("f", qualifier, value, 0) for qualifier, value in wide.items()))
 
     found = read(table, [*large, b"wide", *(b"key %d" % number for number in range(2_500))])
 
-    assert {key: columns["f"][b"q"][0].value for key, columns in found.items() if key in large} == large
-    assert {qualifier: versions[0].value for qualifier, versions in found[b"wide"]["f"].items()} == wide
-    assert found.keys() == {*large, b"wide"}
+    too_large = read(table, [b"too large"])[b"too large"]
+    assert isinstance(too_large, TooLargeRow)
+    assert too_large.bytes > 9_000_000
+    values = {
+        key: {qualifier: versions[0].value for qualifier, versions in row["f"].items()}
+        for key, row in found.items()
+        if isinstance(row, dict)
+    }
+    assert values == {b"wide": wide} | {key: {b"q": value} for key, value in large.items()}
 
 
 def test_what_is_more_than_fits_into_memory_is_left_and_nothing_is_left_out(front: Front) -> None:

@@ -1,16 +1,18 @@
 """Rows read in key order from the real emulator, through the front, page by page: what a snapshot reads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import pytest
 
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.adapters.scan import BigtableScan
-from services.bigtable_reader.core.images import CellVersion
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.snapshot import behind
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRow
+from services.bigtable_reader.core.snapshot.snapshot import behind
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
+from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
 
@@ -22,7 +24,7 @@ def scanning(
     table: FrontTable,
     call: Callable[[BigtableScan], Awaitable[T]],
     *,
-    family_pattern: str | None = None,
+    families: Sequence[str] = ("*",),
     most_bytes: int = 1 << 20,
 ) -> T:
     async def asked() -> T:
@@ -30,7 +32,13 @@ def scanning(
         try:
             named = Table(INSTANCE, table.name.rpartition("/")[2])
             return await call(
-                BigtableScan(channels, named, family_pattern=family_pattern, versions=2, most_bytes=most_bytes)
+                BigtableScan(
+                    channels,
+                    named,
+                    Watched(BigtableOptions(families=tuple(families), versions=2)),
+                    most_bytes=most_bytes,
+                    largest_row=900_000,
+                )
             )
         finally:
             await channels.close()
@@ -60,6 +68,7 @@ def test_pages_have_all_rows_of_a_range_in_order_and_none_twice(front: Front) ->
     one = scanning(table, lambda scan: scan.page(ALL_KEYS, 1))
     assert one.read_to == b"a"
     ((key, cells),) = one.rows
+    assert isinstance(cells, dict)
     assert (key, cells["f"]) == (b"a", {b"q": [CellVersion(2_000, b"a"), CellVersion(1_000, b"older")]})
 
 
@@ -69,11 +78,22 @@ def test_a_page_has_no_more_bytes_than_there_is_room_for_and_rows_of_other_famil
         family = "g" if 10 <= number < 20 else "f"
         table.write(b"%02d" % number, set_cell(family, b"q", bytes(100_000)))
 
-    found = scanning(table, lambda scan: pages(scan, ALL_KEYS, 500), family_pattern="f", most_bytes=300_000)
+    found = scanning(table, lambda scan: pages(scan, ALL_KEYS, 500), families="f", most_bytes=300_000)
     assert [key for page in found for key in page] == [b"%02d" % number for number in [*range(10), *range(20, 30)]]
     assert len(found) > 3
-    assert scanning(table, lambda scan: scan.first_key(KeyRange(b"1", b"")), family_pattern="f") == b"10"
-    assert scanning(table, lambda scan: scan.first_key(KeyRange(b"3", b"")), family_pattern="f") is None
+    assert scanning(table, lambda scan: scan.first_key(KeyRange(b"1", b"")), families="f") == b"10"
+    assert scanning(table, lambda scan: scan.first_key(KeyRange(b"3", b"")), families="f") is None
+
+
+def test_a_row_that_no_message_can_hold_is_named_and_the_next_page_goes_on_behind_it(front: Front) -> None:
+    table = front.table("f")
+    for number, size in enumerate((10, 2_000_000, 10)):
+        table.write(b"%d" % number, set_cell("f", b"q", bytes(size)))
+
+    found = scanning(table, lambda scan: pages(scan, ALL_KEYS, 9))
+    assert [key for page in found for key in page] == [b"0", b"1", b"2"]
+    page = scanning(table, lambda scan: scan.page(KeyRange(b"1", b"2"), 1))
+    assert [type(row) for _key, row in page.rows] == [TooLargeRow]
 
 
 def test_samples_end_with_the_size_of_the_table(front: Front) -> None:

@@ -9,63 +9,20 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 
-from deploy.local.processes import Process, Processes
-from services.bigtable_reader.core.snapshot import PartState, SnapshotPart
-from shared.contracts.change_batch import decode_batch
+from deploy.local.platform.processes import Process, Processes
+from services.bigtable_reader.core.snapshot.snapshot import PartState, SnapshotPart
 from shared.pubsub.channels import open_channel
-from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, delete_row, set_cell
+from tests.integration.bigtable_front import Front, delete_row, set_cell
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_bigtable_reader_process import Pipeline
+from tests.integration.pubsub_topics import a_topology
+from tests.worlds.bigtable_snapshotting import PATIENCE, Snapshotting
 
 pytestmark = pytest.mark.integration
 
 ROWS = 2_000
-PATIENCE = timedelta(seconds=120)
-
-
-class Snapshotting(Pipeline):
-    """A pipeline that notes which snapshot rows came how often, and which snapshots were said to be complete."""
-
-    def pull(self) -> None:
-        """Take what is on the subscription now."""
-        for one in pull(self.channel, self.topology.subscription):
-            batch = decode_batch(one.message.data)
-            if isinstance(batch.header.complete_since, str):
-                self.lines.add(batch.header.complete_since)
-            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
-                row_key, text = json.loads(bytes(key))["row_key"].encode(), bytes(row).decode()
-                if batch.header.origin == "snapshot":
-                    self.arrived.append((row_key, sequence, text))
-                if row_key not in self.newest or sequence > self.newest[row_key][0]:
-                    self.newest[row_key] = sequence, None if text == "null" else text
-
-    def command(self, *arguments: str, **variables: str) -> tuple[int | None, str]:
-        """Run a command beside the reader to its end."""
-        return self.says("snapshot", *arguments, **variables)
-
-    def wait_until_said(self, number: int) -> None:
-        """Wait until so many snapshots are complete."""
-        self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, PATIENCE)
-
-    def swept(self) -> None:
-        """Forget what no snapshot brought since the last that was complete, as the consumer's sweep does."""
-        since = max(self.lines)
-        self.newest = {key: found for key, found in self.newest.items() if found[0] >= since}
-
-    def saved(self) -> Mapping[int, SnapshotPart]:
-        """Return how far each part is."""
-        parts = FrontTable(self.table.front, f"{INSTANCE}/tables/{self.partitions}").rows()
-        (snapshot,) = (cells for key, cells in parts.items() if key.endswith(b"#snapshot"))
-        newest = {cell[:2]: value for cell, value in sorted(snapshot.items(), key=lambda one: one[0][2])}
-        found = [
-            msgspec.json.decode(value, type=SnapshotPart) for (family, _), value in newest.items() if family != "shape"
-        ]
-        return {part.number: part for part in found}
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import Processes
+from deploy.local.platform.processes import Processes
 from services.cdc_consumer.adapters.source_rows import opened_source
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError
@@ -18,16 +18,16 @@ from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
 from tests.integration.bigtable_front import PROJECT, Front, delete_row, set_cell
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_bigtable_reader_process import Pipeline
+from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Pipeline]:
+def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[BigtablePipeline]:
     with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
         table = front.table("f", "g")
-        yield Pipeline(table, pubsub_emulator, channel, a_topology(channel), new_processes)
+        yield BigtablePipeline(table, pubsub_emulator, channel, a_topology(channel), new_processes)
 
 
 def rows_of(batches: list[bytes | Done]) -> list[str]:
@@ -37,7 +37,7 @@ def rows_of(batches: list[bytes | Done]) -> list[str]:
 
 
 def test_rows_are_told_looked_up_and_published_and_what_is_published_wins_over_what_was_applied(
-    pipeline: Pipeline,
+    pipeline: BigtablePipeline,
 ) -> None:
     environ = dict(os.environ) | pipeline.environment()
     name = pipeline.table.name.rpartition("/")[2]
@@ -78,7 +78,7 @@ def test_rows_are_told_looked_up_and_published_and_what_is_published_wins_over_w
 
 
 def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: BigtablePipeline, tmp_path: Path
 ) -> None:
     pipeline.start()
     older = tmp_path / "tables.toml"
@@ -90,7 +90,9 @@ def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
     assert "watches something else than that of the reader that looked last (values, versions)" in said
 
 
-def test_a_command_with_another_topic_than_the_readers_tells_of_rows_and_publishes_none(pipeline: Pipeline) -> None:
+def test_a_command_with_another_topic_than_the_readers_tells_of_rows_and_publishes_none(
+    pipeline: BigtablePipeline,
+) -> None:
     pipeline.start()
     pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
     pipeline.wait_until_equal("f", "g")

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from services.bigtable_reader.__main__ import marks_of, prepare
-from services.bigtable_reader.adapters.catalog import BigtableCatalog
-from services.bigtable_reader.adapters.connection import Channels
-from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.resync import Kind
+from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.schema.resync import Kind
 from services.bigtable_reader.ports import StreamGoneError
 from services.bigtable_reader.settings import Settings
-from services.bigtable_reader.stores import resync_store, watched_table
+from services.bigtable_reader.wiring.service import marks_of, prepare
+from services.bigtable_reader.wiring.stores import resync_store, watched_table
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop

@@ -5,8 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from services.bigtable_reader.adapters.change_stream import BigtableChangeStream
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
+from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     Aggregated,
     Child,

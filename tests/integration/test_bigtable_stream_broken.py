@@ -14,10 +14,10 @@ from google.cloud.bigtable_v2.types import (
 )
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.adapters import change_stream
-from services.bigtable_reader.adapters.change_stream import BigtableChangeStream, opening_seconds
-from services.bigtable_reader.adapters.connection import Channels, Table
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.stream import change_stream
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, opening_seconds
+from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     Child,
     CloseStream,

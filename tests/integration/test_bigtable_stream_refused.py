@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import grpc
 import pytest
 
-from services.bigtable_reader.adapters import change_stream
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.adapters.stream import change_stream
+from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     Heartbeat,
     KeyRange,

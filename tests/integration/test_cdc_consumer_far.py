@@ -1,6 +1,7 @@
 """The consumer on a Spark whose executors are not its own: what its tasks hold and count does not reach it.
 
 They run on this machine here, but the consumer gives them no place on its disk to report at, as it could not elsewhere.
+The one start of Spark of this module needs a real cluster: a master and a worker, each in a Java of its own.
 """
 
 import os
@@ -12,14 +13,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from deploy.local.emulators import HOST, ROOT, free_port, listens
-from deploy.local.processes import Processes
-from deploy.local.services import start_consumer, wait_until_ready
+from deploy.local.platform.emulators import HOST, ROOT, free_port, listens
+from deploy.local.platform.processes import Processes
 from tests.builders import a_change, a_message
 from tests.integration.log_lines import events
-from tests.integration.test_cdc_consumer import PATIENCE, World, acks, ends
-from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
-from tests.integration.test_cdc_consumer_status import asked
+from tests.worlds.consumer import ON_SPARK, PATIENCE, World, acks, asked, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 
@@ -29,31 +27,34 @@ LIVENESS = timedelta(seconds=15)
 @pytest.fixture
 def spark_master(new_processes: Processes) -> str:
     """Run a standalone cluster of one worker; return its address."""
-    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    java = ["java", "-Xmx256m", "-cp", str(Path(pyspark.__file__).parent / "jars" / "*")]
+    deployed, here = "org.apache.spark.deploy", ["--host", HOST, "--webui-port", "0"]
     port = free_port()
     master = f"spark://{HOST}:{port}"
-    here = ["--host", HOST, "--webui-port", "0"]
     worker = ["--cores", "2", "--memory", "1g", "--work-dir", str(new_processes.directory / "work"), master]
-    environment = {**os.environ, "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "PYTHONPATH": str(ROOT)}
-    deployed = "org.apache.spark.deploy"
-    new_processes.start("master", [spark_class, f"{deployed}.master.Master", *here, "--port", str(port)], environment)
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_SCALA_VERSION": "2.13",  # both as `spark-class` sets them, for executors
+        "SPARK_LOCAL_IP": HOST,
+        "PYTHONPATH": str(ROOT),
+    }
+    new_processes.start("master", [*java, f"{deployed}.master.Master", *here, "--port", str(port)], environment)
     new_processes.wait_until(lambda: listens(port), "Spark's master", PATIENCE)
-    new_processes.start("worker", [spark_class, f"{deployed}.worker.Worker", *here, *worker], environment)
+    new_processes.start("worker", [*java, f"{deployed}.worker.Worker", *here, *worker], environment)
     return master
 
 
 def test_it_is_alive_while_bigquery_is_away_and_shows_nothing_that_it_does_not_know(
     world: World, spark_master: str
 ) -> None:
-    consumer = start_consumer(
-        world.processes,
-        world.pipeline,
+    consumer = world.start(
+        module=ON_SPARK,
         SPARK_MASTER=spark_master,
         LIVENESS=f"{LIVENESS.seconds}s",
         SPARK_LOCAL_IP=HOST,
         PYSPARK_PYTHON=sys.executable,
     )
-    wait_until_ready(world.processes, consumer)
     world.publish(a_message(a_change(1)))
     world.wait_for_rows({1: "name 1"})
     world.fault(action="close", status="UNAVAILABLE")

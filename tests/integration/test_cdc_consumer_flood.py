@@ -5,14 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from deploy.local.services import start_consumer
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
 from tests.builders import a_change, a_message
 from tests.integration.log_lines import events
-from tests.integration.test_cdc_consumer import World, acks, ends
-from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+from tests.worlds.consumer import World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
@@ -54,7 +52,7 @@ def test_a_flood_of_poison_ends_the_consumer_and_drains_nothing_until_an_operato
     good = [a_message(a_change(number)) for number in PLANES]
     world.publish(*[a_message(data=data) for data in sorted(GARBAGE)], *good)
 
-    first = start_consumer(world.processes, world.pipeline, "first", LINGER="3s")  # all in one micro-batch
+    first = world.launch("first", LINGER="3s")  # all in one micro-batch
     first.process.expected_to_end = True
     assert first.process.wait(PATIENCE) == 2, first.process.obituary()
     (event,) = events(first.process, "service_misconfigured")
@@ -68,7 +66,7 @@ def test_a_flood_of_poison_ends_the_consumer_and_drains_nothing_until_an_operato
     left = everything_there_is(world)
     assert sorted(left) == sorted([*GARBAGE, *(bytes(one["data"]) for one in good)])  # type: ignore[call-overload]
 
-    second = start_consumer(world.processes, world.pipeline, "first", LINGER="3s", POISON_LIMIT="500")
+    second = world.launch("first", LINGER="3s", POISON_LIMIT="500")
     world.processes.wait_until(lambda: acks(second, 150)() or None, "all to be acked", PATIENCE)
     passed = letters(world, len(GARBAGE))
     assert {letter.reason for letter in passed} == {Reason.UNDECODABLE}
@@ -82,9 +80,7 @@ def test_a_flood_that_trickles_in_is_not_drained_by_restarts(world: World) -> No
     world.publish(*[a_message(data=data) for data in sorted(GARBAGE)])
     letters_of = []
     for _start in range(3):
-        one = start_consumer(
-            world.processes, world.pipeline, "first", TASKS="1", POISON_LIMIT="5", MICRO_BATCH_MESSAGES="4"
-        )
+        one = world.launch("first", TASKS="1", POISON_LIMIT="5", MICRO_BATCH_MESSAGES="4")
         one.process.expected_to_end = True
         assert one.process.wait(PATIENCE) == 2, one.process.obituary()
         letters_of.append(len(world.letters()))

@@ -1,9 +1,11 @@
-"""A message whose content kills whoever decodes it: a real worker of a real Spark dies, and the rest is applied.
+"""A message whose content kills whoever decodes it: a worker process dies, and the rest is applied.
 
-What kills is planted from outside, in the interpreter that Spark's workers run on: decoding a message that holds a
-certain word ends the process with SIGKILL, as a kernel short of memory or a fault in a native library would. Where the
-workers have a limit of memory (`spark.executor.pyspark.memory`), nothing has to be planted: a message of few bytes
-that is a table of many columns and changes needs more than that.
+What kills is planted from outside, in the interpreter that the workers run on (PYSPARK_PYTHON): decoding a message that
+holds a certain word ends the process with SIGKILL, as a kernel short of memory or a fault in a native library would.
+Where the workers have a limit of memory (PYSPARK_EXECUTOR_MEMORY_MB, as `spark.executor.pyspark.memory` sets it),
+nothing has to be planted: a message of few bytes that is a table of many columns and changes needs more than that.
+
+Spark does not run here; a real worker of Spark is killed in `test_cdc_consumer_spark.py`.
 """
 
 import sys
@@ -12,15 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import wait_until
-from deploy.local.services import start_consumer
 from shared.contracts.change_batch import Change
 from shared.contracts.reasons import Reason
-from shared.pubsub.stubs import ModifyAckDeadlineRequest, PullRequest, modify_ack_deadline_stub, pull_stub
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.integration.test_cdc_consumer import ACK_DEADLINE, World, acks, ends
-from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+from tests.worlds.consumer import World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
@@ -52,29 +50,12 @@ def deadly_python(tmp_path: Path) -> str:
     return str(python)
 
 
-def deliver(world: World, until: int) -> None:
-    """Lease the one message there is and give it back, again and again, until it has been delivered so often."""
-    pull, modify = pull_stub(world.channel), modify_ack_deadline_stub(world.channel)
-    subscription = world.topology.subscription
-
-    def once() -> bool | None:
-        request = PullRequest(subscription=subscription, max_messages=10, return_immediately=True)
-        received = pull(request, timeout=10).received_messages
-        ids = [one.ack_id for one in received]
-        if ids:
-            modify(ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=10)
-        assert len(received) <= 1
-        return True if received and received[0].delivery_attempt >= until else None
-
-    wait_until(once, f"delivery {until}", timeout=3 * ACK_DEADLINE)
-
-
 def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_letter(
     world: World, deadly_python: str
 ) -> None:
     killer = a_message(a_change(99, name="killer"), a_change(98))
     world.publish(killer)
-    deliver(world, until=SUSPECT - 1)
+    world.deliver(until=SUSPECT - 1)
     for table in ("planes", "pilots"):
         header = a_header(table)
         world.publish(*[a_message(a_change(n % 10, n + 1), header=header) for n in range(50)])
@@ -82,7 +63,7 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
 
     settings = {"PYSPARK_PYTHON": deadly_python, "TASKS": "1", "LINGER": "3s"}  # so that all come in one micro-batch
     for _death in range(DEATHS):  # nothing else comes back after the first: all others were acked before
-        one = start_consumer(world.processes, world.pipeline, "first", **settings)
+        one = world.launch("first", **settings)
         one.process.expected_to_end = True
         assert one.process.wait(PATIENCE) == 1, one.process.obituary()
         failed = events(one.process, "service_failed")[-1]
@@ -91,7 +72,7 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
         assert world.letters() == []
 
     world.publish(a_message(a_change(1, 100)))
-    second = start_consumer(world.processes, world.pipeline, "first", **settings)
+    second = world.launch("first", **settings)
     world.processes.wait_until(
         lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", PATIENCE
     )
@@ -120,13 +101,13 @@ def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_bec
     ]
     huge = a_message(*sparse, header=wide)
     world.publish(huge)
-    deliver(world, until=SUSPECT - 1)
+    world.deliver(until=SUSPECT - 1)
     world.publish(*[a_message(a_change(n % 10, n + 1)) for n in range(50)])
     newest = {n % 10: f"name {n + 1}" for n in range(50)}
 
     settings = {"PYSPARK_EXECUTOR_MEMORY_MB": MEMORY, "TASKS": "1", "LINGER": "3s"}
     for _death in range(DEATHS):  # by a MemoryError, or by a signal, where a library's own thread finds no memory first
-        one = start_consumer(world.processes, world.pipeline, "first", **settings)
+        one = world.launch("first", **settings)
         one.process.expected_to_end = True
         assert one.process.wait(PATIENCE) == 1, one.process.obituary()
         assert len(events(one.process, "service_failed")) == 1
@@ -134,7 +115,7 @@ def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_bec
         assert world.letters() == []
 
     world.publish(a_message(a_change(1, 100)))
-    second = start_consumer(world.processes, world.pipeline, "first", **settings)
+    second = world.launch("first", **settings)
     world.processes.wait_until(
         lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", PATIENCE
     )

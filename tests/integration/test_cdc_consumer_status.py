@@ -1,46 +1,19 @@
 """`status` of a consumer that runs: what each table is said to be, and what a restart still knows."""
 
-import json
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from deploy.local.emulators import HOST, ROOT
-from deploy.local.services import Service, start_consumer
-from services.cdc_consumer.status_command import status
-from shared.contracts.errors import MisconfiguredError
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import Service
 from tests.builders import a_change, a_header, a_message
-from tests.integration.test_cdc_consumer import World, ends
-from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+from tests.worlds.consumer import World, asked, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 PATIENCE = timedelta(seconds=180)
-
-
-class Screen:
-    """What is printed."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-
-def asked(consumer: Service) -> Mapping[str, Any] | None:
-    """Return what is said, tables by name; None while nobody answers."""
-    screen: Any = Screen()
-    try:
-        status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, screen)
-    except MisconfiguredError:
-        return None
-    document: dict[str, Any] = json.loads(screen.text)
-    return document | {"tables": {one["table"]: one for one in document["tables"]}}
 
 
 def states(consumer: Service) -> Mapping[str, str]:
@@ -87,6 +60,6 @@ def test_every_table_is_said_to_be_what_it_is_and_a_restart_still_knows_what_was
     assert "needs re-sync" in process.output()
 
     assert ends(first) == 0
-    second = start_consumer(world.processes, world.pipeline, "second")
+    second = world.launch("second")
     wait_for(second, {"planes": "needs re-sync", "pilots": "running"})  # from the labels, before Spark has started
     second.process.kill()

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.services import start_consumer, wait_until_ready
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.integration.test_cdc_consumer import PATIENCE, World, acks, ends
-from tests.integration.test_cdc_consumer import world as world  # noqa: PLC0414  a fixture
+from tests.worlds.consumer import PATIENCE, World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -29,8 +27,7 @@ ignored_columns = ["seats"]
 def test_what_the_file_says_is_done_by_the_workers_that_do_not_see_it(world: World, tmp_path: Path) -> None:
     file = tmp_path / "tables.toml"
     file.write_text(TABLES, encoding="utf-8")
-    consumer = start_consumer(world.processes, world.pipeline, "consumer", TABLES_FILE=str(file))
-    wait_until_ready(world.processes, consumer)
+    consumer = world.start("consumer", TABLES_FILE=str(file))
     file.unlink()  # as on other machines: the first task is still to come
     world.publish(
         a_message(a_change(1), a_change(2), a_change(1, 2, op="DELETE")),
@@ -57,7 +54,7 @@ def test_what_the_file_says_is_done_by_the_workers_that_do_not_see_it(world: Wor
 def test_a_wrong_file_is_refused_at_the_start_with_all_its_mistakes(world: World, tmp_path: Path) -> None:
     file = tmp_path / "tables.toml"
     file.write_text("[defaults]\nmod = 'both'\n\nbuckets = '3'\n", encoding="utf-8")
-    consumer = start_consumer(world.processes, world.pipeline, "consumer", TABLES_FILE=str(file))
+    consumer = world.launch("consumer", TABLES_FILE=str(file))
     consumer.process.expected_to_end = True
 
     world.processes.wait_until(lambda: consumer.process.exit_code is not None, "the consumer to end", PATIENCE)

@@ -13,11 +13,11 @@ from threading import Barrier
 import pytest
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.counts import Counts
-from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.core.stream.counts import Counts
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table

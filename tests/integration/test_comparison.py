@@ -6,10 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from deploy.local.comparison import TableShape, compare_tables
-from deploy.local.history import compare_history
-from deploy.local.source import Row, SpannerDatabase, Write
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform.source import Row, SpannerDatabase, Write
+from deploy.local.platform.target import BigQueryDataset
+from deploy.local.proof.comparison import TableShape, compare_tables
+from deploy.local.proof.history import compare_history
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.integration

@@ -6,10 +6,10 @@ writes as possible. What is counted here is what the stand-in has seen.
 
 import pytest
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header, a_message, messages_table

@@ -17,11 +17,11 @@ from google.cloud import bigquery
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from deploy.local.emulators import ROOT
-from deploy.local.processes import Processes
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.tables import table_definition
-from services.cdc_consumer.doctor import doctor
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.processes import Processes
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.schema.tables import table_definition
+from services.cdc_consumer.wiring.doctor import doctor
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.pubsub.topology import Topology

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Arrival
-from services.dead_letter.serving import serving_api
 from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.tools import Tools
+from services.dead_letter.wiring.serving import serving_api
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.runtime.settings import read_settings

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.pipeline import Pipeline
-from services.dead_letter.doctor import doctor
+from services.dead_letter.wiring.doctor import doctor
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from tests.integration.pubsub_topics import a_topology

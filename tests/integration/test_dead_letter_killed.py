@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from deploy.local.processes import Processes
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
-from services.dead_letter.command_line import commands
+from deploy.local.platform.processes import Processes
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.commands.app import NOTHING
 from services.dead_letter.core.letters import LetterId, State
 from services.dead_letter.core.selection import Selection
+from services.dead_letter.wiring.commands import commands
 from shared.pubsub.channels import open_channel
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_dead_letter_commands import PATIENCE, Place, fresh
-from tests.integration.test_dead_letter_process import ACK_DEADLINE, Letters, a_letter, counted
-from tests.integration.test_dead_letter_process import PATIENCE as IN_TIME
+from tests.worlds.dead_letter_commands import PATIENCE, Place, fresh
+from tests.worlds.dead_letter_service import ACK_DEADLINE, Letters, a_letter, counted
+from tests.worlds.dead_letter_service import PATIENCE as IN_TIME
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 

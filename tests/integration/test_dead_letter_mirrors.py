@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.tables import BigQueryTables
-from services.cdc_consumer.core.destinations import Plan, destinations
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
+from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
 from services.dead_letter.core.rows import RowOf, content_of
 from shared.contracts.change_batch import Change, Header, encode_batch
@@ -86,7 +86,7 @@ def test_more_rows_than_one_query_asks_for(stand_in: StandIn) -> None:
 @pytest.mark.parametrize("name", KEYS)
 def test_every_type_of_key_is_asked_for_as_the_mirror_has_it(stand_in: StandIn, name: str) -> None:
     kind, bigquery_type, values, held = KEYS[name]
-    header = a_header(f"keys_{name}", [("region", "STRING"), ("k", kind), ("v", "STRING")], key=["k", "region"])
+    header = a_header(f"keys_{name}", [("region", "STRING"), ("k", kind), ("n", "STRING")], key=["k", "region"])
     made(stand_in, header)
     for number, value in enumerate(held or values):
         parameters = [bigquery.ScalarQueryParameter("k", bigquery_type, value)]

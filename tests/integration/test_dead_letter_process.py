@@ -3,29 +3,17 @@
 import json
 import random
 import sqlite3
-import sys
 import threading
-import urllib.request
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from deploy.local.emulators import free_port
-from deploy.local.processes import Process, Processes
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
-from services.dead_letter.core.letters import LetterLine
-from services.dead_letter.core.selection import Selection
-from shared.contracts.dead_letter import DeadLetter
+from deploy.local.platform.processes import Processes
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.names import short_name
@@ -38,105 +26,16 @@ from shared.pubsub.stubs import (
     modify_ack_deadline_stub,
     publish_stub,
 )
-from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
 from tests.integration.generous_pubsub import generous_pubsub
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stalling_proxy import stalling_proxy
+from tests.worlds.dead_letter_service import ACK_DEADLINE, PATIENCE, STARTS, Letters, a_letter, counted
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
-PROJECT = "millrace-test"
-ACK_DEADLINE = timedelta(seconds=10)
-"""The shortest that Pub/Sub takes: what a killed collector held comes again after it."""
-STARTS = timedelta(seconds=60)
-PATIENCE = timedelta(seconds=120)
 FLOOD = 3_000
-
-
-@dataclass
-class Letters:
-    """A dead-letter topic, its store, and collectors between them."""
-
-    channel: grpc.Channel
-    pubsub: str
-    topology: Topology
-    processes: Processes
-    file: Path
-    port: int = field(default_factory=free_port)
-    started: int = 0
-
-    @property
-    def database(self) -> str:
-        return f"sqlite:///{self.file}"
-
-    def launch(self, *arguments: str, module: str = "services.dead_letter", **variables: str) -> Process:
-        """Start a collector."""
-        self.started += 1
-        environment = {
-            "PYTHONPATH": str(ROOT),
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "PUBSUB_EMULATOR_HOST": self.pubsub,
-            "DEAD_LETTER_SUBSCRIPTION": short_name(self.topology.dead_letter_subscription),
-            "TOPIC": short_name(self.topology.topic),
-            "DATABASE": self.database,
-            "PORT": str(self.port),
-        }
-        command = [sys.executable, "-m", module, *arguments]
-        return self.processes.start(f"dead_letter_{self.started}", command, environment | variables)
-
-    def start(self, **variables: str) -> Process:
-        """Start a collector and wait until it is ready."""
-        process = self.launch(**variables)
-        self.processes.wait_until(lambda: self.get("/readyz"), "the collector", STARTS)
-        return process
-
-    def get(self, path: str) -> str | None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return None
-
-    def publish(self, letters: Sequence[DeadLetter]) -> None:
-        """Publish letters as every service does."""
-        DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, Stop()).keep(letters)
-
-    def stored(self) -> Sequence[LetterLine]:
-        """Return every letter of the store."""
-        database = open_database(self.database)
-        with closing(database):
-            store, after = SqlLetterStore(database), None
-            found: list[LetterLine] = []
-            while True:
-                page = store.find(Selection(), limit=1_000, after=after)
-                found += page.letters
-                after = page.after
-                if after is None:
-                    return found
-
-    def count(self) -> int:
-        """Return how many letters there are; none where there is no store yet."""
-        if not self.file.exists():
-            return 0
-        with closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as connection:
-            try:
-                ((letters,),) = connection.execute("SELECT count(*) FROM letters").fetchall()
-            except sqlite3.OperationalError:  # its tables are being made
-                return 0
-        return int(letters)
-
-    def attempts(self) -> Mapping[str, int]:
-        """Return how often each letter has failed."""
-        return {str(line.id): line.attempts for line in self.stored()}
-
-    def wait_until_stored(self, wanted: Mapping[str, int]) -> None:
-        def stored() -> bool:
-            return self.file.exists() and self.attempts() == wanted
-
-        self.processes.wait_until(lambda: stored() or None, f"{len(wanted)} letters in the store", PATIENCE)
 
 
 @pytest.fixture
@@ -144,25 +43,6 @@ def letters(pubsub_emulator: str, new_processes: Processes, tmp_path: Path) -> I
     with open_channel(pubsub_emulator) as channel:
         topology = a_topology(channel, ACK_DEADLINE)
         yield Letters(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
-
-
-def a_letter(number: int, size: int = 200) -> DeadLetter:
-    return DeadLetter(
-        data=b"%d " % number + b"x" * size,
-        attributes={"table": "planes"},
-        ordering_key="planes/3",
-        reason=Reason.VALUE_DOES_NOT_FIT,
-        detail="column seats of type INT64: not a whole number",
-        failed_at=Nanoseconds(1_760_000_000_000_000_000 + number),
-        failed_in="cdc_consumer",
-        table="planes",
-        key=f"[{number}]",
-        sequence="0000000000000001/0000000000000000/0000000000000000/0000000000000000",
-    )
-
-
-def counted(letters: Sequence[DeadLetter]) -> Mapping[str, int]:
-    return Counter(letter.identity for letter in letters)
 
 
 def test_letters_are_in_the_store_and_a_stop_ends_it_with_0(letters: Letters) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.emulators import free_port
-from deploy.local.processes import Processes
-from deploy.local.services import Flow, Service, start_dead_letter, wait_until_ready
+from deploy.local.platform.emulators import free_port
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.services import Flow, Service, start_dead_letter, wait_until_ready
 from shared.contracts.dead_letter import DeadLetter
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher

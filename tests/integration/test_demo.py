@@ -1,13 +1,23 @@
 """The demo's changes on the Spanner emulator: it takes them all, and ends with what the model says."""
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from google.cloud.spanner_v1 import (
+    CommitRequest,
+    ExecuteSqlRequest,
+    SpannerClient,
+    TransactionOptions,
+    TransactionSelector,
+)
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
 
-from deploy.local.comparison import compare, table_shapes
 from deploy.local.demo.workloads import workloads
-from deploy.local.source import SpannerDatabase
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance
+from deploy.local.proof.comparison import compare, table_shapes
+from shared.pubsub.channels import open_channel
 
 pytestmark = pytest.mark.integration
 
@@ -34,6 +44,26 @@ def test_spanner_takes_every_change_and_ends_as_the_model(
         comparison = compare(shapes[table], source.query(f"SELECT * FROM {table}"), modelled)
         assert comparison.equal, comparison.named
         assert comparison.rows == len(modelled) > 0
+
+
+def test_a_schema_change_waits_for_an_open_transaction(
+    database: Callable[..., SpannerDatabase], spanner_instance: SpannerInstance
+) -> None:
+    source = database("CREATE TABLE T (k INT64) PRIMARY KEY (k)")
+    with open_channel(spanner_instance.address) as channel:
+        client = SpannerClient(transport=SpannerGrpcTransport(channel=channel))
+        session = client.create_session(database=source.path).name
+        begin = TransactionSelector(begin=TransactionOptions(read_write=TransactionOptions.ReadWrite()))
+        insert = ExecuteSqlRequest(session=session, sql="INSERT INTO T (k) VALUES (1)", transaction=begin, seqno=1)
+        transaction = client.execute_sql(insert).metadata.transaction.id
+        commit = CommitRequest(session=session, transaction_id=transaction)
+        ending = threading.Timer(1, lambda: client.commit(commit))  # the emulator refuses schema changes until then
+        ending.start()
+
+        source.alter("ALTER TABLE T ADD COLUMN v INT64")
+
+        ending.join()
+    assert source.query("SELECT k, v FROM T") == [{"k": 1, "v": None}]
 
 
 def as_bigquery_has_it(row: Mapping[str, Any]) -> Mapping[str, Any]:

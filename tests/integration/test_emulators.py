@@ -9,10 +9,10 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud.pubsub_v1 import PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
-from deploy.local.source import SpannerDatabase, SpannerInstance, Write
-from deploy.local.target import BigQueryDataset
+from deploy.local.platform import emulators
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance, Write
+from deploy.local.platform.target import BigQueryDataset
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
 

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.adapters.dataset_inspection import inspect_dataset
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections
 from tests.builders import a_header, a_message
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.integration.test_history import Consumer, a_plane, at
+from tests.worlds.history_consumer import FedConsumer, a_plane, at
 
 pytestmark = pytest.mark.integration
 
@@ -75,7 +75,7 @@ def an_entry(identity: str, second: int = 1, index: int = 0, **row: object) -> C
 def test_a_table_of_entries_is_made_as_googles_template_names_it_and_without_a_key(
     stand_in: StandIn, rest: str, channel: grpc.Channel
 ) -> None:
-    Consumer(stand_in, rest, channel).apply(a_message(an_entry("x", 3, 1), header=log_of("made")))
+    FedConsumer(stand_in, rest, channel).apply(a_message(an_entry("x", 3, 1), header=log_of("made")))
 
     table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.made_changelog")
     assert (table.time_partitioning.type_, table.time_partitioning.field) == ("DAY", "commit_timestamp")
@@ -103,7 +103,7 @@ def test_a_table_of_entries_whose_rows_have_keys_of_bytes_is_made_too(
     stand_in: StandIn, rest: str, channel: grpc.Channel
 ) -> None:
     entry = an_entry("x", row_key="AP9h")
-    Consumer(stand_in, rest, channel).apply(a_message(entry, header=log_of("of_bytes", "BYTES")))
+    FedConsumer(stand_in, rest, channel).apply(a_message(entry, header=log_of("of_bytes", "BYTES")))
 
     (row,) = stand_in.client.query_and_wait(f"SELECT row_key FROM `{stand_in.dataset}.of_bytes_changelog_once`")
     assert row["row_key"] == b"\x00\xffa"
@@ -118,7 +118,7 @@ def test_the_view_has_each_entry_once_whatever_was_repeated_and_reordered(
     stand_in: StandIn, rest: str, channel: grpc.Channel, data: st.DataObject, lines: list[tuple[int, int]]
 ) -> None:
     table = f"log{next(_numbers)}"
-    consumer, header = Consumer(stand_in, rest, channel), log_of(table)
+    consumer, header = FedConsumer(stand_in, rest, channel), log_of(table)
     repeated = data.draw(st.lists(st.sampled_from(lines), max_size=8))
     delivered = data.draw(st.permutations([*lines, *repeated]))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(delivered)), max_size=3)) | {len(delivered)})
@@ -136,7 +136,7 @@ def test_the_view_has_each_entry_once_whatever_was_repeated_and_reordered(
 def test_a_new_column_widens_the_table_of_entries_and_the_view(
     stand_in: StandIn, rest: str, channel: grpc.Channel
 ) -> None:
-    consumer, header = Consumer(stand_in, rest, channel), log_of("wider")
+    consumer, header = FedConsumer(stand_in, rest, channel), log_of("wider")
     more = structs.replace(header, columns=a_header(columns=(*COLUMNS, ("source_cluster", "STRING"))).columns)
     consumer.apply(a_message(an_entry("x"), header=header))
     consumer.apply(a_message(an_entry("y", 2, source_cluster="c1"), an_entry("x", source_cluster="c1"), header=more))
@@ -146,7 +146,7 @@ def test_a_new_column_widens_the_table_of_entries_and_the_view(
 
 def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
     images = structs.replace(a_header("beside"), content="images")
-    Consumer(stand_in, rest, channel).apply(
+    FedConsumer(stand_in, rest, channel).apply(
         a_message(a_plane(1, 2, name="new"), a_plane(1, 1, name="old"), header=images),
         a_message(an_entry("x"), an_entry("x"), header=log_of("beside")),
         a_message(a_plane(2, 1, name="b"), a_plane(2, 2, delete=True), header=images),
@@ -160,7 +160,7 @@ def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, res
 
 def test_doctor_takes_a_table_of_entries_for_what_it_is(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
     images = structs.replace(a_header("examined"), content="images")
-    consumer = Consumer(stand_in, rest, channel)
+    consumer = FedConsumer(stand_in, rest, channel)
     consumer.apply(
         a_message(a_plane(1, 1, name="a"), header=images), a_message(an_entry("x"), header=log_of("examined"))
     )

@@ -3,144 +3,39 @@
 One task's messages are leased from the Pub/Sub emulator and applied in this process; no Spark.
 """
 
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pyarrow as pa
 import pytest
 
-from deploy.local.emulators import bigquery_stand_in as running_stand_in
-from deploy.local.emulators import free_port
-from deploy.local.processes import Processes, wait_until
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.connection_pool import Limits
-from services.cdc_consumer.adapters.leases import PubsubLeases
-from services.cdc_consumer.adapters.pulling import Puller, PullLimits, to_record_batch
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.counts import Counts
-from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
-from services.cdc_consumer.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.trouble import Patience
+from deploy.local.platform.emulators import bigquery_stand_in as running_stand_in
+from deploy.local.platform.emulators import free_port
+from deploy.local.platform.processes import Processes, wait_until
 from shared.contracts.change_batch import decode_batch
-from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import open_channel
-from shared.pubsub.letters import DeadLetterPublisher
-from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.runtime.clock import SystemClock
-from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.builders import a_change as an_old_change
-from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.stand_in import PROJECT, StandIn
+from tests.integration.stand_in import StandIn
+from tests.worlds.leasing_consumer import PATIENCE, SHORT, LeasingConsumer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TABLES = tuple(f"table{number}" for number in range(40))
-PATIENCE = timedelta(seconds=90)
 QUOTA = 8_000
 """Bytes a second: as many as a few of the forty tables' first requests have together."""
 FEW = 3
 """Micro-batches that may pass before what is there is applied: a pull need not return all that there is."""
 a_change = partial(an_old_change, committed=format_timestamp(SystemClock().now()))
 """Committed just now: a row of yesterday's would not be sent once more to see whose trouble it is."""
-SHORT = Patience(
-    table=timedelta(seconds=1),
-    put_off=timedelta(seconds=1),
-    longest_put_off=timedelta(seconds=2),
-    between_calls=timedelta(milliseconds=200),
-    between_probes=timedelta(milliseconds=500),
-)
-
-
-@dataclass
-class Consumer:
-    """One process's worth of a consumer, without Spark: it leases what there is and applies it."""
-
-    channel: grpc.Channel
-    addresses: tuple[str, str]
-    stand_in: StandIn
-    patience: Patience = SHORT
-    stop: Stop = field(default_factory=Stop)
-    total: Counts = field(default_factory=Counts)
-
-    def __post_init__(self) -> None:
-        rest, write_api = self.addresses
-        dataset = self.stand_in.dataset
-        self.topology = a_topology(self.channel)
-        self.leases = PubsubLeases(
-            self.channel, self.topology.subscription, timedelta(seconds=60), self.stop, patience=timedelta(0)
-        )
-        self.puller = Puller(self.channel, self.topology.subscription, self.leases)
-        self.storage = open_storage_channel(write_api)
-        limits = Limits(answer_within=timedelta(seconds=2))
-        self.writer = AppendStreams(self.storage, PROJECT, dataset, self.stop, SystemClock(), limits)
-        self.ports = Ports(
-            leases=self.leases,
-            letters=DeadLetterPublisher(
-                self.channel, self.topology.dead_letter_topic, self.stop, patience=timedelta(0)
-            ),
-            tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, dataset),
-            writer=self.writer,
-        )
-        self.memory = Memory(self.patience)
-
-    def publish(self, *messages: Mapping[str, Any]) -> None:
-        stub = publish_stub(self.channel)
-        for one in messages:
-            message = {"data": one["data"], "attributes": dict(one["attributes"]), "ordering_key": one["ordering_key"]}
-            stub(PublishRequest(topic=self.topology.topic, messages=[message]), timeout=10)
-
-    def apply(self, enough: int = 1_000) -> Counts:
-        """Lease what there is, up to so many messages, and apply it as one task."""
-        limits = PullLimits(
-            messages=enough, bytes=1 << 26, linger=timedelta(milliseconds=300), longest=timedelta(seconds=2)
-        )
-        batches = [to_record_batch(response) for response in self.puller.collect(limits)]
-        counts = apply(
-            pa.Table.from_batches(batches, MESSAGE_SCHEMA), self.ports, self.memory, self.stop, SystemClock()
-        )
-        self.total = self.total.plus(counts)
-        return counts
-
-    def apply_until(self, done: Callable[[], bool], what: str) -> int:
-        """Go on with micro-batches until it is so; return how many it took."""
-        until = time.monotonic() + PATIENCE.total_seconds()
-        micro_batches = 0
-        while not done():
-            assert time.monotonic() < until, f"waited in vain for {what}"
-            self.apply()
-            micro_batches += 1
-        return micro_batches
-
-    def letters(self) -> list[DeadLetter]:
-        received = pull(self.channel, self.topology.dead_letter_subscription)
-        return [from_message(one.message.data, one.message.attributes) for one in received]
-
-    def path(self, table: str) -> str:
-        return f"{PROJECT}.{self.stand_in.dataset}.{table}"
-
-    def fault(self, table: str, **fault: Any) -> None:
-        self.stand_in.control("POST", "faults", **{"action": "answer", "table": self.path(table)} | fault)
-
-    def names(self, table: str) -> Mapping[int, str] | None:
-        if not any(one.table_id == table for one in self.stand_in.client.list_tables(self.stand_in.dataset)):
-            return None
-        return dict(self.stand_in.run(f"SELECT id, name FROM `{table}`"))
-
-    def close(self) -> None:
-        self.stop.request()
-        self.writer.close()
-        self.storage.close()
 
 
 @pytest.fixture
@@ -150,9 +45,9 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture
-def consumer(channel: grpc.Channel, bigquery_stand_in: tuple[str, str]) -> Iterator[Consumer]:
+def consumer(channel: grpc.Channel, bigquery_stand_in: tuple[str, str]) -> Iterator[LeasingConsumer]:
     stand_in = StandIn(bigquery_stand_in)
-    consumer = Consumer(channel, bigquery_stand_in, stand_in)
+    consumer = LeasingConsumer(channel, bigquery_stand_in, stand_in)
     yield consumer
     consumer.close()
     for what in ("faults", "delay"):
@@ -167,11 +62,13 @@ def rows(sequence: int) -> Mapping[int, str]:
     return {1: f"name {sequence}", 2: f"name {sequence}"}
 
 
-def check(consumer: Consumer, tables: Collection[str], expected: Mapping[int, str] | None) -> None:
+def check(consumer: LeasingConsumer, tables: Collection[str], expected: Mapping[int, str] | None) -> None:
     assert {table: consumer.names(table) for table in tables} == dict.fromkeys(tables, expected)
 
 
-def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_are_equal(consumer: Consumer) -> None:
+def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_are_equal(
+    consumer: LeasingConsumer,
+) -> None:
     there, new = TABLES[:37], TABLES[37:]
     consumer.publish(*changes(1, there))
     consumer.apply_until(lambda: consumer.total.acked >= len(there), "the first tables to be there")
@@ -209,7 +106,7 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
 
     assert consumer.total.letters == poison
     assert set(consumer.total.tables_in_trouble) == waiting | {wider}
-    assert consumer.total.tables["keyless"].refused.startswith("no_primary_key")
+    assert consumer.total.tables["keyless"].unfit.startswith("no_primary_key")
     extra = {choking: {4: "name 2"}, stuck: {4: "name 2"}}
     assert {table: consumer.names(table) for table in flowing} == {
         table: {**rows(2), **extra.get(table, {})} for table in flowing
@@ -240,7 +137,7 @@ def test_all_others_are_applied_and_acked_before_the_first_patience_with_those_i
     channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
 ) -> None:
     stand_in = StandIn(bigquery_stand_in)
-    consumer = Consumer(channel, bigquery_stand_in, stand_in, replace(SHORT, table=timedelta(hours=1)))
+    consumer = LeasingConsumer(channel, bigquery_stand_in, stand_in, replace(SHORT, table=timedelta(hours=1)))
     consumer.publish(*changes(1))
     consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
     faults = [
@@ -276,7 +173,7 @@ def test_a_row_that_fails_retryably_for_ever_is_a_letter_in_the_end_and_holds_up
     channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
 ) -> None:
     stand_in = StandIn(bigquery_stand_in)
-    consumer = Consumer(channel, bigquery_stand_in, stand_in, replace(SHORT, stuck_deliveries=4))
+    consumer = LeasingConsumer(channel, bigquery_stand_in, stand_in, replace(SHORT, stuck_deliveries=4))
     planes, others = TABLES[0], TABLES[1:4]
     try:
         consumer.fault(planes, status="INTERNAL", containing="stuck")
@@ -299,7 +196,7 @@ def test_a_row_that_fails_retryably_for_ever_is_a_letter_in_the_end_and_holds_up
         consumer.close()
 
 
-def test_fewer_connections_than_tables_are_enough(consumer: Consumer) -> None:
+def test_fewer_connections_than_tables_are_enough(consumer: LeasingConsumer) -> None:
     consumer.stand_in.control("POST", "limits", connections=6)
     try:
         for sequence in (1, 2):
@@ -312,7 +209,7 @@ def test_fewer_connections_than_tables_are_enough(consumer: Consumer) -> None:
     assert (consumer.total.put_off, consumer.letters()) == (0, [])
 
 
-def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(consumer: Consumer) -> None:
+def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(consumer: LeasingConsumer) -> None:
     def refused() -> int:
         return int(consumer.stand_in.control("GET", "stats")["refused"])
 
@@ -332,7 +229,7 @@ def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(cons
     assert (consumer.total.given_back, consumer.total.letters, consumer.letters()) == (0, {}, [])
 
 
-def test_connections_that_were_closed_as_idle_are_opened_again(consumer: Consumer) -> None:
+def test_connections_that_were_closed_as_idle_are_opened_again(consumer: LeasingConsumer) -> None:
     def still_open() -> int:
         return int(consumer.stand_in.control("GET", "stats")["connections_open"])
 
@@ -354,7 +251,7 @@ def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_put_off_or
     ports, directory = (free_port(), free_port()), tmp_path / "data"
     with running_stand_in(new_processes, *ports, directory) as addresses:
         stand_in = StandIn(addresses)
-        consumer = Consumer(channel, addresses, stand_in)
+        consumer = LeasingConsumer(channel, addresses, stand_in)
         consumer.publish(*changes(1))
         consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
 

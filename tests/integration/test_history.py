@@ -2,9 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import grpc
@@ -13,49 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.destinations import Plan
-from services.cdc_consumer.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from shared.contracts.change_batch import Change, Header
-from shared.contracts.change_sequence import four_sections
-from shared.contracts.tables_file import read_tables_file
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
-from shared.runtime.clock import SystemClock
-from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_header, a_message, messages_table
-from tests.fakes.dead_letters import FakeDeadLetters
-from tests.fakes.leases import FakeLeases
+from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.worlds.history_consumer import BOTH, FedConsumer, a_plane, at
 
 pytestmark = pytest.mark.integration
 
-BOTH = '[defaults]\nmode = "both"'
-EPOCH = parse_timestamp("2026-11-21T12:00:00Z")
 _numbers = itertools.count()
 
 Version = tuple[int, str | None, datetime, datetime | None, bool]
-
-
-class Consumer:
-    """A consumer's worker process without Spark: everything but the source is real."""
-
-    def __init__(self, stand_in: StandIn, rest: str, channel: grpc.Channel, tables: str = BOTH) -> None:
-        self.letters = FakeDeadLetters()
-        self._memory = Memory(plan=Plan(read_tables_file(tables), stand_in.dataset))
-        self._stop, self._clock = Stop(), SystemClock()
-        self._ports = Ports(
-            leases=FakeLeases(),
-            letters=self.letters,
-            tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset),
-            writer=AppendStreams(channel, PROJECT, stand_in.dataset, self._stop, self._clock),
-        )
-
-    def apply(self, *messages: Mapping[str, object]) -> None:
-        counts = apply(messages_table(*messages), self._ports, self._memory, self._stop, self._clock)
-        assert counts.acked == len(messages)
-        assert self.letters.kept == {}
 
 
 @pytest.fixture(scope="module")
@@ -73,26 +41,6 @@ def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
 @pytest.fixture(scope="module")
 def rest(bigquery_stand_in: tuple[str, str]) -> str:
     return bigquery_stand_in[0]
-
-
-def a_plane(
-    identity: int, second: int, index: int = 0, *, name: str | None = None, delete: bool = False, **row: object
-) -> Change:
-    """Return the ``index``-th change of the transaction that committed at a second."""
-    commit = Nanoseconds(EPOCH + second * 1_000_000_000)
-    return Change(
-        op="DELETE" if delete else "UPSERT",
-        mod_type="DELETE" if delete else "UPDATE",
-        sequence=str(four_sections(commit // 1000, index)),
-        commit_timestamp=format_timestamp(commit),
-        place=json.dumps({"server_transaction_id": f"t{second}", "record_sequence": f"{index:08}", "mod_index": 0}),
-        key=json.dumps({"id": str(identity)}),
-        row=None if delete else json.dumps({"name": name, **row}),
-    )
-
-
-def at(second: int) -> datetime:
-    return datetime.fromisoformat("2026-11-21T12:00:00+00:00") + timedelta(seconds=second)
 
 
 def history(stand_in: StandIn, table: str) -> list[Version]:
@@ -145,7 +93,7 @@ def test_the_view_is_what_happened_whatever_was_repeated_and_reordered(
     stand_in: StandIn, rest: str, channel: grpc.Channel, data: st.DataObject, steps: list[Step]
 ) -> None:
     table = f"planes{next(_numbers)}"
-    consumer, header = Consumer(stand_in, rest, channel), a_header(table)
+    consumer, header = FedConsumer(stand_in, rest, channel), a_header(table)
     repeated = data.draw(st.lists(st.sampled_from(steps), max_size=10))
     delivered = data.draw(st.permutations([*steps, *repeated]))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(delivered)), max_size=3)) | {len(delivered)})
@@ -160,7 +108,7 @@ def test_the_view_is_what_happened_whatever_was_repeated_and_reordered(
 
 def test_deleted_and_inserted_again_there_is_a_gap(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
     changes = [a_plane(1, 1, name="old"), a_plane(1, 2, delete=True), a_plane(1, 4, name="new")]
-    Consumer(stand_in, rest, channel).apply(a_message(*reversed(changes), header=a_header("again")))
+    FedConsumer(stand_in, rest, channel).apply(a_message(*reversed(changes), header=a_header("again")))
 
     assert history(stand_in, "again") == [(1, "old", at(1), at(2), False), (1, "new", at(4), None, True)]
 
@@ -168,7 +116,7 @@ def test_deleted_and_inserted_again_there_is_a_gap(stand_in: StandIn, rest: str,
 def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(
     stand_in: StandIn, rest: str, channel: grpc.Channel
 ) -> None:
-    Consumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1, name="a"), header=a_header("sales.made")))
+    FedConsumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1, name="a"), header=a_header("sales.made")))
 
     table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.sales_made_changelog")
     assert table.time_partitioning.type_ == "DAY"
@@ -201,7 +149,7 @@ def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, rest: str
     def header(*more: str) -> Header:
         return a_header("wide", columns=(*PLANE_COLUMNS, *((name, "STRING") for name in more)))
 
-    first, second = Consumer(stand_in, rest, channel), Consumer(stand_in, rest, channel)
+    first, second = FedConsumer(stand_in, rest, channel), FedConsumer(stand_in, rest, channel)
     first.apply(a_message(a_plane(1, 1, name="a"), header=header()))
     second.apply(a_message(a_plane(1, 2, name="a", colour="red"), header=header("colour")))
     first.apply(a_message(a_plane(1, 3, name="a", size="xl"), header=header("size")))
@@ -219,7 +167,7 @@ def test_something_else_by_the_views_name_is_left_alone_and_nothing_waits_for_it
     stand_in: StandIn, rest: str, channel: grpc.Channel
 ) -> None:
     stand_in.run("CREATE VIEW taken_history AS SELECT 1 AS mine")
-    Consumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1), header=a_header("taken")))
+    FedConsumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1), header=a_header("taken")))
 
     assert stand_in.run("SELECT * FROM taken_history") == [(1,)]
     assert stand_in.run("SELECT id FROM taken_changelog") == [(1,)]
@@ -258,7 +206,7 @@ def test_every_type_in_keys_and_columns_and_arrays_that_hold_null(
     }
     changes = [structs.replace(a_plane(1, second), key=texts["k"], row=texts["r"]) for second in (1, 2)]
     tables = BOTH + '\njson_arrays = ["as", "af", "ad"]'
-    Consumer(stand_in, rest, channel, tables).apply(a_message(*changes, header=header))
+    FedConsumer(stand_in, rest, channel, tables).apply(a_message(*changes, header=header))
 
     names = ", ".join(f"`{name}`" for name in KEY | REST)
     (mirrored,) = stand_in.run(f"SELECT {names} FROM types")
@@ -274,10 +222,10 @@ def test_soft_delete_keeps_the_row_and_old_changes_lose_against_it(
     stand_in: StandIn, rest: str, channel: grpc.Channel
 ) -> None:
     header, soft = a_header("soft"), "[defaults]\nsoft_delete = true"
-    Consumer(stand_in, rest, channel, "").apply(
+    FedConsumer(stand_in, rest, channel, "").apply(
         a_message(a_plane(1, 1, name="a"), a_plane(2, 1, name="b"), a_plane(3, 1, name="c"), header=header)
     )
-    consumer = Consumer(stand_in, rest, channel, soft)
+    consumer = FedConsumer(stand_in, rest, channel, soft)
     gone = structs.replace(a_plane(1, 3, delete=True), old=json.dumps({"name": "last", "seats": "7"}))
     consumer.apply(a_message(gone, a_plane(2, 3, delete=True), header=header))
     consumer.apply(a_message(a_plane(1, 2, name="late"), a_plane(2, 4, name="again"), header=header))

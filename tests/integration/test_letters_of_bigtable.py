@@ -9,19 +9,19 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.processes import Processes
-from services.dead_letter.adapters.database import open_database
-from services.dead_letter.adapters.store import SqlLetterStore
-from services.dead_letter.command_line import commands
+from deploy.local.platform.processes import Processes
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import State, StoredLetter
 from services.dead_letter.core.selection import Selection
+from services.dead_letter.wiring.commands import commands
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_bigtable_reader_process import Pipeline
-from tests.integration.test_dead_letter_process import PATIENCE, Letters
+from tests.worlds.bigtable_pipeline import BigtablePipeline
+from tests.worlds.dead_letter_service import PATIENCE, Letters
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -31,10 +31,10 @@ NO_TEXT = b"\xff\xfe"
 @pytest.fixture
 def letters(
     front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes, tmp_path: Path
-) -> tuple[Pipeline, Letters]:
+) -> tuple[BigtablePipeline, Letters]:
     """Return a reader's pipeline, and the dead-letter service behind it."""
     topology = a_topology(pubsub_channel)
-    pipeline = Pipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
     return pipeline, Letters(pubsub_channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
 
 
@@ -49,7 +49,7 @@ def kept(letters: Letters) -> Mapping[Reason, StoredLetter]:
 
 
 def test_what_it_cannot_make_a_change_of_is_the_same_letter_when_it_is_read_again_and_is_replayed_as_it_came(
-    letters: tuple[Pipeline, Letters], tmp_path: Path
+    letters: tuple[BigtablePipeline, Letters], tmp_path: Path
 ) -> None:
     pipeline, service = letters
     since = pipeline.table.since

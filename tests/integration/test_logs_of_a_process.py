@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.local.services import child_environment
+from deploy.local.platform.services import child_environment
 
 pytestmark = pytest.mark.integration
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 PROGRAM: Final = """
-import asyncio, contextlib, gc, logging, socket, socketserver, threading, warnings
+import asyncio, contextlib, gc, logging, os, socket, socketserver, threading, warnings
 import grpc
 import structlog
 from shared.runtime.service import run_as
@@ -57,7 +57,7 @@ def serve():
         with socket.create_connection(server.server_address):
             server.handle_request()
 
-run_as("some_service", work)
+run_as("some_service", work, os.environ)
 """
 
 

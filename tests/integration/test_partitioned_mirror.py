@@ -14,7 +14,7 @@ from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_channel
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.integration.stand_in import StandIn
-from tests.integration.test_forty_tables import Consumer
+from tests.worlds.leasing_consumer import LeasingConsumer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -37,7 +37,7 @@ def test_rows_outside_the_partitions_are_letters_and_the_others_of_the_request_a
     inside = [today, today - timedelta(days=4 * 365), today + timedelta(days=11 * 30)]
     outside = [date(2013, 1, 1), today + timedelta(days=13 * 31)]
     built = [inside[0], outside[0], inside[1], outside[1], inside[2]]
-    consumer = Consumer(channel, bigquery_stand_in, stand_in)
+    consumer = LeasingConsumer(channel, bigquery_stand_in, stand_in)
     try:
         rows = [a_change(number, 1, built=day.isoformat()) for number, day in enumerate(built)]
         header = a_header(columns=(*PLANE_COLUMNS, ("built", "DATE")))

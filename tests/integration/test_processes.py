@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import guard
-from deploy.local.processes import Process, ProcessDiedError, Processes, StopRequestedError, wait_until
+from deploy.local.platform import guard
+from deploy.local.platform.processes import Process, ProcessDiedError, Processes, StopRequestedError, wait_until
 from shared.runtime.stop import Stop
 
 pytestmark = pytest.mark.integration
@@ -23,7 +23,7 @@ STUBBORN = f"trap '' TERM; {FAMILY}"
 OWNER = """
 import os, sys
 from pathlib import Path
-from deploy.local.processes import Processes
+from deploy.local.platform.processes import Processes
 processes = Processes(Path(sys.argv[1]), os.environ)
 process = processes.start("family", ["sh", "-c", sys.argv[2]])
 process.pid

@@ -19,8 +19,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.topology import Topology
 from shared.runtime.findings import Finding, Level
-from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_pubsub_topology import subscribe
+from tests.integration.pubsub_topics import a_topology, subscribe
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +75,7 @@ def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topo
         (
             "retention",
             {"message_retention_duration": timedelta(hours=1)},
-            "--message-retention-duration=604800s",
+            "--message-retention-duration=7d",
         ),
         ("ordering", {"enable_message_ordering": True}, "under a new SUBSCRIPTION"),
         ("filter", {"filter": 'attributes.table = "planes"'}, "under a new SUBSCRIPTION"),

@@ -1,4 +1,8 @@
-"""The `pubsub` source in real Spark against the real emulator: what is published is leased, and acknowledged, once."""
+"""The `pubsub` source in real Spark against the real emulator: what is published is leased, and acknowledged, once.
+
+Spark starts once, for all queries of the module: whether it asks the source when and for what the source expects shows
+with Spark only.
+"""
 
 import sys
 from collections import Counter
@@ -8,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -15,8 +20,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from deploy.local.processes import Processes, wait_until
-from services.cdc_consumer.core.messages import MESSAGE_DDL, MESSAGE_SCHEMA
+from deploy.local.platform.processes import Processes, wait_until
+from services.cdc_consumer.core.stream.messages import MESSAGE_DDL, MESSAGE_SCHEMA
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from tests.integration.pubsub_query import ROOT, messages_in, read_journal, spark_session, start_query
@@ -224,6 +229,33 @@ def test_a_restarted_query_does_its_interrupted_micro_batch_without_waiting(
     wait_for_acks(journal, 5)
 
     assert set(after) <= set(messages_in(journal, "acked"))
+
+
+def test_a_source_whose_planner_is_killed_ends_the_query_and_another_start_goes_on(
+    start: Start, channel: grpc.Channel, journal: Path
+) -> None:
+    topology = a_topology(channel, ack_deadline=timedelta(seconds=10))
+    first = start(topology.subscription)
+    publish(channel, topology.topic, 1)
+    wait_for_acks(journal, 1)
+    (planner,) = [one for one in psutil.Process().children(recursive=True) if _plans(one)]
+
+    planner.kill()
+    with pytest.raises(StreamingQueryException):
+        first.awaitTermination(60)
+    start(topology.subscription)
+    published = publish(channel, topology.topic, 3)
+    wait_for_acks(journal, 4)
+
+    assert set(published) <= set(messages_in(journal, "acked"))
+
+
+def _plans(process: psutil.Process) -> bool:
+    """Tell whether a process is the one on the driver that Spark asks for the source's offsets and plans."""
+    try:
+        return any("python_streaming_source_runner" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def test_killed_in_mid_batch_all_messages_come_back_after_the_ack_deadline(

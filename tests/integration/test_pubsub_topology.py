@@ -10,7 +10,7 @@ import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.pubsub.topology import (
@@ -21,8 +21,7 @@ from shared.pubsub.topology import (
     create_topology,
 )
 from shared.runtime.stop import Stop
-from shared.runtime.topic_watch import MessagesLostError
-from tests.integration.pubsub_topics import a_topology
+from tests.integration.pubsub_topics import a_topology, subscribe
 
 pytestmark = pytest.mark.integration
 
@@ -36,16 +35,6 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
 @pytest.fixture
 def topology(channel: grpc.Channel) -> Topology:
     return a_topology(channel)
-
-
-def subscribe(channel: grpc.Channel, topology: Topology, **settings: Any) -> str:
-    """Make one more subscription that is as it should be but for these settings; return its name."""
-    name = f"{topology.subscription}-more"
-    policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 100}
-    request = {"name": name, "topic": topology.topic, "expiration_policy": {}, "dead_letter_policy": policy} | settings
-    request = {field: value for field, value in request.items() if value is not None}
-    SubscriberClient(transport=SubscriberGrpcTransport(channel=channel)).create_subscription(request=request)
-    return name
 
 
 def check(channel: grpc.Channel, topology: Topology, subscription: str) -> None:
@@ -73,7 +62,7 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
     [
         ({"expiration_policy": None}, "--expiration-period=never"),
         ({"expiration_policy": {"ttl": timedelta(days=400)}}, "expires after 400 days"),
-        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=604800s"),
+        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=7d"),
         ({"enable_message_ordering": True}, "it is ordered"),
         ({"enable_exactly_once_delivery": True}, "--no-enable-exactly-once-delivery"),
         ({"filter": 'attributes.table = "x"'}, "it has a filter"),
@@ -111,21 +100,64 @@ def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topol
 def test_a_subscription_that_is_not_there_is_refused_with_the_command_that_makes_it(
     channel: grpc.Channel, topology: Topology
 ) -> None:
-    with pytest.raises(MisconfiguredError, match=r"python -m services\.cdc_consumer setup"):
+    told = (
+        r"-nobody does not exist or cannot be read.*python -m services\.cdc_consumer setup.*grant roles/pubsub\.viewer"
+    )
+    with pytest.raises(MisconfiguredError, match=told):
         check(channel, topology, f"{topology.subscription}-nobody")
 
 
 def test_a_topic_that_is_not_there_is_refused(channel: grpc.Channel) -> None:
-    with pytest.raises(MisconfiguredError, match=r"Make one with `python -m services\.cdc_consumer setup`"):
-        check_topic(channel, "projects/millrace-test/topics/nobody")
+    topic = "projects/millrace-test/topics/nobody"
+    with pytest.raises(
+        MisconfiguredError, match=rf"{topic} does not exist: correct TOPIC .*cdc_consumer setup"
+    ) as refused:
+        check_topic(channel, topic)
+    assert not isinstance(refused.value, MessagesLostError)  # nothing can be published to it
+
+
+def test_the_subscription_of_the_dead_letter_topic_is_refused_without_a_policy_that_would_make_a_loop(
+    channel: grpc.Channel, topology: Topology
+) -> None:
+    with pytest.raises(
+        MisconfiguredError, match=r"of the dead-letter topic.*name that of the change batches"
+    ) as refused:
+        check_subscription(channel, topology.dead_letter_subscription, dead_letter_topic=topology.dead_letter_topic)
+    assert "--dead-letter-topic=" not in str(refused.value)
+
+
+def test_set_up_with_a_subscription_of_another_topic_names_both_topics_and_another_name(
+    channel: grpc.Channel, topology: Topology
+) -> None:
+    other = a_topology(channel)
+    new = replace(topology, topic=f"{topology.topic}-new", subscription=other.subscription)
+
+    with pytest.raises(MisconfiguredError) as refused:
+        create_topology(channel, new)
+    said = str(refused.value)
+    assert f"belongs to topic {other.topic}, not {new.topic}" in said
+    assert "under a new SUBSCRIPTION" in said
+    assert "would lose messages" not in said
+
+
+def test_a_subscription_that_cannot_be_used_is_named_with_its_topic(channel: grpc.Channel, topology: Topology) -> None:
+    name = subscribe(channel, topology, dead_letter_policy=None)
+
+    with pytest.raises(MisconfiguredError, match=f"of topic {topology.topic}"):
+        check(channel, topology, name)
 
 
 def test_a_topic_that_nobody_keeps_is_refused(channel: grpc.Channel, topology: Topology) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.subscription})
 
-    with pytest.raises(MessagesLostError, match="it has no subscription"):
+    with pytest.raises(
+        MessagesLostError, match=r"(?s)would lose messages.* for 7d, and it has no subscription"
+    ) as lost:
         check_topic(channel, topology.topic)
+    assert f"create NAME --topic={topology.topic} --expiration-period=never" in str(lost.value)
+    assert "--message-retention-duration=7d" in str(lost.value)
+    assert "python -m services.cdc_consumer setup" in str(lost.value)
 
     subscribe(channel, topology, expiration_policy=None)
     with pytest.raises(MisconfiguredError, match=r"(?s)expires after 31 days.*--expiration-period=never") as refused:
@@ -150,7 +182,7 @@ def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel,
     subscribe(channel, topology, expiration_policy=None)
 
     check_topic(channel, topology.topic)
-    with pytest.raises(MisconfiguredError, match="keeps messages for 604800s, not 691200s"):
+    with pytest.raises(MisconfiguredError, match="keeps messages for 7d, not 8d"):
         check_topic(channel, topology.topic, keep_messages_for=timedelta(days=8))
 
 
@@ -177,7 +209,7 @@ def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(channel: gr
     ("settings", "named"),
     [
         ({"expiration_policy": None}, "--expiration-period=never"),
-        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=604800s"),
+        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=7d"),
         ({"enable_exactly_once_delivery": True}, "--no-enable-exactly-once-delivery"),
         ({"enable_message_ordering": True}, "it is ordered"),
         ({"filter": 'attributes.table = "x"'}, "it has a filter"),

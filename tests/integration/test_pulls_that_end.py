@@ -1,8 +1,8 @@
 """What becomes of a message when the pull that waited for it is over: the emulator leases it to nobody.
 
-This is why `services/cdc_consumer/adapters/pulling.py` awaits a pull that waits, and neither cuts it short nor cancels
-it. Pub/Sub itself does so with pulls that end by their own deadline too (googleapis/python-pubsub#343); the emulator
-answers those, with nothing, a second before.
+This is why `services/cdc_consumer/adapters/stream/pulling.py` awaits a pull that waits, and neither cuts it short nor
+cancels it. Pub/Sub itself does so with pulls that end by their own deadline too (googleapis/python-pubsub#343); the
+emulator answers those, with nothing, a second before.
 """
 
 import threading
@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.processes import wait_until
-from services.cdc_consumer.adapters.leases import PubsubLeases
-from services.cdc_consumer.adapters.pulling import Puller
+from deploy.local.platform.processes import wait_until
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.pulling import Puller
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PullRequest, pull_stub
 from shared.pubsub.topology import Topology

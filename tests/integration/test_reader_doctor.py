@@ -13,18 +13,18 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.source import SpannerDatabase, Write
+from deploy.local.platform.source import SpannerDatabase, Write
 from services.spanner_reader.__main__ import main
-from services.spanner_reader.adapters.inspection import inspect_stream
-from services.spanner_reader.adapters.schema import StreamDefinition
-from services.spanner_reader.doctor import doctor
+from services.spanner_reader.adapters.doctor.inspection import inspect_stream
+from services.spanner_reader.adapters.schema.catalog import StreamDefinition
+from services.spanner_reader.wiring.doctor import doctor
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import Topology
 from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_spanner_reader_process import DDL, Pipeline
+from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
 
@@ -174,11 +174,11 @@ def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition
 @pytest.fixture
 def pipeline(
     patient: Patient, pubsub_channel: grpc.Channel, new_processes: Any, monkeypatch: pytest.MonkeyPatch
-) -> Pipeline:
+) -> SpannerPipeline:
     """Return a pipeline in the healthy setting, whose environment is this process's, too."""
     for name, value in patient.environment.items():
         monkeypatch.setenv(name, value)
-    return Pipeline(
+    return SpannerPipeline(
         patient.database, patient.partitions, patient.pubsub, pubsub_channel, patient.topology, new_processes
     )
 
@@ -190,7 +190,7 @@ def _status(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
 
 
 def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
-    pipeline: Pipeline, patient: Patient, capsys: pytest.CaptureFixture[str]
+    pipeline: SpannerPipeline, patient: Patient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, before = _status(capsys)
     assert (code, before["state"], before["low_watermark"]) == (1, "not started yet", None)
@@ -228,6 +228,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
 
     assert main(["synced", "Planes"]) == 0
     assert main(["synced", "Planes"]) == MISCONFIGURED
+    assert "table Planes is not marked: `python -m services.spanner_reader status` lists" in capsys.readouterr().err
     assert _status(capsys)[1]["needs_resync"] == []
 
 
@@ -248,7 +249,7 @@ def test_a_command_to_which_spanner_does_not_answer_says_so_in_one_line(
 
 
 def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
-    pipeline: Pipeline, patient: Patient, tmp_path: Path
+    pipeline: SpannerPipeline, patient: Patient, tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
     file.write_text('exclude = ["tmp_*"]\n[tables.Planes]\nbuckets = 1\nignored_columns = ["Nam"]\n[tables.Plains]\n')

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.pubsub_v1.services.subscriber import client as any_client
 
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.inspection import inspect_rights
+from services.spanner_reader.adapters.doctor.inspection import inspect_rights
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
 from shared.runtime.findings import Finding, Level
 
 pytestmark = pytest.mark.integration

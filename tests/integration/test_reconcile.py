@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.emulators import ROOT
-from deploy.local.processes import Processes
-from deploy.local.source import Row, SpannerDatabase, Write
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import Row, SpannerDatabase, Write
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.reconcile_command import reconcile
+from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import format_timestamp
@@ -27,13 +27,19 @@ from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.readers import STARTS, ready
 from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
-from tests.integration.test_spanner_rows import environment
-from tests.integration.test_type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, target
 from tests.unit.cdc_consumer.wire import batch_of, delete, upsert
+from tests.worlds.spanner_rows import environment
+from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, open_target
 
 pytestmark = pytest.mark.integration
 
 __all__ = ["target"]  # a fixture
+
+
+@pytest.fixture
+def target(bigquery_stand_in: tuple[str, str]) -> Iterator[Target]:
+    with open_target(bigquery_stand_in) as target:
+        yield target
 
 
 @dataclass
@@ -185,6 +191,7 @@ def test_while_changes_flow_exactly_what_was_planted_is_named_and_healed(
         "PARTITION_DATABASE": database().name,
         "HEARTBEAT_INTERVAL": "1s",
         "PORT": "0",
+        "LOG_LEVEL": "DEBUG",
     }
     reader = new_processes.start("reader", [sys.executable, "-m", "services.spanner_reader"], settings)
     new_processes.wait_until(lambda: ready(reader), "the reader's start", STARTS)

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.adapters.mirror_tables import BigQueryMirrors
+from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrors
 from services.cdc_consumer.ports import FoundMirror
-from services.cdc_consumer.reconcile_command import reconcile
+from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Op
 from shared.contracts.change_sequence import four_sections
 from shared.runtime.stop import Stop
@@ -30,7 +30,7 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
 def test_a_table_that_cannot_be_described_is_told_of_and_the_others_are_compared(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.second_look.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.second_look.PATIENCE", timedelta(0))
     out = io.StringIO()
     arguments = ["Nothing", "Things", "Busy", "--json", "--settle", "0s", "--source", SOURCE]
     code = reconcile(arguments, mirror.environment(), Stop(), out)

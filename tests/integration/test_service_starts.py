@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.local.services import BIGTABLE_READER, CONSUMER, DEAD_LETTER, READER, child_environment
+from deploy.local.platform.services import BIGTABLE_READER, CONSUMER, DEAD_LETTER, READER, child_environment
 from shared.runtime.service import MISCONFIGURED
 
 pytestmark = pytest.mark.integration

@@ -1,4 +1,7 @@
-"""Every service as a process, asked to stop before it has begun: what it stands on does not answer, or is not there."""
+"""Every service as a process, asked to stop before it has begun: what it stands on does not answer, or is not there.
+
+The consumer runs without Spark here; `test_cdc_consumer_spark.py` stops one while Spark starts.
+"""
 
 import json
 import os
@@ -16,9 +19,10 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.local.emulators import free_port
-from deploy.local.processes import wait_until
-from deploy.local.services import BIGTABLE_READER, CONSUMER, DEAD_LETTER, READER, child_environment
+from deploy.local.platform.emulators import free_port
+from deploy.local.platform.processes import wait_until
+from deploy.local.platform.services import BIGTABLE_READER, CONSUMER, DEAD_LETTER, READER, child_environment
+from tests.worlds.consumer import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -54,7 +58,8 @@ def started(module: str, address: str, directory: Path) -> Iterator[tuple["subpr
         "PYTHONPATH": str(ROOT),
     }
     with log.open("wb") as file:
-        process = subprocess.Popen([sys.executable, "-m", module], env=environment, stdout=file, stderr=file)
+        command = [sys.executable, "-m", WITHOUT_SPARK if module == CONSUMER else module]
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
     try:
         yield process, port, log
     finally:

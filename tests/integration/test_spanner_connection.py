@@ -10,9 +10,9 @@ import grpc
 import pytest
 from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
 
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import STREAMS_PER_CONNECTION, Channels, Database
-from services.spanner_reader.core.records import PartitionToken, StreamQuery
+from services.spanner_reader.adapters.spanner.connection import STREAMS_PER_CONNECTION, Channels, Database
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
+from services.spanner_reader.core.stream.records import PartitionToken, StreamQuery
 from shared.contracts.timestamps import Nanoseconds
 
 pytestmark = pytest.mark.integration

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from deploy.local.processes import Processes
-from deploy.local.source import SpannerDatabase, Write
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase, Write
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_spanner_reader_process import Pipeline
-from tests.integration.test_spanner_snapshot import DDL, Topic
+from tests.worlds.spanner_pipeline import SpannerPipeline
+from tests.worlds.spanner_snapshotting import DDL, Topic
 
 pytestmark = pytest.mark.integration
 
@@ -22,10 +22,10 @@ def pipeline(
     pubsub_emulator: str,
     pubsub_channel: grpc.Channel,
     new_processes: Processes,
-) -> Pipeline:
+) -> SpannerPipeline:
     """Return a pipeline of a table, and of one interleaved in it."""
     topology = a_topology(pubsub_channel)
-    return Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
 
 
 def plane(key: int, name: str | None) -> Write:
@@ -42,7 +42,7 @@ def keys(topic: Topic, table: str) -> set[int]:
     return {int(json.loads(key)["Id"]) for key in topic.live(table)}
 
 
-def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: Pipeline) -> None:
+def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: SpannerPipeline) -> None:
     assert pipeline.says("pause")[0] == 2  # no reader was ever started
     first, second = pipeline.start(), pipeline.start()
     topic = Topic(pipeline)
@@ -70,7 +70,7 @@ def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_wa
     assert pipeline.status()[1]["state"] == "reading"
 
 
-def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: Pipeline) -> None:
+def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: SpannerPipeline) -> None:
     reader = pipeline.start()
     topic = Topic(pipeline)
     pipeline.database.commit([plane(1, "a"), plane(2, "a"), seat(1)])

@@ -1,15 +1,26 @@
 """Options that keep changes out of the stream, found by a refused start and marked. The emulator knows none of them."""
 
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
 
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.readers import STARTS
-from tests.integration.test_spanner_reader_scripted_process import Scripted
-from tests.integration.test_spanner_reader_scripted_process import scripted as scripted  # noqa: PLC0414  a fixture
+from tests.worlds.scripted_reader import Scripted, scripted_reader
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def scripted(
+    database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
+) -> Iterator[Scripted]:
+    """Return a pipeline whose change stream is scripted, with four partitions."""
+    with scripted_reader(database, pubsub_emulator, new_processes) as scripted:
+        yield scripted
 
 
 def test_what_a_refused_start_found_is_marked_and_stays_so_when_the_stream_has_all_again(scripted: Scripted) -> None:

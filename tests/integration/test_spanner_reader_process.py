@@ -6,94 +6,23 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import grpc
 import pytest
 
-from deploy.local import emulators
-from deploy.local.processes import Process, Processes
-from deploy.local.source import SpannerDatabase, SpannerInstance, Write
-from shared.contracts.change_batch import decode_batch
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from deploy.local.platform import emulators
+from deploy.local.platform.processes import Process, Processes
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
-from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.readers import STARTS, Readers
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.readers import STARTS
+from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
-
-DDL = (
-    "CREATE TABLE Planes (Id INT64 NOT NULL, Name STRING(MAX)) PRIMARY KEY (Id)",
-    "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')",
-)
-
-
-@dataclass
-class Pipeline(Readers):
-    """A watched database, a topic, and readers between them."""
-
-    module = "services.spanner_reader"
-
-    database: SpannerDatabase
-    partitions: SpannerDatabase
-    pubsub: str
-    channel: grpc.Channel
-    topology: Topology
-    processes: Processes
-    committed: list[tuple[int, Nanoseconds]] = field(default_factory=list)
-    received: list[tuple[int, str]] = field(default_factory=list)
-    """Key and commit timestamp of every change that was published, repeats too."""
-    messages: set[str] = field(default_factory=set)
-
-    def environment(self) -> dict[str, str]:
-        """Return the settings of a reader."""
-        return {
-            "GOOGLE_CLOUD_PROJECT": self.database.instance.project,
-            "SPANNER_INSTANCE": self.database.instance.instance,
-            "SPANNER_DATABASE": self.database.name,
-            "PARTITION_DATABASE": self.partitions.name,
-            "CHANGE_STREAM": "Everything",
-            "TOPIC": short_name(self.topology.topic),
-            "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
-            "SPANNER_EMULATOR_HOST": self.database.instance.address,
-            "PUBSUB_EMULATOR_HOST": self.pubsub,
-            "HEARTBEAT_INTERVAL": "1s",
-            "LEASE_DURATION": "6s",
-            "PORT": "0",
-        }
-
-    def write(self, name: str = "n", rows: int = 1) -> None:
-        """Commit new rows in one transaction."""
-        first = len(self.committed)
-        keys = range(first, first + rows)
-        time = self.database.commit([Write("insert", "Planes", {"Id": key, "Name": name}) for key in keys])
-        self.committed += [(key, time) for key in keys]
-
-    def pull(self) -> None:
-        """Take what is on the subscription now."""
-        for one in pull(self.channel, self.topology.subscription):
-            if one.message.message_id in self.messages:  # delivered again, which is not published again
-                continue
-            self.messages.add(one.message.message_id)
-            batch = decode_batch(one.message.data)
-            keys = [int(json.loads(bytes(key))["Id"]) for key in batch.keys]
-            self.received += zip(keys, batch.commit_timestamp, strict=True)
-
-    def wait_for_all(self) -> None:
-        """Wait until everything committed has arrived, with its own commit timestamp."""
-        wanted = {(key, format_timestamp(time)) for key, time in self.committed}
-        self.wait(lambda: wanted <= set(self.received), "all changes", self.pull)
-
-    def watermark(self) -> Nanoseconds:
-        """Return the watermark of the partition that got furthest: the emulator writes to one at a time."""
-        sql = "SELECT FORMAT_TIMESTAMP('%FT%H:%M:%E*SZ', MAX(watermark), 'UTC') AS high FROM millrace_partitions"
-        (row,) = self.partitions.query(sql)
-        return parse_timestamp(str(row["high"]))
 
 
 @pytest.fixture
@@ -102,15 +31,15 @@ def pipeline(
     pubsub_emulator: str,
     pubsub_channel: grpc.Channel,
     new_processes: Processes,
-) -> Pipeline:
+) -> SpannerPipeline:
     """Return a pipeline on the session's emulators, whose partitions stay as they are."""
-    return Pipeline(
+    return SpannerPipeline(
         database(*DDL), database(), pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes
     )
 
 
 def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_gives_the_leases_back(
-    pipeline: Pipeline,
+    pipeline: SpannerPipeline,
 ) -> None:
     reader = pipeline.start()
     pipeline.write(rows=50)
@@ -152,7 +81,7 @@ def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_p
     )
     partitions = database(postgresql=partitions_in_postgresql)
     topology = a_topology(pubsub_channel)
-    pipeline = Pipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
+    pipeline = SpannerPipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
 
     # What refuses the start mends it.
     refused = pipeline.launch()
@@ -172,7 +101,7 @@ def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_p
     pipeline.wait_for_all()
 
 
-def test_killed_between_publish_and_watermark_it_goes_on_and_loses_nothing(pipeline: Pipeline) -> None:
+def test_killed_between_publish_and_watermark_it_goes_on_and_loses_nothing(pipeline: SpannerPipeline) -> None:
     attempts = 10
     for _attempt in range(attempts):
         reader = pipeline.start()
@@ -190,7 +119,7 @@ def test_killed_between_publish_and_watermark_it_goes_on_and_loses_nothing(pipel
     assert set(pipeline.received[len(before) :]) & set(before)  # again, from the watermark: repeats, nothing lost
 
 
-def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipeline: Pipeline) -> None:
+def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipeline: SpannerPipeline) -> None:
     first = pipeline.start()
     pipeline.write()
     pipeline.wait_for_all()
@@ -211,17 +140,17 @@ def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipelin
 
 
 @pytest.fixture
-def churning(new_processes: Processes, pubsub_emulator: str, pubsub_channel: grpc.Channel) -> Iterator[Pipeline]:
+def churning(new_processes: Processes, pubsub_emulator: str, pubsub_channel: grpc.Channel) -> Iterator[SpannerPipeline]:
     """Return a pipeline on an emulator of its own, whose partitions live for a second."""
     flags = {"override_change_stream_partition_token_alive_seconds": "1"}
     with emulators.spanner_emulator(new_processes, **flags) as address:
         instance = SpannerInstance.create(address, "millrace-test", "churning")
         made = instance.create_database(DDL), instance.create_database([])
-        yield Pipeline(*made, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
+        yield SpannerPipeline(*made, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
         new_processes.end_all()
 
 
-def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time(churning: Pipeline) -> None:
+def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time(churning: SpannerPipeline) -> None:
     reader = churning.start()
     for _transaction in range(300):
         churning.write()
@@ -242,7 +171,7 @@ def test_a_stop_is_quick_though_pubsub_is_away_and_what_was_not_confirmed_is_pub
 ) -> None:
     with emulators.pubsub_emulator(new_processes) as address, open_channel(address) as channel:
         made = database(*DDL), database()
-        pipeline = Pipeline(*made, address, channel, a_topology(channel), new_processes)
+        pipeline = SpannerPipeline(*made, address, channel, a_topology(channel), new_processes)
         reader = pipeline.start()
         pipeline.write()
         pipeline.wait_for_all()
@@ -260,7 +189,7 @@ def test_a_stop_is_quick_though_pubsub_is_away_and_what_was_not_confirmed_is_pub
         new_processes.end_all()
 
 
-def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: Pipeline) -> None:
+def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: SpannerPipeline) -> None:
     started = format_timestamp(pipeline.database.now())
     pipeline.write(rows=3)
     end = format_timestamp(pipeline.committed[-1][1])
@@ -275,14 +204,14 @@ def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: Pipeline) -
     assert len(pipeline.received) == 6
 
 
-def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: Pipeline) -> None:
+def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: SpannerPipeline) -> None:
     pipeline.database.alter(
         "CREATE CHANGE STREAM Parts FOR Planes",
         "CREATE CHANGE STREAM Whole FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
     )
     early = format_timestamp(Nanoseconds(pipeline.database.now() - 3_600 * 1_000_000_000))
     cases = {
-        "gcloud pubsub subscriptions": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
+        "does not exist: correct TOPIC": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
         "ALTER CHANGE STREAM Parts SET OPTIONS (value_capture_type = 'NEW_ROW')": {"CHANGE_STREAM": "Parts"},
         "CREATE CHANGE STREAM Nothing": {"CHANGE_STREAM": "Nothing"},
         "PARTITION_DATABASE": {"CHANGE_STREAM": "Whole", "PARTITION_DATABASE": pipeline.database.name},

@@ -2,19 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from deploy.local import emulators
-from deploy.local.processes import Processes
-from deploy.local.source import SpannerInstance
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.schema import SpannerCatalog, check_start
-from services.spanner_reader.core.records import (
+from deploy.local.platform import emulators
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase, SpannerInstance
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog, check_start
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     HeartbeatRecord,
@@ -24,10 +24,14 @@ from services.spanner_reader.core.records import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
-from tests.integration.test_spanner_reader import TABLES, Source, changes_of, singer
-from tests.integration.test_spanner_reader import source as source  # noqa: PLC0414  a fixture
+from tests.worlds.spanner_source import TABLES, Source, a_source, changes_of, singer
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def source(database: Callable[..., SpannerDatabase]) -> Source:
+    return a_source(database)
 
 
 def test_start_and_end_are_inclusive(source: Source) -> None:
@@ -116,7 +120,9 @@ def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_
     async def scenario() -> None:
         channels = Channels(source.database.instance.address)
         catalog = SpannerCatalog(Database(source.database.path, channels), "Nothing")
-        with pytest.raises(MisconfiguredError, match="CREATE CHANGE STREAM Nothing"):
+        with pytest.raises(
+            MisconfiguredError, match=r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
+        ):
             await catalog.definition()
         elsewhere = SpannerCatalog(Database(source.database.path + "-not", channels), "Everything")
         with pytest.raises(MisconfiguredError, match="Database not found"):

@@ -3,159 +3,23 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from google.cloud.spanner_v1 import TransactionOptions, TransactionSelector
 
-from deploy.local.source import SpannerDatabase, Value, Write
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.connection import Channels, Database, Statement
-from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
-from services.spanner_reader.adapters.pause_table import SpannerPauseStore
-from services.spanner_reader.adapters.schema import SpannerCatalog
-from services.spanner_reader.adapters.shape_table import SpannerShapeStore
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import Finding, Kind, Mark
-from services.spanner_reader.held import Options
-from services.spanner_reader.reader import Reader
-from services.spanner_reader.schema_watch import remember_start
-from shared.contracts.change_batch import Header
-from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import Nanoseconds, parse_timestamp
-from shared.runtime.health import Health
-from shared.runtime.stop import Stop
-from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import FakePublisher, Topic
-from tests.fakes.subscriptions import FakeSubscriptions
+from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.core.schema.resync import cure
+from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
+from shared.contracts.timestamps import parse_timestamp
+from tests.worlds.watched_schema import Watched, maker_of
 
 pytestmark = pytest.mark.integration
-
-LEASE = timedelta(seconds=10)
-
-
-@dataclass
-class Watched:
-    """A database whose one stream is ``everything`` or names ``t``; what its readers published, and what they mark."""
-
-    database: SpannerDatabase
-    partitions: SpannerDatabase
-    started: Nanoseconds = field(default_factory=lambda: Nanoseconds(0))
-    topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
-
-    @property
-    def postgresql(self) -> bool:
-        return self.database.postgresql
-
-    def alter(self, googlesql: str, postgresql: str) -> None:
-        self.database.alter(postgresql if self.postgresql else googlesql)
-
-    def write(self, table: str, **row: Value) -> None:
-        self.database.commit([Write("insert_or_update", table, row)])
-
-    @asynccontextmanager
-    async def reading(
-        self, *, look: timedelta = timedelta(milliseconds=200), remembering_start: bool = False
-    ) -> AsyncIterator[None]:
-        """Run a reader of the real adapters with a fake topic."""
-        channels, stop = Channels(self.database.instance.address), Stop()
-        database, partitions = Database(self.database.path, channels), Database(self.partitions.path, channels)
-        for each in (database, partitions):
-            await each.learn_dialect()
-        store = SpannerPartitionStore(partitions, "p", change_stream="s", owner="test", lease=LEASE)
-        await store.create_table()
-        catalog, shapes = SpannerCatalog(database, "s"), SpannerShapeStore(partitions, "p")
-        if remembering_start:
-            await remember_start(
-                catalog, shapes, lambda _table: True, TablesFile().options, self.started, await catalog.look()
-            )
-        await store.add_root(self.started, None)
-        reader = Reader(
-            stream=SpannerChangeStream(database, "s"),
-            store=store,
-            publisher=FakePublisher(self.topic),
-            subscriptions=FakeSubscriptions(),
-            catalog=catalog,
-            shapes=shapes,
-            pauses=SpannerPauseStore(partitions, "p"),
-            changes=ChangeMaker("//spanner/s", 16, {}),
-            metrics=self.metrics,
-            health=Health(),
-            options=Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), look=look),
-        )
-        task = asyncio.create_task(reader.run(stop))
-        try:
-            yield
-        finally:
-            stop.request()
-            await asyncio.wait_for(task, 20)
-            await channels.close()
-
-    async def partitioned_dml(self, statement: str) -> None:
-        """Run a statement as partitioned DML, as `gcloud spanner databases execute-sql --enable-partitioned-dml`."""
-        channels = Channels(self.database.instance.address)
-        try:
-            database = Database(self.database.path, channels)
-            session = await database.session()
-            options = TransactionOptions(partitioned_dml=TransactionOptions.PartitionedDml())
-            begun = await channels.client.begin_transaction(
-                request={"session": session, "options": options}, metadata=database.metadata
-            )
-            await channels.client.execute_sql(
-                Statement(statement).request(session, TransactionSelector(id=begun.id)), metadata=database.metadata
-            )
-        finally:
-            await channels.close()
-
-    async def synced(self, table: str) -> bool:
-        channels = Channels(self.database.instance.address)
-        try:
-            partitions = Database(self.partitions.path, channels)
-            await partitions.learn_dialect()
-            return await SpannerShapeStore(partitions, "p").synced(table)
-        finally:
-            await channels.close()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110  Spanner tells nobody
-                await asyncio.sleep(0.02)
-
-    def marks(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
-        return {mark.table: {(one.kind.value, one.columns) for one in mark.findings} for mark in self.marked()}
-
-    def marked(self) -> list[Mark]:
-        return list(self.metrics.marks)
-
-    def announced(self, table: str) -> list[list[str]]:
-        headers: list[Header] = [header for header, changes in self.topic.batches if not changes]
-        return [[column.name for column in header.columns] for header in headers if header.table == table]
-
-    def changes(self, table: str) -> int:
-        return sum(len(changes) for header, changes in self.topic.batches if header.table == table)
 
 
 @pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
 def make(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Callable[..., Watched]:
-    """Return a function that makes a database with table ``t`` and a stream ``FOR`` what is said."""
-    postgresql = request.param == "PostgreSQL"
-
-    def made(watching: str = "t") -> Watched:
-        if postgresql:
-            table = "CREATE TABLE t (id bigint NOT NULL PRIMARY KEY, a varchar, b bigint)"
-            stream = f"CREATE CHANGE STREAM s FOR {watching} WITH (value_capture_type = 'NEW_ROW')"
-        else:
-            table = "CREATE TABLE t (id INT64 NOT NULL, a STRING(MAX), b INT64) PRIMARY KEY (id)"
-            stream = f"CREATE CHANGE STREAM s FOR {watching} OPTIONS (value_capture_type = 'NEW_ROW')"
-        watched = database(table, stream, postgresql=postgresql)
-        return Watched(watched, database(postgresql=postgresql), watched.now())
-
-    return made
+    return maker_of(request.param, database)
 
 
 def test_a_table_made_under_a_stream_of_everything_is_announced_and_mirrored_and_whole(

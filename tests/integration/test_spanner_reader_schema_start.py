@@ -6,20 +6,24 @@ from datetime import timedelta
 
 import pytest
 
-from deploy.local.source import SpannerDatabase
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.schema import SpannerCatalog
-from services.spanner_reader.schema_watch import remember_start
+from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.app.schema.schema_watch import remember_start
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_schema import FakeShapeStore
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
-from tests.integration.test_spanner_reader_schema import Watched
-from tests.integration.test_spanner_reader_schema import make as make  # noqa: PLC0414  a fixture
+from tests.worlds.watched_schema import Watched, maker_of
 
 pytestmark = pytest.mark.integration
 
 LONG = timedelta(minutes=1)
+
+
+@pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
+def make(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Callable[..., Watched]:
+    return maker_of(request.param, database)
 
 
 def test_it_is_found_by_a_look_at_the_tables_as_they_were_where_spanner_remembers(make: Callable[..., Watched]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from google.cloud.spanner_v1 import PartialResultSet, SpannerClient, TransactionOptions, TransactionSelector
 from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
 
-from services.spanner_reader.adapters.change_stream import StreamRows, change_stream_query
-from services.spanner_reader.core.partitions import State
-from services.spanner_reader.core.records import (
+from services.spanner_reader.adapters.stream.change_stream import StreamRows, change_stream_query
+from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ColumnType,
     DataChangeRecord,

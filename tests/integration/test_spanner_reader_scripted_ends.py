@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.partitions import Partition, State
-from services.spanner_reader.core.records import (
+from services.spanner_reader.core.stream.partitions import Partition, State
+from services.spanner_reader.core.stream.records import (
     ROOT,
     HeartbeatRecord,
     PartitionToken,
@@ -97,6 +98,36 @@ def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refus
     run(scenario)
     assert world.stream.asked(T1) == [FIRST, Nanoseconds(end + 1), FIRST]
     assert world.stream.asked(T2) == [split]
+
+
+@pytest.mark.parametrize(
+    ("keeps", "asked"), [(timedelta(hours=2, minutes=30), ["09:40:00"]), (timedelta(hours=2, minutes=5), ["10:05:00"])]
+)
+def test_children_that_an_end_hid_are_found_where_the_partitions_start_is_older_than_the_retention(
+    world: World, keeps: timedelta, asked: list[str]
+) -> None:
+    end, split, now = at("10:00:00"), at("09:50:00"), at("12:00:00")
+    world.stream.clock = lambda: now
+    world.table.clock.time = now
+    world.stream.add(ROOT, children(FIRST, T1))
+    world.stream.add(T1, a_record(at("09:10:00"), 1), children(split, T2, T3, parents=[T1]))
+    world.stream.without_children[T1] = 1
+    found = asked == ["09:40:00"]
+
+    async def scenario() -> None:
+        async with world.running("one", end=end) as task:
+            await asyncio.wait([task], timeout=20)
+        world.stream.keeps_from = Nanoseconds(now - keeps // timedelta(microseconds=1) * 1_000)
+        world.retention = keeps
+        world.table.clock.step(2 * LEASE)
+        with nullcontext() if found else pytest.raises(MisconfiguredError, match="too far in the past"):
+            async with world.running("two") as task:
+                await until(lambda: world.table.rows[T1].state is State.FINISHED or task.done())
+
+    run(scenario)
+    later = Nanoseconds(2 * LEASE // timedelta(microseconds=1) * 1_000)
+    assert world.stream.asked(T1) == [FIRST, Nanoseconds(end + 1), FIRST, *(at(one) + later for one in asked)]
+    assert (T2 in world.table.rows) == found
 
 
 def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_for_its_end(world: World) -> None:

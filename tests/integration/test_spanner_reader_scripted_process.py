@@ -1,7 +1,6 @@
 """Reader processes against a scripted change stream; partition table, schema and clock are the emulator's."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 import grpc
@@ -9,69 +8,15 @@ import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from deploy.local.processes import Process, Processes
-from deploy.local.source import SpannerDatabase
-from services.spanner_reader.core.records import ROOT, DataChangeRecord, PartitionToken
-from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.channels import open_channel
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from shared.runtime.service import MISCONFIGURED
-from tests.integration.pubsub_topics import a_topology
 from tests.integration.readers import STARTS
-from tests.integration.scripted_spanner import Break, ScriptedSpanner, ScriptedStream
-from tests.integration.scripted_spanner_rows import Form
-from tests.integration.test_spanner_reader_process import DDL, Pipeline
-from tests.unit.spanner_reader.scripts import a_record, children
+from tests.integration.scripted_spanner import Break
+from tests.worlds.scripted_reader import T1, T2, T3, T4, T5, Scripted, scripted_reader
 
 pytestmark = pytest.mark.integration
-
-T1, T2, T3, T4, T5 = (PartitionToken(f"token_{number}") for number in range(1, 6))
-SECOND = 1_000_000_000
-
-
-class Scripted:
-    """A pipeline whose change stream is scripted."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-        self.begun = pipeline.database.now()
-        self.stream = ScriptedStream(Nanoseconds(self.begun - 3_600 * SECOND), form=Form(absent="null", piece=64))
-        self.server = ScriptedSpanner("Everything", self.stream, pipeline.database.instance.address)
-        self._written = 0
-
-    def time(self) -> Nanoseconds:
-        """Return the next commit timestamp."""
-        self._written += 1
-        return Nanoseconds(self.begun + self._written * 1_000)
-
-    def write(self, token: PartitionToken, rows: int = 1, after: int = 0) -> None:
-        """Commit rows in a partition, each in a transaction of its own."""
-        for _row in range(rows):
-            time, key = Nanoseconds(max(self.time(), after + 1_000 * self._written)), len(self.pipeline.committed)
-            record: DataChangeRecord = replace(a_record(time, key), table="Planes")
-            self.stream.add(token, record)
-            self.pipeline.committed.append((key, time))
-
-    def end(self, token: PartitionToken, *born: PartitionToken, parents: tuple[PartitionToken, ...]) -> Nanoseconds:
-        """End a partition after all that it holds; return when. The parents of a child end at the same time."""
-        time = Nanoseconds(self.begun + SECOND)
-        self.stream.add(token, children(time, *born, parents=parents))
-        return time
-
-    def start(self, **variables: str) -> Process:
-        """Start a reader and wait until it is ready."""
-        return self.pipeline.start(**{"SPANNER_EMULATOR_HOST": self.server.address, "LEASE_DURATION": "3s"} | variables)
-
-    def state_of(self, token: PartitionToken) -> str:
-        sql = f"SELECT state FROM millrace_partitions WHERE token = '{token}'"
-        return "".join(str(row["state"]) for row in self.pipeline.partitions.query(sql))
-
-    def leases(self) -> list[object]:
-        """Return how many live leases the readers have, the fewest first."""
-        sql = (
-            "SELECT COUNT(*) AS held FROM millrace_partitions "
-            "WHERE lease_until > CURRENT_TIMESTAMP() AND state != 'FINISHED' GROUP BY owner ORDER BY held"
-        )
-        return [row["held"] for row in self.pipeline.partitions.query(sql)]
 
 
 @pytest.fixture
@@ -79,13 +24,8 @@ def scripted(
     database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
 ) -> Iterator[Scripted]:
     """Return a pipeline whose change stream is scripted, with four partitions."""
-    with open_channel(pubsub_emulator) as channel:
-        made = database(*DDL), database()
-        scripted = Scripted(Pipeline(*made, pubsub_emulator, channel, a_topology(channel), new_processes))
-        scripted.stream.add(ROOT, children(scripted.time(), T1, T2, T3, T4))
+    with scripted_reader(database, pubsub_emulator, new_processes) as scripted:
         yield scripted
-        new_processes.end_all()
-        scripted.server.stop()
 
 
 @pytest.mark.parametrize(("first", "second"), [(T2, T3), (T3, T2)])

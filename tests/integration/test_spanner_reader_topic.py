@@ -10,14 +10,14 @@ import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from deploy.local.processes import Processes
-from deploy.local.source import SpannerDatabase
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.spanner_reader.adapters.connection import Channels, Database
-from services.spanner_reader.adapters.partition_table import SpannerPartitionStore
-from services.spanner_reader.adapters.topic_table import SpannerTopicStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.settings import Settings
-from services.spanner_reader.stores import databases, partition_store, topic_of
+from services.spanner_reader.wiring.stores import databases, partition_store, topic_of
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
 from shared.pubsub.topology import create_topology
@@ -27,7 +27,7 @@ from shared.runtime.stop import Stop
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.readers import STARTS
-from tests.integration.test_spanner_reader_process import DDL, Pipeline
+from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
 
@@ -62,8 +62,16 @@ def test_the_first_topic_stays_and_another_is_refused(kept: Callable[[Scenario],
         await ours.keep("projects/p/topics/ours")
         await theirs.keep("projects/p/topics/ours")
         for refuses in (theirs.keep, theirs.check):
-            with pytest.raises(MisconfiguredError, match=r"publish to projects/p/topics/ours, .* to projects/p"):
+            with pytest.raises(MisconfiguredError) as refused:
                 await refuses("projects/p/topics/theirs")
+            said = str(refused.value)
+            assert "publish to projects/p/topics/ours, and this one would to projects/p/topics/theirs" in said
+            for fix in (
+                "Mend TOPIC",
+                "another PARTITION_TABLE",
+                "`python -m services.spanner_reader topic` with the new",
+            ):
+                assert fix in said
         await ours.check("projects/p/topics/ours")
 
     kept(scenario)
@@ -106,14 +114,14 @@ def pipeline(
     pubsub_emulator: str,
     pubsub_channel: grpc.Channel,
     new_processes: Processes,
-) -> Pipeline:
+) -> SpannerPipeline:
     """Return a pipeline with a database and a topic of its own."""
     topology = a_topology(pubsub_channel)
-    return Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
 
 
 def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
-    pipeline: Pipeline, pubsub_emulator: str, pubsub_channel: grpc.Channel
+    pipeline: SpannerPipeline, pubsub_emulator: str, pubsub_channel: grpc.Channel
 ) -> None:
     topology, other = pipeline.topology, a_topology(pubsub_channel)
     elsewhere = {
@@ -159,7 +167,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
 
 
 def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_can_be_changed(
-    pipeline: Pipeline, pubsub_channel: grpc.Channel
+    pipeline: SpannerPipeline, pubsub_channel: grpc.Channel
 ) -> None:
     settings = read_settings(Settings, pipeline.environment())
 
@@ -188,7 +196,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
 
 
 def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(
-    pipeline: Pipeline, pubsub_channel: grpc.Channel
+    pipeline: SpannerPipeline, pubsub_channel: grpc.Channel
 ) -> None:
     topology, other = pipeline.topology, a_topology(pubsub_channel)
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))

@@ -12,18 +12,19 @@ from typing import Any
 
 import grpc
 import pytest
-from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Mutation, ResultSet, Session
+from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Mutation, PartialResultSet, Session
 from prometheus_client import CollectorRegistry
 
-from services.spanner_reader.__main__ import read
-from services.spanner_reader.adapters import change_stream, rows
-from services.spanner_reader.adapters.change_stream import SpannerChangeStream, opening_seconds
-from services.spanner_reader.adapters.connection import Channels, Database, Row, Statement
-from services.spanner_reader.adapters.rows import SpannerRows
-from services.spanner_reader.core.records import ROOT, HeartbeatRecord, StreamQuery, StreamRecord
-from services.spanner_reader.metrics import ReaderMetrics
+from services.spanner_reader.adapters.snapshot import rows
+from services.spanner_reader.adapters.snapshot.rows import SpannerRows
+from services.spanner_reader.adapters.spanner.connection import Channels, Database, Row, Statement
+from services.spanner_reader.adapters.stream import change_stream
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream, opening_seconds
+from services.spanner_reader.app.status.metrics import ReaderMetrics
+from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, StreamQuery, StreamRecord
 from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.settings import Settings
+from services.spanner_reader.wiring.service import read
 from shared.contracts.errors import TransientError
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.health import Health
@@ -78,9 +79,9 @@ class Endless(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 return grpc.unary_unary_rpc_method_handler(
                     self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
                 )
-            case "ExecuteSql":
-                return grpc.unary_unary_rpc_method_handler(
-                    self._begin, ExecuteSqlRequest.pb().FromString, ResultSet.pb().SerializeToString
+            case "ExecuteStreamingSql":
+                return grpc.unary_stream_rpc_method_handler(
+                    self._begin, ExecuteSqlRequest.pb().FromString, PartialResultSet.pb().SerializeToString
                 )
             case _:
                 return grpc.unary_unary_rpc_method_handler(partial(self._never, name))
@@ -89,7 +90,7 @@ class Endless(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
 
     async def _begin(self, _request: Any, _context: Any) -> Any:
-        return ResultSet.pb()(metadata={"transaction": {"id": b"transaction"}})
+        yield PartialResultSet.pb()(metadata={"transaction": {"id": b"transaction"}})
 
     async def _never(self, name: str, _request: Any, context: Any) -> Any:
         self.given[name] = context.time_remaining()
@@ -128,7 +129,7 @@ def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_th
             assert first.cancelled()
             assert all(task.cancelled() for task in behind)
             await channels.close()
-        assert endless.calls == {"CreateSession": 1, "ExecuteSql": 1, "Commit": 1, "Rollback": 1}
+        assert endless.calls == {"CreateSession": 1, "ExecuteStreamingSql": 1, "Commit": 1, "Rollback": 1}
         assert endless.left["Commit"] > 1  # given up before its own time was over
         assert endless.given["Rollback"] < 1  # and what is left of the caller's second is for this
 

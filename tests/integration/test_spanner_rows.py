@@ -1,24 +1,22 @@
 """What the Spanner reader's command ``rows`` answers of the emulator's rows, of every type and in both dialects."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from datetime import date
 
 import grpc
 import pytest
 
-from deploy.local.comparison import compare_tables
-from deploy.local.source import Row, SpannerDatabase, Write
+from deploy.local.platform.source import Row, SpannerDatabase, Write
+from deploy.local.proof.comparison import compare_tables
 from services.cdc_consumer.adapters.source_rows import SourceProcess, opened_source
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.source_rows import Done, Key
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, target
+from tests.worlds.spanner_rows import environment
+from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, open_target
 
 pytestmark = pytest.mark.integration
 
@@ -27,19 +25,10 @@ __all__ = ["target"]  # a fixture
 COMMAND = "python -m services.spanner_reader rows"
 
 
-def environment(source: SpannerDatabase, stream: str, topology: Topology, pubsub: str) -> Mapping[str, str]:
-    """Return the settings of a reader of a change stream."""
-    return {
-        **os.environ,
-        "GOOGLE_CLOUD_PROJECT": source.instance.project,
-        "SPANNER_INSTANCE": source.instance.instance,
-        "SPANNER_DATABASE": source.name,
-        "CHANGE_STREAM": stream,
-        "TOPIC": short_name(topology.topic),
-        "DEAD_LETTER_TOPIC": short_name(topology.dead_letter_topic),
-        "SPANNER_EMULATOR_HOST": source.instance.address,
-        "PUBSUB_EMULATOR_HOST": pubsub,
-    }
+@pytest.fixture
+def target(bigquery_stand_in: tuple[str, str]) -> Iterator[Target]:
+    with open_target(bigquery_stand_in) as target:
+        yield target
 
 
 def read(source: SourceProcess, table: str, at: str | None = None) -> list[bytes]:

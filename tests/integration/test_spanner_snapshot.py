@@ -1,9 +1,7 @@
 """Rows from before the stream: read by real readers from the emulator, and again on demand."""
 
 import json
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,61 +9,18 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.processes import Process, Processes
-from deploy.local.source import SpannerDatabase, Write
-from shared.contracts.change_batch import ChangeBatch, decode_batch
+from deploy.local.platform.processes import Process, Processes
+from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.pubsub_topics import a_topology
 from tests.integration.readers import STARTS
-from tests.integration.test_spanner_reader_process import Pipeline
+from tests.worlds.spanner_pipeline import SpannerPipeline
+from tests.worlds.spanner_snapshotting import DDL, Topic, fill
 
 pytestmark = pytest.mark.integration
 
-_SEATS = """CREATE TABLE Seats (Id INT64 NOT NULL, Class STRING(8), Number INT64, Taken BOOL)
-PRIMARY KEY (Id, Class DESC, Number), INTERLEAVE IN PARENT Planes"""
-DDL = (
-    "CREATE TABLE Planes (Id INT64 NOT NULL, Name STRING(MAX)) PRIMARY KEY (Id)",
-    _SEATS,
-    "CREATE CHANGE STREAM Everything FOR Planes, Seats (Taken) OPTIONS (value_capture_type = 'NEW_ROW')",
-)
 CLAIMED = "snapshot_range_claimed"
-_AT_ONCE = 2_000
-
-
-@dataclass
-class Topic:
-    """What has arrived on a topic, as mirrors would hold it: of each row what has the highest sequence."""
-
-    pipeline: Pipeline
-    rows: dict[str, dict[str, tuple[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
-    origins: Counter[tuple[str, str]] = field(default_factory=Counter)
-    ordering_keys: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-
-    def pull(self) -> None:
-        """Take what is on the subscription now."""
-        for one in pull(self.pipeline.channel, self.pipeline.topology.subscription):
-            batch = decode_batch(one.message.data)
-            self.origins[batch.header.table, batch.header.origin] += len(batch)
-            if len(batch):
-                self.ordering_keys[batch.header.origin].add(one.message.ordering_key)
-            self._apply(batch)
-
-    def _apply(self, batch: ChangeBatch) -> None:
-        rows = self.rows[batch.header.table]
-        for sequence, key, row in zip(batch.sequence, batch.keys, batch.rows, strict=True):
-            place = json.dumps(json.loads(bytes(key)), sort_keys=True)
-            values = json.loads(bytes(row))
-            if place not in rows or rows[place][0] <= sequence:
-                rows[place] = sequence, values
-
-    def live(self, table: str) -> Mapping[str, Any]:
-        """Return the rows of a table that are not deleted."""
-        return {key: values for key, (_sequence, values) in self.rows[table].items() if values is not None}
-
-    def wait_for(self, what: str, ready: Callable[[], bool]) -> None:
-        """Wait until what has arrived is as it should be."""
-        self.pipeline.wait(ready, what, self.pull)
 
 
 @pytest.fixture
@@ -74,18 +29,10 @@ def pipeline(
     pubsub_emulator: str,
     pubsub_channel: grpc.Channel,
     new_processes: Processes,
-) -> Pipeline:
+) -> SpannerPipeline:
     """Return a pipeline of a table, and of one interleaved in it of which one column is watched."""
     topology = a_topology(pubsub_channel)
-    return Pipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
-
-
-def fill(database: SpannerDatabase, rows: int, first: int = 0) -> Mapping[str, Any]:
-    """Insert planes, and return them as keys and rows of the wire."""
-    for start in range(first, first + rows, _AT_ONCE):
-        keys = range(start, min(start + _AT_ONCE, first + rows))
-        database.commit([Write("insert", "Planes", {"Id": key, "Name": f"é{key}"}) for key in keys])
-    return {json.dumps({"Id": str(key)}): {"Name": f"é{key}"} for key in range(first, first + rows)}
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
 
 
 def finished(reader: Process, table: str = "Planes") -> bool:
@@ -95,7 +42,7 @@ def finished(reader: Process, table: str = "Planes") -> bool:
     return any(one["table"] == table for one in events(reader, "snapshot_finished"))
 
 
-def test_rows_from_before_the_stream_come_once_at_the_time_it_begins_and_changes_win(pipeline: Pipeline) -> None:
+def test_rows_from_before_the_stream_come_once_at_the_time_it_begins_and_changes_win(pipeline: SpannerPipeline) -> None:
     expected = dict(fill(pipeline.database, 3_000))
     pipeline.database.commit(
         [
@@ -125,7 +72,7 @@ def test_rows_from_before_the_stream_come_once_at_the_time_it_begins_and_changes
     assert requested["tables"] == ["Planes", "Seats"]
 
 
-def test_rows_come_again_on_demand_while_everything_runs(pipeline: Pipeline) -> None:
+def test_rows_come_again_on_demand_while_everything_runs(pipeline: SpannerPipeline) -> None:
     expected = dict(fill(pipeline.database, 1_000))
     first, second = pipeline.start(SNAPSHOT="never"), pipeline.start()
     topic = Topic(pipeline)
@@ -149,7 +96,7 @@ def test_rows_come_again_on_demand_while_everything_runs(pipeline: Pipeline) -> 
     assert topic.live("Planes") == expected
 
 
-def test_what_is_given_up_is_not_read(pipeline: Pipeline) -> None:
+def test_what_is_given_up_is_not_read(pipeline: SpannerPipeline) -> None:
     fill(pipeline.database, 2_000)
     reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="20")
     topic = Topic(pipeline)
@@ -162,7 +109,7 @@ def test_what_is_given_up_is_not_read(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("hours", [2, 30])
-def test_a_time_that_cannot_be_read_any_more_is_replaced(pipeline: Pipeline, hours: int) -> None:
+def test_a_time_that_cannot_be_read_any_more_is_replaced(pipeline: SpannerPipeline, hours: int) -> None:
     expected = dict(fill(pipeline.database, 500))
     reader = pipeline.start(SNAPSHOT="never")
     reader.ask_to_end()
@@ -195,7 +142,7 @@ def test_tables_of_a_database_of_the_postgresql_dialect(
     )
     topology = a_topology(pubsub_channel)
     partitions = database(postgresql=True)
-    pipeline = Pipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
+    pipeline = SpannerPipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
     watched.commit(
         [Write("insert", "Planes", {"Id": key, "part": f"p{key % 3}", "Name": f"é{key}"}) for key in range(1_000)]
     )
@@ -258,7 +205,7 @@ def test_a_value_of_every_type_is_written_as_the_stream_writes_it(
         stream = "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')"
     watched = database(ddl, stream, postgresql=postgresql)
     topology = a_topology(pubsub_channel)
-    pipeline = Pipeline(watched, database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    pipeline = SpannerPipeline(watched, database(), pubsub_emulator, pubsub_channel, topology, new_processes)
     values = {name: value for name, (_kind, value) in types.items()}
     watched.commit([Write("insert", "Planes", {"Id": 1, "Touched": 0, **values})])
     reader = pipeline.start()

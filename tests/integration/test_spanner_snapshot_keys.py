@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from deploy.local.processes import Processes
-from deploy.local.source import SpannerDatabase, Write
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.source import SpannerDatabase, Write
 from shared.pubsub.channels import open_channel
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.test_spanner_reader_process import Pipeline
-from tests.integration.test_spanner_snapshot import DDL, Topic, fill
+from tests.worlds.spanner_pipeline import SpannerPipeline
+from tests.worlds.spanner_snapshotting import DDL, Topic, fill
 
 pytestmark = pytest.mark.integration
 
@@ -21,17 +21,21 @@ SEATS = [("C", 1), ("C", 2), ("Y", 1), (None, 7)]
 @pytest.fixture
 def pipeline(
     database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
-) -> Iterator[Pipeline]:
+) -> Iterator[SpannerPipeline]:
     """Return a pipeline of a table, and of one interleaved in it whose second key part descends."""
     with open_channel(pubsub_emulator) as channel:
         yield of(channel, database, pubsub_emulator, new_processes)
 
 
-def of(channel: grpc.Channel, database: Callable[..., SpannerDatabase], pubsub: str, processes: Processes) -> Pipeline:
-    return Pipeline(database(*DDL), database(), pubsub, channel, a_topology(channel), processes)
+def of(
+    channel: grpc.Channel, database: Callable[..., SpannerDatabase], pubsub: str, processes: Processes
+) -> SpannerPipeline:
+    return SpannerPipeline(database(*DDL), database(), pubsub, channel, a_topology(channel), processes)
 
 
-def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_complete(pipeline: Pipeline) -> None:
+def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_complete(
+    pipeline: SpannerPipeline,
+) -> None:
     fill(pipeline.database, 50)
     seats = [{"Id": key, "Class": name, "Number": number, "Taken": True} for key in (3, 4) for name, number in SEATS]
     pipeline.database.commit([Write("insert", "Seats", seat) for seat in seats])

@@ -13,14 +13,14 @@ from datetime import timedelta
 
 import pytest
 
-from deploy.local.processes import Process, ProcessDiedError, Processes
-from deploy.local.source import SpannerDatabase, Write
+from deploy.local.platform.processes import Process, ProcessDiedError, Processes
+from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import AcknowledgeRequest, acknowledge_stub
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.test_spanner_reader_process import Pipeline
+from tests.worlds.spanner_pipeline import SpannerPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -50,7 +50,7 @@ class Read:
 class Mirror:
     """What has arrived on a topic: of each row what has the highest sequence, and what should not have come again."""
 
-    pipeline: Pipeline
+    pipeline: SpannerPipeline
     rows: dict[str, dict[int, tuple[str, str | None]]] = field(default_factory=lambda: defaultdict(dict))
     saved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TABLES, -1))
     """The key up to which each table was read when the last reader was killed."""
@@ -102,7 +102,7 @@ class Mirror:
 @pytest.fixture
 def pipeline(
     database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
-) -> Iterator[Pipeline]:
+) -> Iterator[SpannerPipeline]:
     """Return a pipeline of four tables that are filled before they have a change stream."""
     watched = database(*(f"CREATE TABLE {one} (Id INT64, Name STRING(MAX)) PRIMARY KEY (Id)" for one in TABLES))
     for table in TABLES:
@@ -111,10 +111,10 @@ def pipeline(
             watched.commit([Write("insert", table, {"Id": key, "Name": f"é{key}"}) for key in keys])
     watched.alter("CREATE CHANGE STREAM Everything FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')")
     with open_channel(pubsub_emulator) as channel:
-        yield Pipeline(watched, database(), pubsub_emulator, channel, a_topology(channel), new_processes)
+        yield SpannerPipeline(watched, database(), pubsub_emulator, channel, a_topology(channel), new_processes)
 
 
-def test_killed_five_times_it_ends_equal_and_reads_nothing_up_to_a_saved_place_again(pipeline: Pipeline) -> None:
+def test_killed_five_times_it_ends_equal_and_reads_nothing_up_to_a_saved_place_again(pipeline: SpannerPipeline) -> None:
     expected = {table: {key: f"é{key}" for key in range(ROWS)} for table in TABLES}
     mirror = Mirror(pipeline)
     went_on = 0
@@ -189,7 +189,7 @@ def differences(mirror: Mirror, expected: Mapping[str, dict[int, str]]) -> list[
     ]
 
 
-def saved(pipeline: Pipeline) -> Mapping[str, Read]:
+def saved(pipeline: SpannerPipeline) -> Mapping[str, Read]:
     """Return how far each table is, which the emulator reads as one range."""
     found: dict[str, Read] = {}
     for row in pipeline.partitions.query(

@@ -14,22 +14,28 @@ import pyarrow as pa
 import pytest
 import tenacity
 
-from deploy.local.processes import wait_until
-from services.cdc_consumer.adapters.append_stream import AppendStreams
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, LETTERS, NEEDS_RESYNC, SWEPT
-from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
-from services.cdc_consumer.adapters.mirrors import read_mirrors
-from services.cdc_consumer.adapters.spooled_rows import spooled
-from services.cdc_consumer.adapters.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.core.destinations import Plan
-from services.cdc_consumer.core.sweep import deletions
+from deploy.local.platform.processes import wait_until
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.mirror_labels import (
+    COMPLETE_SINCE,
+    COMPLETE_TOLD,
+    LETTERS,
+    NEEDS_RESYNC,
+    SWEPT,
+)
+from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
+from services.cdc_consumer.adapters.delete_missing_rows.spooled_rows import spooled
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.status.mirrors import read_mirrors
+from services.cdc_consumer.core.delete_missing_rows.sweep import deletions
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import MADE_ANEW
 from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.sweep_command import sweep_command
-from services.cdc_consumer.sweeping import sweeping
+from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
+from services.cdc_consumer.wiring.delete_missing_rows.sweeping import sweeping
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
@@ -116,8 +122,8 @@ def test_a_time_that_no_snapshot_stands_for_is_refused(mirror: Mirror, label: st
 def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.adapters.mirror_queries._PAGE", 7)
-    monkeypatch.setattr("services.cdc_consumer.sweep._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("services.cdc_consumer.adapters.bigquery.mirror_queries._PAGE", 7)
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep._ROWS_AT_ONCE", 3)
     more = range(3_000, 3_040)
     mirror.write([*more, *LIVING], T - 3)
     code, told = mirror.sweep("--execute")
@@ -130,7 +136,7 @@ def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(
 def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_it_took(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.adapters.mirror_queries._PAGE", 2)
+    monkeypatch.setattr("services.cdc_consumer.adapters.bigquery.mirror_queries._PAGE", 2)
     hours = count(step=3600.0)
     monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=lambda: next(hours)))
     rows = BigQueryMirrorRows(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset, Stop())

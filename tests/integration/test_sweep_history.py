@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer.adapters.mirror_labels import COMPLETE_SINCE
+from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE
 from shared.contracts.mirrors import HISTORY_OF
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.integration.swept_mirror import GONE, LIVING, NEWER, Mirror

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from deploy.local.cells import Row
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
-from deploy.local.target import BigQueryDataset
-from deploy.local.wide_comparison import compare_change_log, compare_wide
+from deploy.local.platform.cells import Row
+from deploy.local.platform.target import BigQueryDataset
+from deploy.local.proof.wide_comparison import compare_change_log, compare_wide
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.integration

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.bigtable import BigtableInstance
-from deploy.local.cells import Row, newest
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, HOURLY_WEATHER, WIDE_TABLES
 from deploy.local.demo.wide_workload import WideWorkload, read_departures, read_hours
+from deploy.local.platform.bigtable import BigtableInstance
+from deploy.local.platform.cells import Row, newest
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.integration

@@ -1,4 +1,4 @@
-"""What `docs/wire-format.md` shows to other subscribers is run here, on a topic that a real reader publishes to."""
+"""What `docs/reference/wire-format.md` shows other subscribers is run here, on a topic that a reader publishes to."""
 
 import json
 import random
@@ -13,9 +13,9 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from deploy.local.processes import Process, Processes
-from deploy.local.source import SpannerDatabase, Write
-from services.bigtable_reader.core.images import Trigger
+from deploy.local.platform.processes import Process, Processes
+from deploy.local.platform.source import SpannerDatabase, Write
+from services.bigtable_reader.core.changes.images import Trigger
 from shared.contracts.change_batch import decode_batch, encode_batch
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
@@ -43,7 +43,7 @@ ORDER: Final = (
 
 def shown(language: str) -> Sequence[str]:
     """Return the document's code in a language, block by block."""
-    text = (ROOT / "docs" / "wire-format.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
@@ -85,6 +85,7 @@ def orders(
         "SPANNER_EMULATOR_HOST": instance.address,
         "PUBSUB_EMULATOR_HOST": pubsub_emulator,
         "PORT": "0",
+        "LOG_LEVEL": "DEBUG",
     }
     reader = new_processes.start("reader", [sys.executable, "-m", "services.spanner_reader"], environment)
     new_processes.wait_until(lambda: "partition_claimed" in reader.output() or None, "the reader", PATIENCE)
@@ -211,7 +212,8 @@ def test_a_message_is_what_the_document_says(
     orders.commit(ORDER)
     example = json.loads(shown("json")[0])
     assert decode_batch(shown("json")[0].encode()), "the example is one that a consumer reads"
-    documented = set(re.findall(r"^\| (`[a-z_`, ]+) \|", Path(ROOT, "docs/wire-format.md").read_text(), re.MULTILINE))
+    page = Path(ROOT, "docs/reference/wire-format.md").read_text()
+    documented = set(re.findall(r"^\| (`[a-z_`, ]+) \|", page, re.MULTILINE))
     names = {name for one in documented for name in re.findall(r"`([a-z_.]+)`", one)}
 
     for message in published(new_processes, channel, topology, 3):

@@ -1,14 +1,22 @@
-"""The documents that are made from code say what the code says, and links between documents lead somewhere."""
+"""The documents: generated pages are up to date, links resolve, and what they tell the reader to type exists."""
 
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from tests.documents.commands import SERVICES
 from tests.documents.made import DOCS, DOCUMENTS
 
-_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
-_DOCUMENTS = [*sorted(DOCS.glob("*.md")), *sorted(DOCS.parent.glob("*.md"))]
+ROOT: Final = DOCS.parent
+PAGES: Final = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("emulators/*/*.md"))]
+_LINK: Final = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)]*)?\)")
+_CODE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_README_LINES: Final = 120
+_TERMS: Final = 15
 
 
 @pytest.mark.parametrize("file", DOCUMENTS)
@@ -16,16 +24,88 @@ def test_a_document_that_is_made_from_code_is_up_to_date(file: str) -> None:
     assert (DOCS / file).read_text(encoding="utf-8") == DOCUMENTS[file](), f"docs/{file} is old: make docs"
 
 
-@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_files_and_headings_that_are_there(document: Path) -> None:
-    for path, heading in _LINK.findall(document.read_text(encoding="utf-8")):
-        target = (document.parent / path).resolve() if path else document
-        assert target.exists(), f"{document.name} leads to {path}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    for path, heading in _LINK.findall(_prose(page)):
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), f"{page.name} leads to {path}"
         if heading:
-            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
-            assert heading[1:] in anchors, f"{document.name} leads to {path}{heading}"
+            assert heading[1:] in _anchors(target), f"{page.name} leads to {path}{heading}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_begins_with_its_only_title(page: Path) -> None:
+    text = _prose(page)
+
+    assert re.findall(r"^# .+$", text, re.MULTILINE) == [text.splitlines()[0]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_tells_the_reader_to_run_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    for words in re.findall(r"(?:`|^)make((?: [a-z0-9-]+)+)", text, re.MULTILINE):
+        assert set(words.split()) <= targets, f"{page.name}: make{words}"
+    for service, command in re.findall(r"python -m services\.([a-z_]+)(?: ([a-z]+))?", text):
+        assert service in SERVICES, f"{page.name}: services.{service}"
+        assert not command or command in _commands(service), f"{page.name}: services.{service} {command}"
+
+
+def test_every_page_of_a_folder_is_in_its_index() -> None:
+    for index in DOCS.glob("*/index.md"):
+        listed = set(re.findall(r"\]\(([a-z0-9-]+\.md)", index.read_text(encoding="utf-8")))
+        pages = {page.name for page in index.parent.glob("*.md")} - {"index.md"}
+
+        assert pages == listed or index.parent.name == "decisions", index
+
+
+def test_every_message_of_the_page_on_errors_is_one_that_a_service_prints() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for part in ("services", "shared") for path in _sources(part))
+    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "reference/errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert len(messages) > len(SERVICES)
+    assert [message for message in messages if message not in code] == []
+
+
+def test_decisions_are_numbered_and_dated() -> None:
+    files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+
+    assert len({file.name[:4] for file in files}) == len(files)
+    for file in files:
+        title, _, date, *_ = file.read_text(encoding="utf-8").splitlines()
+        assert title.startswith(f"# {file.name[:4]} ")
+        assert re.fullmatch(r"\*\d{4}-\d{2}-\d{2}\*", date), file
 
 
 def test_the_readme_is_read_in_one_go() -> None:
-    assert len((DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= _README_LINES
+
+
+def test_the_glossary_is_short() -> None:
+    terms, _ = (DOCS / "glossary.md").read_text(encoding="utf-8").split("## One thing, one word")
+
+    assert 0 < len(re.findall(r"^\| [a-z]", terms, re.MULTILINE)) <= _TERMS
+
+
+def _prose(page: Path) -> str:
+    """Return a page without its blocks of code, in which `#` begins a comment."""
+    return _CODE.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Return what a link may name of a page."""
+    headings = re.findall(r"^#+ (.*)$", _prose(page), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings)
+
+
+@cache
+def _commands(service: str) -> frozenset[str]:
+    """Return a service's commands, as the page that is made from its help has them."""
+    page = (DOCS / "reference/commands.md").read_text(encoding="utf-8")
+    return frozenset(re.findall(rf"^### {service} (\w+)$", page, re.MULTILINE))
+
+
+def _sources(part: str) -> Iterator[Path]:
+    yield from (ROOT / part).rglob("*.py")

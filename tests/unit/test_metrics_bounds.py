@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.cdc_consumer.core.counts import Counts, Report, TableNote
-from services.cdc_consumer.metrics import MOST_TABLES, ConsumerMetrics
-from services.spanner_reader.metrics import MOST_TABLES as READER_TABLES
-from services.spanner_reader.metrics import OTHER_TABLES
-from services.spanner_reader.metrics import ReaderMetrics as SpannerReaderMetrics
+from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
+from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
+from services.spanner_reader.app.status.metrics import MOST_TABLES as READER_TABLES
+from services.spanner_reader.app.status.metrics import OTHER_TABLES
+from services.spanner_reader.app.status.metrics import ReaderMetrics as SpannerReaderMetrics
 from shared.runtime.clock import SystemClock
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.core.destinations import Plan
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.stream.columns import decode_messages
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import parse_timestamp

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from services.bigtable_reader.core.images import ImageMaker, RowCells
+from services.bigtable_reader.core.changes.images import ImageMaker, RowCells
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Content, Header
 from tests.unit.bigtable_reader.consumed import consumed

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from services.bigtable_reader.core.images import CellVersion, RowCells, Trigger
-from services.bigtable_reader.held import Held
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.stream.held import Held
+from services.bigtable_reader.app.stream.read_back import ReadBack
+from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells, Trigger
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
-from services.bigtable_reader.read_back import ReadBack
-from services.bigtable_reader.set_aside import SettingAside
 from shared.contracts.change_sequence import four_sections
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
@@ -20,8 +20,8 @@ ROW: RowCells = {"f": {b"q": [CellVersion(1_000, b"v")]}}
 class GatedRows:
     """Rows whose readings go on by hand."""
 
-    def __init__(self, **rows: RowCells) -> None:
-        self.rows: Mapping[bytes, RowCells] = {key.encode(): cells for key, cells in rows.items()}
+    def __init__(self, **rows: Row) -> None:
+        self.rows: Mapping[bytes, Row] = {key.encode(): cells for key, cells in rows.items()}
         self.readings: list[Sequence[bytes]] = []
         self.gate = asyncio.Event()
         self.errors: list[Exception] = []

@@ -1,25 +1,31 @@
 """A world whose readers read snapshots, too, and a consumer that sweeps what a complete one has not brought."""
 
 import asyncio
+import io
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.records import KeyRange
-from services.bigtable_reader.core.resync import Mark, mark_of
-from services.bigtable_reader.core.snapshot import SnapshotPart, watched_ranges
-from services.bigtable_reader.core.watching import Watching, watching_of
-from services.bigtable_reader.held_part import SnapshotOptions
-from services.bigtable_reader.marks import Marks
-from services.bigtable_reader.set_aside import SettingAside
-from services.bigtable_reader.snapshot_ends import SnapshotEnds
-from services.bigtable_reader.snapshots import Snapshots
+from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
+from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
+from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.commands.snapshot import snapshot
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.schema.resync import Mark, mark_of
+from services.bigtable_reader.core.schema.watching import Watching, watching_of
+from services.bigtable_reader.core.snapshot.snapshot import Snapshot, SnapshotPart, watched_ranges
+from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.bigtable_options import BigtableOptions
+from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode
 from shared.runtime.stop import Stop
+from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_reader import FakePublisher
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
@@ -37,6 +43,7 @@ class SnapshotWorld(World):
     cuts: Sequence[bytes] = ()
     scans: list[FakeScan] = field(default_factory=list)
     unreadable: set[bytes] = field(default_factory=set)
+    too_large: set[bytes] = field(default_factory=set)
     watches: BigtableOptions = field(default_factory=BigtableOptions)
     """What the tables file says of readers that are started from now on, and of who asks."""
     mode: Mode = "mirror"
@@ -62,6 +69,7 @@ class SnapshotWorld(World):
         """Return what makes a reader's part that reads snapshots."""
         scan = FakeScan(self.table, way, cuts=self.cuts)
         scan.unreadable = self.unreadable
+        scan.too_large = self.too_large
         self.scans.append(scan)
         images, watching = self._outputs().images, self.watching.digest
         keys = self.keys
@@ -216,3 +224,44 @@ async def a_filled_world(world: SnapshotWorld, keys: Sequence[bytes]) -> Snapsho
     await world.request(again=False)
     await world.begin()
     return world
+
+
+KEYS = (b"a", b"b", b"bb", b"c", b"d", b"e")
+
+
+class Command:
+    """The command as somebody types it beside the readers of a world."""
+
+    def __init__(self, world: SnapshotWorld, *, fails: int = 0) -> None:
+        """``fails``: how many looks get no answer at first."""
+        self._world = world
+        self._fails = fails
+        self._store = FakeSnapshotStore(world.snapshots, "", LEASE, asyncio.get_running_loop().time)
+        self._pieces = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
+
+    async def look(self) -> tuple[Snapshot | None, Survey]:
+        """Look without being counted among the readers."""
+        if self._fails:
+            self._fails -= 1
+            raise TransientError("UNAVAILABLE")
+        survey = await self._pieces.survey()
+        del self._world.partitions.readers["looks"]
+        readers = survey.readers - {"looks"}
+        return await self._store.survey(), replace(survey, readers=readers)
+
+    async def __call__(self, *arguments: str, out: io.StringIO | None = None, mode: Any = "mirror") -> tuple[int, str]:
+        """Run it; return its exit code and what it said."""
+        out = out or io.StringIO()
+        code = await snapshot(
+            arguments,
+            table="weather",
+            mode=mode,
+            options=BigtableOptions(),
+            end=None,
+            store=self._store,
+            look=self.look,
+            scan=FakeScan(self._world.table),
+            clock=VirtualClock(),
+            out=out,
+        )
+        return code, out.getvalue()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from google.cloud.bigtable_v2.types import Mutation, ReadChangeStreamResponse, StreamContinuationToken
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.core.stream.records import (
     Aggregated,
     ChangeKind,
     DataChange,

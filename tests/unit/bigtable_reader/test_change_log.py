@@ -12,7 +12,7 @@ from typing import Literal, TypeGuard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.core.stream.records import (
     Aggregated,
     DataChange,
     DeleteCells,
@@ -22,6 +22,7 @@ from services.bigtable_reader.core.records import (
     SetCell,
 )
 from tests.fakes.bigtable_table import EPOCH
+from tests.seeds import examples
 from tests.unit.bigtable_reader.published import LOSSLESS, Cells, rows_of_entries
 from tests.unit.bigtable_reader.readings import outputs
 
@@ -105,7 +106,7 @@ def deletes(entry: Entry, name: tuple[str, bytes, int]) -> bool:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     calls=st.dictionaries(ORDERS, st.tuples(CALLS, st.booleans()), min_size=1, max_size=8),
     seed=st.integers(0, 1 << 32),

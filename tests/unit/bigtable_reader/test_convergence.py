@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.world import CUTS, KEYS, World, entries
+from tests.seeds import examples
+from tests.unit.bigtable_reader.world import World, happen
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -35,7 +36,7 @@ def some_steps(chance: Random) -> Sequence[str]:
     return [chance.choice(STEPS) for _step in range(chance.randint(20, 70))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1 << 32), breaks=st.sampled_from((0.0, 0.0, 0.05)))
 def test_mirror_and_change_log_are_equal_in_every_history(seed: int, breaks: float) -> None:
     chance = Random(seed)
@@ -60,52 +61,3 @@ async def live(steps: Sequence[str], chance: Random, breaks: float) -> World:
     await world.end()
     world.check()
     return world
-
-
-async def happen(world: World, step: str) -> None:
-    chance = world.chance
-    match step:
-        case "write" if families := sorted(world.catalog.found.families):
-            world.table.write(chance.choice(KEYS), *entries(chance, families))
-        case "elsewhere":
-            key, log = chance.choice(KEYS), world.table.log
-            # Sometimes just when the other cluster took a change of the row: the tiebreaker decides.
-            commits = [one.commit for one in log if one.row_key == key and one.cluster == "c1"]
-            commit = chance.choice(commits) if commits and chance.random() < 0.3 else None
-            behind = chance.randrange(30_000_000)
-            world.table.write(key, *entries(chance), cluster="c2", behind=behind, commit=commit)
-        case "replicate":
-            world.table.replicate(chance.randint(1, 3))
-        case "moment":
-            await asyncio.sleep(chance.random())
-        case "wait":
-            await asyncio.sleep(chance.uniform(1, 8))
-        case "long wait":
-            await asyncio.sleep(chance.uniform(20, 200))
-        case "garbage":
-            world.table.collect_garbage(chance.choice(KEYS))
-        case "split":
-            world.table.split(chance.choice(CUTS))
-        case "merge":
-            world.table.merge(chance.randrange(10))
-        case "start" if len(world.readers) < 3:
-            world.start()
-        case "kill" if world.readers:
-            await world.kill(chance.choice(world.readers))
-        case "hand over":  # one goes, and another, whose clock is another, has all of it
-            world.start()
-            await world.kill(world.readers[0])
-            await asyncio.sleep(chance.uniform(15, 30))
-        case "pause the stream":
-            await world.by_hand.pause()
-        case "resume the stream":
-            await world.by_hand.resume()
-        case "pause" if world.readers:  # as a machine that stands still; what it had is taken over
-            world.readers[0].way.hold_up()
-            world.start()
-            await asyncio.sleep(chance.uniform(0, 30))
-        case "go on":
-            for reader in world.readers:
-                reader.way.let_go()
-        case _:  # nobody is there to whom it could happen
-            pass

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.entries import EntryMaker
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.core.changes.entries import EntryMaker
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.refused import Refused
+from services.bigtable_reader.core.stream.records import (
     Aggregated,
     DataChange,
     DeleteCells,
@@ -19,7 +20,6 @@ from services.bigtable_reader.core.records import (
     SetCell,
     UnknownEntry,
 )
-from services.bigtable_reader.core.refused import Refused
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections

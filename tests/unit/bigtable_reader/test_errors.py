@@ -6,7 +6,7 @@ import pytest
 from google.api_core import exceptions
 from grpc.aio import AioRpcError, Metadata
 
-from services.bigtable_reader.adapters.errors import bigtable_errors, status_of
+from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 TRANSIENT = {

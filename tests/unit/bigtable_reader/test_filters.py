@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.records import DeleteFamily, UnknownEntry
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.stream.records import DeleteFamily, UnknownEntry
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from tests.unit.bigtable_reader.stream_messages import a_cell, a_change
 

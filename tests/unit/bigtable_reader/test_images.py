@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.images import CellVersion, ImageMaker, RowCells, Trigger
-from services.bigtable_reader.core.names import family_column
-from services.bigtable_reader.core.refused import Made, Refused
-from services.cdc_consumer.core.tables import table_definition
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger
+from services.bigtable_reader.core.changes.names import family_column
+from services.bigtable_reader.core.changes.refused import Made, Refused
+from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError

@@ -8,16 +8,15 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.records import ALL_KEYS
-from services.bigtable_reader.core.resync import Kind
-from services.bigtable_reader.core.seen import ANY, Seen
-from services.bigtable_reader.core.watching import Watching
-from services.bigtable_reader.last_look import look_before_the_end, mark_if_resumed
-from services.bigtable_reader.marks import Marks
+from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
+from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.seen import ANY, Seen
+from services.bigtable_reader.core.schema.watching import Watching
+from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.ports import StreamGoneError
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
-from shared.runtime.topic_watch import MessagesLostError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog
 from tests.fakes.bigtable_resync import FakeResyncStore

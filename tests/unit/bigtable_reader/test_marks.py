@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.records import KeyRange
-from services.bigtable_reader.core.resync import Kind
-from services.bigtable_reader.core.snapshot import PartState
-from services.bigtable_reader.synced_command import synced
+from services.bigtable_reader.commands.synced import synced
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.snapshot.snapshot import PartState
+from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.errors import MisconfiguredError
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_table import EPOCH
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.seeds import examples
 from tests.unit.bigtable_reader.readings import FAMILIES
-from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
-from tests.unit.bigtable_reader.test_convergence import happen
-from tests.unit.bigtable_reader.test_snapshots import KEYS
+from tests.unit.bigtable_reader.snapshot_world import KEYS, SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.world import happen
 
 STEPS = (
     *("write",) * 6,
@@ -41,7 +41,7 @@ STEPS = (
 
 
 @pytest.mark.usefixtures("quiet")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     breaks=st.sampled_from((0.0, 0.0, 0.05)),
@@ -230,7 +230,7 @@ def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> 
         await store.mark(Kind.STREAM_DISABLED, EPOCH, 0)
         assert await synced([], store, out) == 0
         assert not world.is_marked()
-        with pytest.raises(MisconfiguredError, match="not marked"):
+        with pytest.raises(MisconfiguredError, match=r"not marked: `python -m services.bigtable_reader status` says"):
             await synced([], store, out)
         return out.getvalue()
 

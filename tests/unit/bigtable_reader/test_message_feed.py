@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.adapters.message_feed import portions
+from services.bigtable_reader.adapters.bigtable.message_feed import portions
 
 NAME = "a call of a test"
 _END = object()

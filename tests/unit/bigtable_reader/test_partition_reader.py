@@ -8,8 +8,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.partitions import Piece, PieceId
-from services.bigtable_reader.core.records import (
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.stream.held import Held, Options
+from services.bigtable_reader.app.stream.partition_reader import PartitionReader
+from services.bigtable_reader.app.stream.read_back import ReadBack
+from services.bigtable_reader.core.stream.partitions import Piece, PieceId
+from services.bigtable_reader.core.stream.progress import ConfirmedPrefix
+from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     Child,
     CloseStream,
@@ -21,11 +26,7 @@ from services.bigtable_reader.core.records import (
     StreamQuery,
     StreamRecord,
 )
-from services.bigtable_reader.held import Held, Options
-from services.bigtable_reader.partition_reader import PartitionReader
 from services.bigtable_reader.ports import PositionLostError
-from services.bigtable_reader.read_back import ReadBack
-from services.bigtable_reader.set_aside import SettingAside
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
@@ -101,6 +102,7 @@ class Reading:
     def __init__(self, *answers: Sequence[Answer], end: Microseconds | None = None, mirror: bool = False) -> None:
         self.stream = ScriptedStream(*answers)
         self.publisher = PublisherByHand()
+        self.letters = FakeLetters()
         self.table = PartitionTable(VirtualClock().now)
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         self.failures: list[BaseException | None] = []
@@ -110,7 +112,7 @@ class Reading:
             store=self.store,
             publisher=self.publisher,
             read_back=a_read_back(self.publisher, self.failures) if mirror else None,
-            set_aside=SettingAside(FakeLetters(), VirtualClock()),
+            set_aside=SettingAside(self.letters, VirtualClock()),
             outputs=outputs(images=mirror, entries=not mirror),
             clock=VirtualClock(),
             metrics=FakeMetrics(),
@@ -168,6 +170,45 @@ def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confi
         assert reading.held.prefix.low_watermark == EPOCH + 9
         await reading.confirm(2)
         assert reading.saved() == "t3"
+        task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_low_watermark_is_that_of_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
+    prefix = ConfirmedPrefix(ALL_KEYS, Position(start=EPOCH), EPOCH)
+    first, second = (prefix.add(f"t{number}", Microseconds(EPOCH + number), 1) for number in (1, 2))
+    prefix.add("h", Microseconds(EPOCH + 3))
+
+    prefix.confirm([second])
+    assert prefix.low_watermark == EPOCH
+    prefix.confirm([first])
+    assert prefix.low_watermark == EPOCH + 3
+
+
+def test_the_position_is_before_a_record_whose_image_is_not_confirmed() -> None:
+    async def scenario() -> None:
+        reading = Reading([a_record(b"a", 1), Heartbeat("h", Microseconds(EPOCH + 9))], mirror=True)
+        task = await reading.begin()
+        reading.held.raise_ceiling(2 * EPOCH)
+        await asyncio.sleep(1)
+        assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.low_watermark) == (1, None, EPOCH)
+        await reading.confirm(0)
+        assert reading.saved() == "h"
+        task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirmed() -> None:
+    async def scenario() -> None:
+        reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
+        reading.letters.open.clear()
+        task = await reading.begin()
+        assert (reading.letters.kept, reading.saved(), reading.held.prefix.low_watermark) == ([], None, EPOCH)
+        reading.letters.open.set()
+        await asyncio.sleep(0.1)
+        assert (len(reading.letters.kept), reading.saved()) == (1, "h")
         task.cancel()
 
     run_in_virtual_time(scenario())

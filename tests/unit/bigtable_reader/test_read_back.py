@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.bigtable_reader.core.images import CellVersion, RowCells
+from services.bigtable_reader.core.changes.images import CellVersion, RowCells
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, sequence, some_turns
 

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from services.bigtable_reader.core.images import CellVersion
+import pytest
+
+from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRow
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
@@ -27,6 +29,23 @@ def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_a
         ]
         assert [letter.sequence for letter in reading.letters.kept] == [sequence(2), sequence(3)]
         assert reading.held.prefix.outstanding == 0
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("refused_by", ["the reader", "Bigtable"])
+def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter(refused_by: str) -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
+        reading.rows.gate.set()
+        reading.rows.refuses = lambda row_keys: refused_by == "Bigtable" and b"b" in row_keys
+        reading.letters.open.clear()
+        await reading.ask(b"b", 1)
+        await some_turns()
+        assert (reading.letters.kept, reading.held.prefix.outstanding) == ([], 1)
+        reading.letters.open.set()
+        await some_turns()
+        assert (len(reading.letters.kept), reading.held.prefix.outstanding) == (1, 0)
 
     run_in_virtual_time(scenario())
 
@@ -139,6 +158,23 @@ def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_a
         assert letter.sequence == sequence(6)
         assert reading.held.prefix.outstanding == 0
         assert reading.failures == []
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_row_that_no_message_can_hold_is_a_dead_letter_with_its_size_and_the_others_go_on() -> None:
+    async def scenario() -> None:
+        reading = Reading(GatedRows(a=ROW, b=TooLargeRow(9_500_000)))
+        reading.rows.gate.set()
+        await reading.ask(b"a", 1)
+        await reading.ask(b"b", 2)
+        await some_turns()
+        assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
+        (letter,) = reading.letters.kept
+        assert (letter.reason, letter.key, letter.sequence) == (Reason.TOO_LARGE, '["b"]', sequence(2))
+        assert letter.payload_bytes == 9_500_000
+        assert "excluded_columns" in letter.detail
+        assert reading.held.prefix.outstanding == 0
 
     run_in_virtual_time(scenario())
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.partitions import PieceId, Progress
-from services.bigtable_reader.core.records import Microseconds, SetCell
-from services.bigtable_reader.held import Options
+from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.core.stream.partitions import PieceId, Progress
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
@@ -54,6 +54,47 @@ def test_readers_that_follow_on_each_other_in_order_do_not_drive_stamps_away_fro
             await reader.task
         now = VirtualClock().now()
         assert max(row.ceiling for row in world.partitions.rows.values()) <= now
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_claim_of_each_partition_is_logged_for_debugging_only() -> None:
+    async def scenario() -> None:
+        world = await a_world(b"b")
+        with capture_logs() as logs:
+            world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+            await asyncio.sleep(12)
+            await world.end()
+        assert [one["log_level"] for one in logs if one["event"] == "partition_claimed"] == ["debug"] * 2
+
+    run_in_virtual_time(scenario())
+
+
+def test_streams_are_cancelled_only_by_a_handover_and_a_stop() -> None:
+    """The audit log has an error for each; heartbeats, renewals, silences, splits and merges cancel none."""
+
+    async def scenario() -> None:
+        world = await a_world(b"b", b"c", b"d")
+        world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+        for number in range(60):
+            world.table.write(b"%c%d" % (97 + number % 5, number), CELL)
+            if number % 6 == 2:
+                world.table.split(b"a%02d" % number)
+            if number % 6 == 5:
+                world.table.merge(number)
+            await asyncio.sleep(60)
+        await world.wait_until_all_is_read()
+        assert (world.table.splits, world.table.merges) == (10, 10)
+        assert world.table.cancelled_streams == 0
+        assert owners(world) == {"reader 1": 4}
+
+        world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+        await asyncio.sleep(600)
+        assert owners(world) == {"reader 1": 2, "reader 2": 2}
+        assert world.table.cancelled_streams == 2
+
+        await world.end()
+        assert world.table.cancelled_streams == 2 + 4
 
     run_in_virtual_time(scenario())
 
@@ -105,6 +146,68 @@ def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_ag
         fences = {row.fence for piece, row in world.partitions.rows.items() if piece in mine and row.owner[-1] == "1"}
         assert fences == {1}  # never lost and taken again
         await world.end()
+
+    run_in_virtual_time(scenario())
+
+
+class SlowRenewals:
+    """What lets no renewal through, while it is shut, until something is given back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = asyncio.Event()
+        advance = FakePartitionStore.advance
+
+        async def slow(
+            store: FakePartitionStore, progress: Sequence[Progress], *, release: bool = False
+        ) -> Collection[PieceId]:
+            if not release and not self.open.is_set():
+                self.waiting.set()
+                await self.open.wait()
+            lost = await advance(store, progress, release=release)
+            if release:
+                self.open.set()
+            return lost
+
+        monkeypatch.setattr(FakePartitionStore, "advance", slow)
+
+    async def shut(self) -> None:
+        """Return when a renewal is on its way, which does not arrive for now."""
+        self.open.clear()
+        await self.waiting.wait()
+
+
+def test_a_renewal_that_is_on_its_way_does_not_take_back_what_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        renewals = SlowRenewals(monkeypatch)
+        world = await a_world(b"b")
+        world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(10)
+        await renewals.shut()
+        world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(4)  # by now it wants to give one back, and may not yet
+        assert owners(world) == {"reader 1": 2}
+        renewals.open.set()
+        await asyncio.sleep(2)
+        assert owners(world) == {"reader 1": 1, "reader 2": 1}
+        await world.end()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_renewal_that_is_on_its_way_at_a_stop_does_not_take_back_what_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        renewals = SlowRenewals(monkeypatch)
+        world = await a_world(b"b")
+        world.start(slowest=0.02, kind=Options)
+        await asyncio.sleep(10)
+        await renewals.shut()
+        assert owners(world) == {"reader 1": 2}
+        await world.end()
+        assert owners(world) == {}
 
     run_in_virtual_time(scenario())
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.core.records import Microseconds, SetCell
-from services.bigtable_reader.held import Options
+from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from tests.fakes.bigtable_table import Bigtable
 from tests.fakes.life import CrashError, Life
 from tests.fakes.virtual_time import run_in_virtual_time

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 from msgspec.structs import replace
 
-from services.bigtable_reader.core import resync as core
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
-from services.bigtable_reader.core.resync import Kind, Mark, Resync, cure, mark_of
-from services.bigtable_reader.core.snapshot import (
+from services.bigtable_reader.core.schema import resync as core
+from services.bigtable_reader.core.schema.resync import Kind, Mark, Resync, cure, mark_of
+from services.bigtable_reader.core.schema.watching import Watching
+from services.bigtable_reader.core.snapshot.snapshot import (
     PartProgress,
     Snapshot,
     advanced,
@@ -23,8 +23,9 @@ from services.bigtable_reader.core.snapshot import (
     requested,
     requested_unless_after,
 )
-from services.bigtable_reader.core.watching import Watching
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from tests.fakes.bigtable_table import EPOCH
+from tests.seeds import examples
 
 WATCHING = Watching()
 
@@ -156,7 +157,7 @@ class Marking(RuleBasedStateMachine):
 
 
 TestMarking = Marking.TestCase
-TestMarking.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestMarking.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 
 
 def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:

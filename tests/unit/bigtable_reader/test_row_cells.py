@@ -1,5 +1,7 @@
 """Rows put together from the chunks that a service cuts them into: any cutting gives the same rows."""
 
+import asyncio
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
@@ -9,11 +11,19 @@ from google.cloud.bigtable_v2.types import ReadRowsResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.adapters.row_chunks import BrokenRowError, RowChunks, cells_of
-from services.bigtable_reader.adapters.rows import portions
-from services.bigtable_reader.core.images import CellVersion, RowCells
+from services.bigtable_reader.adapters.bigtable.row_chunks import BrokenRowError, RowChunks, cells_of
+from services.bigtable_reader.adapters.stream.rows import ArrivingRows, portions
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, Row, RowCells, TooLargeRow
+from services.bigtable_reader.core.changes.refused import Made
+from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
+from services.bigtable_reader.core.stream.records import Microseconds
+from shared.contracts.bigtable_options import BigtableOptions, CellColumn
+from shared.pubsub.packer import REQUEST_BYTES
+from tests.seeds import examples
 
 Chunk: Final[Any] = ReadRowsResponse.CellChunk.pb()
+Answer: Final[Any] = ReadRowsResponse.pb()
 
 versions = st.lists(st.builds(CellVersion, st.integers(0, 1 << 50), st.binary(max_size=12)), min_size=1, max_size=3)
 some_rows = st.dictionaries(
@@ -70,7 +80,7 @@ def _row(row_key: bytes, families: RowCells, draw: Any) -> Iterator[Any]:
             yield chunk
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(100))
 @given(some_rows, st.data())
 def test_any_cutting_gives_the_same_rows(rows: dict[bytes, RowCells], data: Any) -> None:
     taken = RowChunks()
@@ -82,6 +92,129 @@ def test_any_cutting_gives_the_same_rows(rows: dict[bytes, RowCells], data: Any)
 
     assert found == [(row_key, rows[row_key]) for row_key in sorted(rows)]
     assert [cells_of(families) for _row_key, families in found] == [cells_of(rows[row_key]) for row_key in sorted(rows)]
+
+
+OPTIONS: Final = [
+    BigtableOptions(),
+    BigtableOptions(values="json", excluded_families=("g",)),
+    BigtableOptions(versions=2, cell_timestamps=True, excluded_columns=(("f", b"a"), ("g", b""))),
+    BigtableOptions(
+        versions=3,
+        values="text",
+        families=("g",),
+        columns=(CellColumn(name="declared", type="BYTES", family="f", qualifier=b"b", encoding="bytes"),),
+    ),
+]
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(some_rows, st.data(), st.sampled_from(OPTIONS), st.integers(20, 200), st.integers(1, 5))
+def test_of_a_row_that_fits_every_cell_of_its_image_is_kept_and_of_one_that_cannot_fit_only_its_size(
+    rows: dict[bytes, RowCells], data: Any, options: BigtableOptions, largest: int, at_once: int
+) -> None:
+    watched = Watched(options)
+    images = ImageMaker(source="s", table="t", options=options, families=["f", "g"], buckets=1, watched=watched)
+    arriving = ArrivingRows(watched, largest)
+    came = list(chunks(rows, data.draw))
+    found: dict[bytes, Row] = {}
+
+    async def read() -> None:
+        for start in range(0, len(came), at_once):
+            found.update(await arriving.take(Answer(chunks=came[start : start + at_once])))
+            if arriving.stopped:
+                break
+
+    asyncio.run(read())
+    assert list(found) == sorted(rows)[: len(found)]
+    assert len(found) == len(rows) or arriving.stopped
+    for row_key, row in found.items():
+        expected = images.row(row_key, rows[row_key], SnapshotPlace(1, 1, 1, Microseconds(1)))
+        made = images.row(row_key, row, SnapshotPlace(1, 1, 1, Microseconds(1)))
+        if not isinstance(row, TooLargeRow):
+            assert made.change == expected.change
+        elif isinstance(expected, Made):
+            assert row.bytes > largest
+            assert len(expected.change.row or "") > largest
+
+
+def test_a_row_that_no_message_can_hold_is_read_no_further_than_that_and_one_of_columns_left_out_is_not_kept() -> None:
+    value = bytes(1_000_000)
+    answers = [
+        Answer(chunks=[Chunk(row_key=b"k" * (not number), timestamp_micros=1, value=value)]) for number in range(250)
+    ]
+    for number, answer in enumerate(answers):
+        answer.chunks[0].family_name.value, answer.chunks[0].qualifier.value = "f", b"%d" % number
+
+    async def read(watched: Watched) -> tuple[Row, int, int]:
+        arriving = ArrivingRows(watched, REQUEST_BYTES)
+        tracemalloc.start()
+        try:
+            for number, answer in enumerate(answers, 1):
+                answer.chunks[0].commit_row = number == len(answers)
+                if rows := await arriving.take(answer):
+                    return rows[0][1], number, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        raise AssertionError
+
+    row, taken, memory = asyncio.run(read(Watched(BigtableOptions())))
+    assert row == TooLargeRow(9_000_045)
+    assert (taken, memory < 11_000_000) == (9, True)
+
+    left_out = tuple(("f", b"%d" % number) for number in range(1, 250))
+    row, taken, memory = asyncio.run(read(Watched(BigtableOptions(excluded_columns=left_out))))
+    assert row == {"f": {b"0": [CellVersion(1, value)]}}
+    assert (taken, memory < 3_000_000) == (250, True)
+
+
+def test_a_cell_in_pieces_that_no_message_can_hold_is_read_no_further_than_that() -> None:
+    async def read(value_size: int, watched: Watched | None = None) -> tuple[Row, int]:
+        arriving = ArrivingRows(watched, REQUEST_BYTES)
+        for number in range(100):
+            piece = Chunk(timestamp_micros=1, value=bytes(1_000_000), value_size=value_size * (number < 99))
+            piece.commit_row = number == 99
+            if not number:
+                piece.row_key, piece.family_name.value, piece.qualifier.value = b"k", "f", b"q"
+            if rows := await arriving.take(Answer(chunks=[piece])):
+                return rows[0][1], number + 1
+        raise AssertionError
+
+    row, taken = asyncio.run(read(value_size=100_000_000))
+    assert isinstance(row, TooLargeRow)
+    assert (row.bytes >= 100_000_000, taken <= 19) == (True, True)
+
+    row, taken = asyncio.run(read(value_size=1))  # some service may not say how much there is to come
+    assert isinstance(row, TooLargeRow)
+    assert (row.bytes > REQUEST_BYTES, taken <= 19) == (True, True)
+
+    left_out = Watched(BigtableOptions(excluded_columns=(("f", b"q"),)))
+    assert asyncio.run(read(100_000_000, left_out)) == ({"f": {b"q": []}}, 100)
+
+
+def test_a_row_of_many_cells_leaves_turns_of_the_event_loop_to_others() -> None:
+    answer = Answer(chunks=[Chunk(timestamp_micros=1, value=b"v") for _ in range(50_000)])
+    for number, cell in enumerate(answer.chunks):
+        cell.qualifier.value = b"%05d" % number
+    answer.chunks[0].row_key, answer.chunks[0].family_name.value = b"k", "f"
+    answer.chunks[-1].commit_row = True
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read() -> list[tuple[bytes, Row]]:
+        others = asyncio.create_task(take_turns())
+        rows = await ArrivingRows(None, REQUEST_BYTES).take(answer)
+        others.cancel()
+        return rows
+
+    ((row_key, row),) = asyncio.run(read())
+    assert not isinstance(row, TooLargeRow)
+    assert (row_key, len(row["f"])) == (b"k", 50_000)
+    assert turns == 4
 
 
 def chunk(**fields: Any) -> Any:

@@ -8,61 +8,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.partitions import Survey
-from services.bigtable_reader.core.snapshot import PartState, Snapshot
-from services.bigtable_reader.snapshot_command import between, snapshot
+from services.bigtable_reader.commands.snapshot import between
+from services.bigtable_reader.core.snapshot.snapshot import PartState
 from shared.contracts.bigtable_options import BigtableOptions
-from shared.contracts.errors import MisconfiguredError, TransientError
-from tests.fakes.bigtable_partitions import FakePartitionStore
-from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore
-from tests.fakes.bigtable_table import VirtualClock
+from shared.contracts.errors import MisconfiguredError
 from tests.fakes.terminal import Terminal
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld
-from tests.unit.bigtable_reader.world import LEASE, entries
+from tests.unit.bigtable_reader.snapshot_world import Command, SnapshotWorld
+from tests.unit.bigtable_reader.world import entries
 
 KEYS = [b"%02d" % number for number in range(20)]
-
-
-class Command:
-    """The command as somebody types it beside the readers of a world."""
-
-    def __init__(self, world: SnapshotWorld, *, fails: int = 0) -> None:
-        """``fails``: how many looks get no answer at first."""
-        self._world = world
-        self._fails = fails
-        self._store = FakeSnapshotStore(world.snapshots, "", LEASE, asyncio.get_running_loop().time)
-        self._pieces = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
-
-    async def look(self) -> tuple[Snapshot | None, Survey]:
-        """Look without being counted among the readers."""
-        if self._fails:
-            self._fails -= 1
-            raise TransientError("UNAVAILABLE")
-        survey = await self._pieces.survey()
-        del self._world.partitions.readers["looks"]
-        readers = survey.readers - {"looks"}
-        return await self._store.survey(), replace(survey, readers=readers)
-
-    async def __call__(self, *arguments: str, out: io.StringIO | None = None, mode: Any = "mirror") -> tuple[int, str]:
-        """Run it; return its exit code and what it said."""
-        out = out or io.StringIO()
-        code = await snapshot(
-            arguments,
-            table="weather",
-            mode=mode,
-            options=BigtableOptions(),
-            end=None,
-            store=self._store,
-            look=self.look,
-            scan=FakeScan(self._world.table),
-            clock=VirtualClock(),
-            out=out,
-        )
-        return code, out.getvalue()
 
 
 def beside_a_world(scenario: Callable[[SnapshotWorld], Coroutine[Any, Any, None]]) -> None:

@@ -1,5 +1,6 @@
 """What a request makes of the snapshot that was asked for before: none is lost, and the end of none."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import accumulate, pairwise
@@ -10,22 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds
-from services.bigtable_reader.core.snapshot import (
+from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
+from services.bigtable_reader.app.snapshot.held_part import HeldPart
+from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
+from services.bigtable_reader.core.snapshot.snapshot import (
     PartProgress,
     Snapshot,
     SnapshotPart,
     advanced,
+    cancelled,
     claimed,
     cuts_of,
     requested,
 )
-from services.bigtable_reader.first_snapshot import request_first_snapshot
-from services.bigtable_reader.held_part import HeldPart
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
+from tests.fakes.bigtable_partitions import PartitionTable
+from tests.fakes.bigtable_reader import FakePublisher, Topic
+from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
-from tests.fakes.bigtable_table import EPOCH
+from tests.fakes.bigtable_table import EPOCH, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.bigtable_reader.readings import outputs
 
 SOME = KeyRange(b"b", b"c")
 
@@ -78,6 +85,49 @@ def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_told(told: bool) 
     assert (beside.run == whole.run) is not told
     assert beside.complete_since is None
     assert (read(beside).complete_since is None) is told
+
+
+def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> None:
+    asked = asked_for(None, [KeyRange(b"", b"m"), KeyRange(b"m", b"")])
+    held = claimed(asked, [0], 1, "reader", lambda _part: True)
+    assert held is not None
+    begun = advanced(held, [PartProgress(held.parts[0], held.run, b"x", EPOCH, 1, done=True)], release=False)
+    ended = cancelled(begun)
+
+    assert ended is not None
+    assert not ended.unfinished
+    assert (ended.complete_since, ended.untold) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "told"),
+    [
+        (["-"], True),
+        (["-m", "m-"], True),
+        (["-m"], False),
+        (["m-"], False),
+        (["-b", "c-"], False),
+    ],
+)
+def test_the_end_of_one_that_leaves_out_keys_is_not_told(ranges: Sequence[str], told: bool) -> None:
+    async def scenario() -> None:
+        clock = asyncio.get_running_loop().time
+        images = outputs().images
+        assert images is not None
+        ends = SnapshotEnds(
+            store=FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10), clock),
+            resync=FakeResyncStore(PartitionTable(VirtualClock().now)),
+            images=images,
+            publisher=FakePublisher(Topic()),
+            keys=[ALL_KEYS],
+            watching="",
+            trusted=lambda: True,
+            automatic=False,
+        )
+        keys = [KeyRange(*(end.encode() for end in one.split("-"))) for one in ranges]
+        assert ends.is_to_be_told(read(asked_for(None, keys)), None) is told
+
+    run_in_virtual_time(scenario())
 
 
 def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_first_of_its_parts() -> None:

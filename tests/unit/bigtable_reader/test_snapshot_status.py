@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.partitions import Piece, PieceId, Saved, Survey
-from services.bigtable_reader.core.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
-from services.bigtable_reader.core.snapshot import PartState, Snapshot, SnapshotPart
-from services.bigtable_reader.snapshot_status import hindrance, summaries
-from services.bigtable_reader.status import document, exit_code, lines
+from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries
+from services.bigtable_reader.app.status.status import document, exit_code, lines
+from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, SnapshotPart
+from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Saved, Survey
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
 
 NOON = Microseconds(1_700_000_000_000_000)
 LEFT, RIGHT = KeyRange(b"", b"m"), KeyRange(b"m", b"")

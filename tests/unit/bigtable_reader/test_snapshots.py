@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.records import KeyRange
-from services.bigtable_reader.core.snapshot import PartState
-from services.bigtable_reader.held_part import SnapshotOptions
+from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
+from services.bigtable_reader.core.snapshot.snapshot import PartState
+from services.bigtable_reader.core.stream.records import KeyRange
+from shared.contracts.reasons import Reason
 from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.seeds import examples
 from tests.unit.bigtable_reader.readings import FAMILIES
-from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
-from tests.unit.bigtable_reader.test_convergence import happen
+from tests.unit.bigtable_reader.snapshot_world import KEYS, SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.world import happen
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 A_WHILE = 60_000_000
-KEYS = (b"a", b"b", b"bb", b"c", b"d", b"e")
 STEPS = (
     *("write",) * 6,
     *("elsewhere",) * 3,
@@ -38,7 +39,7 @@ STEPS = (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     breaks=st.sampled_from((0.0, 0.0, 0.05)),
@@ -166,6 +167,47 @@ def test_the_next_reader_goes_on_behind_the_last_key_that_was_saved() -> None:
         await world.end()
         assert part.left is not None
         assert min(key for key in world.scans[1].read_from if key in part.range) == part.left.start
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_row_that_no_message_can_hold_is_a_dead_letter_and_the_snapshot_goes_on_behind_it() -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, KEYS)
+        there = [key for key in KEYS if world.table.row(key) is not None]
+        world.too_large |= {there[1], there[-1]}
+        world.start(slowest=0.02)
+        await world.wait_until_snapshots_are_over()
+        await world.end()
+        assert {(letter.key, letter.reason, letter.payload_bytes) for letter in world.letters.kept} == {
+            (f'["{key.decode()}"]', Reason.TOO_LARGE, 9_000_001) for key in world.too_large
+        }
+        published = {change.key for change in world.topic.changes if change.row is not None}
+        assert published == {f'{{"row_key":"{key.decode()}"}}' for key in there if key not in world.too_large}
+        assert len(published) > 1
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("kind", ["too large", "unreadable"])
+def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed(kind: str) -> None:
+    async def scenario() -> None:
+        world = SnapshotWorld(Random(0))
+        await a_filled_world(world, KEYS)
+        bad = [key for key in KEYS if world.table.row(key) is not None][1]
+        (world.too_large if kind == "too large" else world.unreadable).add(bad)
+        world.letters.open.clear()
+        world.start(slowest=0.02)
+        await asyncio.sleep(60)
+        saved = world.snapshots.snapshot
+        assert saved is not None
+        (part,) = (part for part in saved.unfinished if bad in part.range)
+        assert part.last is None or part.last < bad
+        world.letters.open.set()
+        await world.wait_until_snapshots_are_over()
+        await world.end()
+        assert [letter.key for letter in world.letters.kept] == [f'["{bad.decode()}"]']
 
     run_in_virtual_time(scenario())
 

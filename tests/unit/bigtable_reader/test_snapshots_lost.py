@@ -7,17 +7,16 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.records import ALL_KEYS, Microseconds
-from services.bigtable_reader.core.resync import Kind
-from services.bigtable_reader.core.snapshot import PartProgress
-from services.bigtable_reader.held import Options
-from services.bigtable_reader.snapshot_status import summaries
+from services.bigtable_reader.app.snapshot.snapshot_status import summaries
+from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.snapshot.snapshot import PartProgress
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
-from tests.unit.bigtable_reader.test_snapshot_command import Command
+from tests.unit.bigtable_reader.snapshot_world import Command, SnapshotWorld, a_filled_world
 from tests.unit.bigtable_reader.world import LEASE
 
 KEYS = [b"a", b"b", b"c", b"d"]

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from services.bigtable_reader.core.filters import Watched
-from services.bigtable_reader.core.partitions import Survey
-from services.bigtable_reader.core.records import ALL_KEYS, Microseconds, SetCell
-from services.bigtable_reader.snapshot_command import key_of
-from services.bigtable_reader.source_rows import PublishedRows
+from services.bigtable_reader.app.source_rows import PublishedRows
+from services.bigtable_reader.commands.snapshot import key_of
+from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.change_sequence import four_sections
@@ -38,6 +38,7 @@ class World:
     floor: int = EPOCH
     paused_since: Microseconds | None = None
     unreadable: set[bytes] = field(default_factory=set)
+    too_large: set[bytes] = field(default_factory=set)
 
     def write(self, row_key: str, value: bytes) -> None:
         """Write a row."""
@@ -51,6 +52,7 @@ class World:
         assert images is not None
         scan, rows = FakeScan(self.table), FakeRows(self.table)
         scan.unreadable = rows.unreadable = self.unreadable
+        scan.too_large = rows.too_large = self.too_large
         return PublishedRows(
             table="weather",
             keys=[ALL_KEYS],
@@ -92,7 +94,7 @@ def rows_of(answers: list[bytes | Done]) -> dict[str, str]:
 
 def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_others_come() -> None:
     async def scenario() -> None:
-        world = World(unreadable={b"00", b"07", b"19"})
+        world = World(unreadable={b"00", b"07"}, too_large={b"19"})
         answers = world.answers()
         read = [one async for one in answers.read(Read("weather"))]
         looked = [one async for one in answers.look(Look("weather", (*KEYS, ("never",))))]

@@ -8,12 +8,13 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.core.partitions import Piece, PieceId, Saved, Survey
-from services.bigtable_reader.core.records import KeyRange, Microseconds, Position, RangeToken
-from services.bigtable_reader.core.resync import Finding, Kind, Mark
-from services.bigtable_reader.metrics import ReaderMetrics
-from services.bigtable_reader.status import document, exit_code, lines, print_status
-from services.bigtable_reader.stores import MicrosecondClock
+from services.bigtable_reader.app.status.metrics import ReaderMetrics
+from services.bigtable_reader.app.status.status import document, exit_code, lines
+from services.bigtable_reader.core.schema.resync import Finding, Kind, Mark
+from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Saved, Survey
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.wiring.stores import MicrosecondClock
+from shared.reading.status import print_status
 
 NOON = Microseconds(1_700_000_000_000_000)
 DAY = timedelta(days=1)
@@ -69,7 +70,7 @@ def test_each_piece_is_in_one_state_and_owners_are_told() -> None:
     assert "keys that no reader holds now: [b, end)" in list(lines(shown))
     assert "keys that no partition covers: none; that two cover: none" in list(lines(shown))
     out = StringIO()
-    print_status(shown, True, out)
+    print_status(shown, lines(shown), True, out)
     assert msgspec.json.decode(out.getvalue()) == shown
 
 

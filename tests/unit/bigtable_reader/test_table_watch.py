@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.records import ALL_KEYS
-from services.bigtable_reader.core.resync import Kind, compared, healed
-from services.bigtable_reader.core.seen import ANY, Seen
-from services.bigtable_reader.core.snapshot import Snapshot
-from services.bigtable_reader.core.watching import Watching
-from services.bigtable_reader.marks import Marks
+from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.schema.table_watch import TableWatch
+from services.bigtable_reader.core.schema.resync import Kind, compared, healed
+from services.bigtable_reader.core.schema.seen import ANY, Seen
+from services.bigtable_reader.core.schema.watching import Watching
+from services.bigtable_reader.core.snapshot.snapshot import Snapshot
+from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.ports import StreamGoneError
-from services.bigtable_reader.table_watch import TableWatch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics

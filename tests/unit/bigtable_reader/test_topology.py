@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from services.bigtable_reader.core import topology as module
-from services.bigtable_reader.core.partitions import Piece, PieceId
-from services.bigtable_reader.core.records import ALL_KEYS, Child, KeyRange, Microseconds, Position, RangeToken
-from services.bigtable_reader.core.topology import (
+from services.bigtable_reader.core.stream import topology as module
+from services.bigtable_reader.core.stream.partitions import Piece, PieceId
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Child, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.topology import (
     Ending,
     Patience,
     Successor,

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.core.records import Microseconds, SetCell
-from services.bigtable_reader.core.resync import Kind
-from services.bigtable_reader.core.watching import (
+from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.watching import (
     Watching,
     check_the_same_is_watched,
     watched_more,
     watching_of,
 )
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode

@@ -9,13 +9,20 @@ from random import Random
 
 import msgspec
 
-from services.bigtable_reader.core.outputs import Outputs
-from services.bigtable_reader.core.records import DeleteCells, DeleteFamily, Entry, KeyRange, Microseconds, SetCell
-from services.bigtable_reader.held import Options
-from services.bigtable_reader.marks import Marks
-from services.bigtable_reader.reader import Reader
-from services.bigtable_reader.set_aside import SettingAside
-from services.bigtable_reader.snapshots import Snapshots
+from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.app.stream.reader import Reader
+from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.stream.records import (
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    KeyRange,
+    Microseconds,
+    SetCell,
+)
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
@@ -72,6 +79,7 @@ class World:
     partitions: PartitionTable = field(default_factory=lambda: PartitionTable(VirtualClock().now))
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    letters: FakeLetters = field(default_factory=FakeLetters)
     subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     readers: list[Living] = field(default_factory=list)
     started: int = 0
@@ -122,7 +130,7 @@ class World:
             store=FakePartitionStore(self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step),
             rows=FakeRows(self.table, way),
             publisher=publisher,
-            letters=FakeLetters(),
+            letters=self.letters,
             subscriptions=self.subscriptions,
             catalog=self.catalog,
             outputs=self._outputs(),
@@ -231,3 +239,52 @@ def entries(chance: Random, families: Sequence[str] = FAMILIES) -> Sequence[Entr
             case _:
                 found.append(SetCell(family, qualifier, timestamp, b"%d" % chance.randrange(1_000_000)))
     return found
+
+
+async def happen(world: World, step: str) -> None:
+    chance = world.chance
+    match step:
+        case "write" if families := sorted(world.catalog.found.families):
+            world.table.write(chance.choice(KEYS), *entries(chance, families))
+        case "elsewhere":
+            key, log = chance.choice(KEYS), world.table.log
+            # Sometimes just when the other cluster took a change of the row: the tiebreaker decides.
+            commits = [one.commit for one in log if one.row_key == key and one.cluster == "c1"]
+            commit = chance.choice(commits) if commits and chance.random() < 0.3 else None
+            behind = chance.randrange(30_000_000)
+            world.table.write(key, *entries(chance), cluster="c2", behind=behind, commit=commit)
+        case "replicate":
+            world.table.replicate(chance.randint(1, 3))
+        case "moment":
+            await asyncio.sleep(chance.random())
+        case "wait":
+            await asyncio.sleep(chance.uniform(1, 8))
+        case "long wait":
+            await asyncio.sleep(chance.uniform(20, 200))
+        case "garbage":
+            world.table.collect_garbage(chance.choice(KEYS))
+        case "split":
+            world.table.split(chance.choice(CUTS))
+        case "merge":
+            world.table.merge(chance.randrange(10))
+        case "start" if len(world.readers) < 3:
+            world.start()
+        case "kill" if world.readers:
+            await world.kill(chance.choice(world.readers))
+        case "hand over":  # one goes, and another, whose clock is another, has all of it
+            world.start()
+            await world.kill(world.readers[0])
+            await asyncio.sleep(chance.uniform(15, 30))
+        case "pause the stream":
+            await world.by_hand.pause()
+        case "resume the stream":
+            await world.by_hand.resume()
+        case "pause" if world.readers:  # as a machine that stands still; what it had is taken over
+            world.readers[0].way.hold_up()
+            world.start()
+            await asyncio.sleep(chance.uniform(0, 30))
+        case "go on":
+            for reader in world.readers:
+                reader.way.let_go()
+        case _:  # nobody is there to whom it could happen
+            pass

@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from services.cdc_consumer.adapters.spilled_rows import SpilledRows
-from services.cdc_consumer.comparison import Comparison
-from services.cdc_consumer.core.destinations import EVERYTHING, Plan
-from services.cdc_consumer.core.row_keys import key_kinds
-from services.cdc_consumer.core.source_table import Mirrored, source_rows
+from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
+from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
+from services.cdc_consumer.app.reconcile.second_look import Waits
+from services.cdc_consumer.core.reconcile.row_keys import key_kinds
+from services.cdc_consumer.core.reconcile.source_table import Mirrored, source_rows
+from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
 from services.cdc_consumer.ports import FoundMirror, Progress
-from services.cdc_consumer.reconcile import ReconcileOptions, Reconciler
-from services.cdc_consumer.second_look import Waits
 from shared.contracts.change_batch import Change, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import TransientError

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from services.cdc_consumer.core.columns import Decoded, decode_messages
-from services.cdc_consumer.core.poison import Poison
+from services.cdc_consumer.core.stream.columns import Decoded, decode_messages
+from services.cdc_consumer.core.stream.poison import Poison
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.timestamps import Nanoseconds
 from tests.unit.cdc_consumer.wire import (

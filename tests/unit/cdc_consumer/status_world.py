@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
-from services.cdc_consumer.held import Held
+from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
-from services.cdc_consumer.status import ConsumerStatus
 from tests.fakes.kept import FakeKept
 from tests.unit.cdc_consumer.world import NOW, SetClock
 

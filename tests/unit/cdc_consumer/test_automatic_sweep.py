@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.automatic_sweep import AutomaticSweep, check_part
-from services.cdc_consumer.core.counts import Counts, Report, TableNote
-from services.cdc_consumer.core.tables import table_definition
-from services.cdc_consumer.held import Held
+from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import AutomaticSweep, check_part
+from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept
+from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.core.schema.tables import table_definition
+from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
-from services.cdc_consumer.status import ConsumerStatus
-from services.cdc_consumer.sweep import SweepRefusedError, Swept
-from services.cdc_consumer.sweeping import source_of
+from services.cdc_consumer.wiring.delete_missing_rows.sweeping import source_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import label_of
 from shared.contracts.source_rows import Done
@@ -281,7 +281,7 @@ def test_the_consumer_knows_what_speaks_against_it() -> None:
     status = ConsumerStatus(SetClock(), lambda _datasets: mirrors, lambda _mirror: None)
     note = TableNote(put_off="NOT_FOUND")
     status.take(Report(counts=Counts(tables={"planes": note}), process="one", oldest_held=7))
-    status.take(Report(counts=Counts(tables={"pilots": TableNote(refused="x")}), process="two", oldest_held=5))
+    status.take(Report(counts=Counts(tables={"pilots": TableNote(unfit="x")}), process="two", oldest_held=5))
     status.take(Report(counts=Counts(tables={"airports": TableNote()}), process="three", oldest_held=None))
     document = status.document(ready=True, alive=True)
 

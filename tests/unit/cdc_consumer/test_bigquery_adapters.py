@@ -1,9 +1,18 @@
 """What the BigQuery adapters make of tables and errors that no stand-in serves."""
 
-from collections.abc import Callable, Sequence
+import os
+import queue
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 import requests
 from google.api_core import exceptions
@@ -13,13 +22,18 @@ from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.bigquery_errors import append_error, beyond_limits, rest_errors
-from services.cdc_consumer.adapters.mirror_rows import BigQueryMirrorRows
-from services.cdc_consumer.adapters.mirror_tables import BigQueryMirrors
-from services.cdc_consumer.adapters.tables import BigQueryTables
-from services.cdc_consumer.core.source_table import Mirrored
-from services.cdc_consumer.core.tables import TableDefinition, table_definition
-from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.adapters.bigquery.errors import append_error, beyond_limits, rest_errors
+from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
+from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrors
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
+from services.cdc_consumer.adapters.stream.reports import receiving_reports
+from services.cdc_consumer.core.reconcile.source_table import Mirrored
+from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.stream.counts import Report
+from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, TableTroubleError
+from services.cdc_consumer.wiring import bigquery_cdc
+from services.cdc_consumer.wiring.bigquery_cdc import SinkOptions
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
@@ -87,6 +101,147 @@ def test_who_drops_a_column_is_told_that_the_rows_without_a_letter_take_a_snapsh
     assert "take a snapshot of the table, unless the source has just added" in said["note"]
 
 
+class Refused(OneTable):
+    """A client that may read no table; ``dataset`` is what it gets for its dataset."""
+
+    def __init__(self, dataset: Exception | None) -> None:
+        super().__init__()
+        self._dataset = dataset
+
+    def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
+        forbidden: Any = exceptions.Forbidden  # untyped
+        raise forbidden("Access Denied: table")
+
+    def get_dataset(self, _dataset: Any, **_more: Any) -> None:
+        if self._dataset is not None:
+            raise self._dataset
+
+
+@pytest.mark.parametrize("named", ["", "named"])
+@pytest.mark.parametrize("kind", [None, exceptions.Forbidden, exceptions.NotFound, exceptions.ServiceUnavailable])
+def test_a_refused_table_is_in_trouble_by_itself_unless_its_dataset_is_refused_too(kind: Any, named: str) -> None:
+    client: Any = Refused(kind("Access Denied: dataset") if kind else None)
+    with pytest.raises(TransientError) as raised:
+        BigQueryTables(client, "p", "d").ensure(replace(PLANES, dataset=named))
+
+    if kind is None:
+        assert (type(raised.value), str(raised.value)) == (
+            TableTroubleError,
+            "table p.%s.planes: Access Denied: table" % (named or "d"),
+        )
+    elif kind is exceptions.ServiceUnavailable:
+        assert type(raised.value) is TransientError
+    else:
+        assert type(raised.value) is (TableTroubleError if named else DatasetRefusedError)
+        fix = "roles/bigquery.dataEditor on it" if kind is exceptions.Forbidden else "bq --project_id=p mk --dataset"
+        assert fix in str(raised.value)
+
+
+class Several(OneTable):
+    """A client whose identity may read all tables of a dataset, and write to ``writable`` ones."""
+
+    def __init__(self, *there: str) -> None:
+        super().__init__()
+        self.there = there
+        self.writable: Collection[str] = ()
+        self.error: Exception | None = None
+        """What the question about rights is answered with."""
+        self.asked: list[str] = []
+
+    def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
+        return bigquery.Table.from_api_repr(deepcopy(self._resource))
+
+    def list_tables(self, dataset: str, **_more: Any) -> Iterator[bigquery.table.TableListItem]:
+        assert dataset == "p.d"
+        self.asked.append("list")
+        for name in self.there:
+            label = {"millrace_mirror_of": "x"} if name != "foreign" else {}
+            reference = {"projectId": "p", "datasetId": "d", "tableId": name}
+            kind = "VIEW" if name == "view" else "TABLE"
+            item: Any = bigquery.table.TableListItem  # untyped
+            yield item({"tableReference": reference, "labels": label, "type": kind})
+
+    def test_iam_permissions(self, table: str, permissions: Sequence[str], **_more: Any) -> dict[str, Any]:
+        name = table.removeprefix("p.d.")
+        self.asked.append(name)
+        if self.error is not None:
+            raise self.error
+        readable = {"etag": "ACAB", "permissions": ["bigquery.tables.get"]}
+        return {"permissions": list(permissions)} if name in self.writable else readable
+
+
+@pytest.mark.parametrize("process", ["running", "new"])
+@pytest.mark.parametrize(
+    ("there", "writable", "waits"),
+    [
+        ("planes", "", True),
+        ("planes", "planes", False),
+        ("planes airports", "airports", False),
+        ("planes airports", "planes", False),
+        ("planes airports pilots", "", True),
+        ("planes airports pilots", "pilots", False),
+        ("planes view foreign airports", "", True),
+    ],
+)
+def test_a_dataset_is_refused_where_this_identity_may_write_to_none_of_its_tables(
+    process: str, there: str, writable: str, waits: bool
+) -> None:
+    client: Any = Several(*there.split())
+    client.writable = writable.split()
+    tables = BigQueryTables(client, "p", "d")
+    if process == "running":
+        for name in there.split():
+            tables.ensure(table_definition(a_header(name)))
+    if waits:
+        with pytest.raises(DatasetRefusedError, match=r"p\.d\.planes, and .* the role roles/bigquery\.dataEditor"):
+            tables.check_rights(PLANES)
+    else:
+        tables.check_rights(PLANES)
+
+    if process == "new":
+        assert not {"view", "foreign"} & set(client.asked)
+
+
+@pytest.mark.parametrize(("kind", "waits"), [(exceptions.Forbidden, True), (exceptions.NotFound, True)])
+def test_who_may_not_even_ask_for_its_rights_has_none(kind: Any, waits: bool) -> None:
+    client: Any = Several("planes", "airports")
+    client.error = kind("Access Denied")
+    with pytest.raises(DatasetRefusedError):
+        BigQueryTables(client, "p", "d").check_rights(PLANES)
+
+
+def test_rights_that_nobody_tells_are_not_guessed() -> None:
+    client: Any = Several("planes", "airports")
+    unavailable: Any = exceptions.ServiceUnavailable  # untyped
+    client.error = unavailable("away")
+    with pytest.raises(TransientError, match="away") as raised:
+        BigQueryTables(client, "p", "d").check_rights(PLANES)
+
+    assert type(raised.value) is TransientError
+
+
+def test_of_rights_is_asked_for_four_tables_at_most_and_twice_a_minute() -> None:
+    seconds = [100.0]
+    client: Any = Several(*(f"t{number}" for number in range(50)))
+    tables = BigQueryTables(client, "p", "d", seconds=lambda: seconds[0])
+    for name in client.there:
+        with pytest.raises(DatasetRefusedError):
+            tables.check_rights(table_definition(a_header(name)))
+    assert client.asked == ["list", "t0", "t1", "t2", "t3"]
+
+    client.writable = client.there
+    seconds[0] += 30
+    tables.check_rights(PLANES)
+    assert len(client.asked) == 8, "the list, the refused table, and the first one on which the right is held"
+
+
+def test_tables_of_a_dataset_that_the_tables_file_names_never_stop_the_others() -> None:
+    client: Any = Several("planes")
+    BigQueryTables(client, "p", "d").check_rights(replace(PLANES, dataset="named"))
+
+    assert client.asked == []
+
+
 def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
     client: Any = OneTable()
     with pytest.raises(PoisonRecordError) as raised:
@@ -104,7 +259,14 @@ def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
         (exceptions.TooManyRequests, TransientError),
         (requests.ConnectionError, TransientError),
         (requests.ReadTimeout, TransientError),
+        (requests.exceptions.ChunkedEncodingError, TransientError),
+        (requests.exceptions.ContentDecodingError, TransientError),
+        (ConnectionResetError, TransientError),
+        (TimeoutError, TransientError),
+        (OSError, TransientError),
         (auth_exceptions.TransportError, TransientError),
+        (auth_exceptions.OSError, MisconfiguredError),
+        (requests.exceptions.InvalidURL, MisconfiguredError),
         (exceptions.Forbidden, TableTroubleError),
         (exceptions.BadRequest, TableTroubleError),
         (exceptions.Unauthorized, MisconfiguredError),
@@ -118,7 +280,10 @@ def test_each_error_of_the_client_says_what_to_do_next(
         raise kind("x")
 
     assert type(translated.value) is expected
-    assert str(translated.value).startswith("table planes: x")
+    assert getattr(translated.value, "denied", False) is (kind is exceptions.Forbidden)
+    assert str(translated.value).startswith(
+        ("table planes: x", "table planes: no access token now: x", "the Google credentials cannot be used: x")
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,6 +330,7 @@ def test_every_status_of_an_append_means_something(code: grpc.StatusCode) -> Non
     else:
         assert isinstance(error, TransientError | MisconfiguredError)
         assert f"table planes: append refused, {code.name}" in str(error)
+        assert getattr(error, "denied", False) is (code is grpc.StatusCode.PERMISSION_DENIED)
         transient = isinstance(error, TransientError) and not isinstance(error, TableTroubleError)
         assert ("words" in str(error)) is not transient  # what is logged at each retry quotes nothing
 
@@ -176,6 +342,33 @@ def test_a_storage_error_tells_more_than_the_status() -> None:
 
     assert type(error) is TableTroubleError
     assert "SCHEMA_MISMATCH_EXTRA_FIELDS" in str(error)
+
+
+class BrokenOff:
+    """A client whose answers to queries break off after a page."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def query_and_wait(self, _query: str, **_more: Any) -> Any:
+        return self
+
+    @property
+    def pages(self) -> Iterator[Any]:
+        yield SimpleNamespace(raw_page={"rows": [{"f": [{"v": "1"}]}]})
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [requests.exceptions.ChunkedEncodingError("x"), TimeoutError("x"), ConnectionResetError("x")], ids=repr
+)
+def test_a_mirror_whose_reading_breaks_off_is_read_again_and_ends_no_command(error: Exception) -> None:
+    client: Any = BrokenOff(error)
+    pages = MirrorQueries(client).pages("p.d.planes", "SELECT 1")
+
+    assert len(next(pages)) == 1
+    with pytest.raises(TransientError, match=r"table p\.d\.planes: x"):
+        next(pages)
 
 
 class Nothing:
@@ -203,3 +396,47 @@ def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: 
         BigQueryMirrorRows(client, "p", "d", Stop()).find("planes")
     with pytest.raises(MisconfiguredError, match=told):
         BigQueryMirrors(client, "p", "d").find(Mirrored(a_header(), PLANES, PLANES.columns))
+
+
+def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bigquery_cdc, "open_client", lambda _project, _host: OneTable())
+    nowhere, socket = "127.0.0.1:1", str(tmp_path / "reports")
+    options = SinkOptions(
+        subscription="projects/p/subscriptions/s",
+        dead_letter_topic="projects/p/topics/t",
+        project="p",
+        dataset="d",
+        ack_deadline=timedelta(seconds=10),
+        pubsub_emulator_host=nowhere,
+        bigquery_storage_emulator_host=nowhere,
+        report_socket=socket,
+    )
+    taken: queue.Queue[Report] = queue.Queue()
+    with receiving_reports(Path(socket), taken.put):
+        tables = bigquery_cdc._composed(os.getpid(), options).ports.tables
+        for _ in range(2):
+            for number in range(3):
+                tables.ensure(replace(PLANES, name=f"planes_{number}"))
+
+    assert [taken.get_nowait() for _ in range(taken.qsize())] == [Report()] * 3
+
+
+def test_no_name_in_the_query_of_some_rows_can_be_a_columns_of_the_mirror() -> None:
+    """A source may have a column of any name but those that begin with the prefix of our own."""
+    asked: list[str] = []
+
+    class Asked:
+        def query_and_wait(self, query: str, **_more: Any) -> Any:
+            asked.append(query)
+            return SimpleNamespace(pages=[])
+
+    client: Any = Asked()
+    table = Mirrored(a_header(), PLANES, PLANES.columns)
+    found = BigQueryMirrors(client, "p", "d").look(table, FoundMirror("p.d.planes"), pa.table({"id": [1, 2]}))
+
+    assert len(found) == 0
+    named = re.findall(r"UNNEST\([^@]*@last\)\) AS (\w+)", asked[0])
+    assert named
+    assert all(name.startswith("_millrace_") and f"OFFSET({name})" in asked[0] for name in named)

@@ -5,9 +5,9 @@ import math
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.adapters.row_encoder import RowEncoder
-from services.cdc_consumer.core.columns import CHANGE, MESSAGE, Decoded, conform, decode_messages
-from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder
+from services.cdc_consumer.core.schema.tables import table_definition
+from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, conform, decode_messages
 from tests.unit.cdc_consumer.decoded import ALL_TYPES, decode, decode_changes, rows
 from tests.unit.cdc_consumer.wire import (
     AN_HOUR_LATER,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.cdc_consumer.core.poison import Poison
+from services.cdc_consumer.core.stream.poison import Poison
 from shared.contracts.reasons import Reason
 from tests.unit.cdc_consumer.decoded import decode_changes, only, rows
 from tests.unit.cdc_consumer.wire import (

@@ -7,8 +7,9 @@ from typing import NoReturn
 
 import pytest
 
-from services.cdc_consumer.core import parsing, values
-from services.cdc_consumer.core.types import COLUMN_TYPES
+from services.cdc_consumer.core.stream import parsing
+from services.cdc_consumer.core.types import values
+from services.cdc_consumer.core.types.types import COLUMN_TYPES
 from shared.contracts.reasons import Reason
 from tests.unit.cdc_consumer.decoded import decode, decode_changes, poison_of_value, rows
 from tests.unit.cdc_consumer.wire import (
@@ -150,7 +151,8 @@ def test_good_rows_of_every_type_and_their_arrays_are_never_looked_at_one_by_one
         "BOOL": [True], "INT64": ["-1", "9223372036854775807"], "FLOAT64": ["NaN", 1.5, "-Infinity"],
         "FLOAT32": [1.1, "NaN"], "NUMERIC": ["1.10", "-0.5"], "STRING": ["", "é"], "BYTES": ["AP9hYmM=", ""],
         "DATE": ["0001-01-01"], "TIMESTAMP": ["2024-01-01T00:00:00.123456789Z", "1969-12-31T23:59:59Z"],
-        "JSON": ['{"a":[1]}'], "PG_NUMERIC": ["NaN"], "UUID": ["f47ac10b-58cc-4372-a567-0e02b2c3d479"],
+        "JSON": ['{"a":[1]}'], "PG_JSONB": ['{"a":[1]}'],
+        "PG_NUMERIC": ["NaN"], "UUID": ["f47ac10b-58cc-4372-a567-0e02b2c3d479"],
     }  # fmt: skip
     assert {f"ARRAY<{name}>" for name in written} | written.keys() == COLUMN_TYPES.keys()
     columns = {f"s{name.lower()}": name for name in written} | {

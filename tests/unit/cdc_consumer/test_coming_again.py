@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.coming_again import ComingAgain
-from services.cdc_consumer.core.counts import Counts
+from services.cdc_consumer.app.stream.coming_again import ComingAgain
+from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.timestamps import format_timestamp
 from tests.builders import a_change, a_message
 from tests.fakes.kept import FakeKept

@@ -3,8 +3,6 @@
 from datetime import timedelta
 
 from tests.builders import a_change, a_header, a_message
-from tests.unit.cdc_consumer.test_trouble import attempts as attempts  # noqa: PLC0414  a fixture
-from tests.unit.cdc_consumer.test_trouble import world as world  # noqa: PLC0414  a fixture
 from tests.unit.cdc_consumer.world import AT_ONCE, WIDER, World
 
 

@@ -9,22 +9,22 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.reports import receiving_reports, send_report
-from services.cdc_consumer.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
-from services.cdc_consumer.core.counts import Appends, Applied, Counts, Report, TableNote
-from services.cdc_consumer.metrics import ConsumerMetrics
+from services.cdc_consumer.adapters.spark.spark_session import (
+    QueryFailedError,
+    check_java,
+    error_of,
+    query_error,
+    start_error,
+)
+from services.cdc_consumer.adapters.stream.reports import receiving_reports, send_report
+from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.spark_session import QueryFailedError, check_java, error_of, start_error
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
-from tests.unit.cdc_consumer.world import NOW, SetClock
+from tests.unit.cdc_consumer.world import NEEDED, NOW, SetClock
 
-NEEDED = {
-    "GOOGLE_CLOUD_PROJECT": "p",
-    "SUBSCRIPTION": "s",
-    "DEAD_LETTER_TOPIC": "d",
-    "BIGQUERY_DATASET": "mirror",
-}
 OPTIONS = {"subscription": "s", "deadLetterTopic": "d", "project": "p", "dataset": "mirror"}
 COUNTS = Counts(
     messages=5,
@@ -190,6 +190,46 @@ def test_a_spark_that_does_not_start_is_told_in_one_line(words: str, kind: type[
     assert "\n" not in str(error)
 
 
+NO_CONNECTOR = """org.apache.spark.SparkException: [CANNOT_LOAD_CHECKPOINT_FILE_MANAGER.UNCATEGORIZED] Error loading \
+streaming checkpoint file manager for path=gs://bucket/x.  SQLSTATE: 58030
+\tat org.apache.spark.sql.execution.streaming.StreamingErrors$.cannotLoadCheckpointFileManager(StreamingErrors.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        NO_CONNECTOR,
+        "java.io.IOException: mkdir of file:/proc/x/y failed\n\tat org.apache.hadoop.fs.FileSystem.x(F.java:1)",
+        "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/etc/hostname",
+        "java.io.FileNotFoundException: gs:/bucket/x/metadata (Permission denied)",
+        "org.apache.hadoop.security.AccessControlException: Permission denied: user=a, path=/bucket/x/offsets",
+    ],
+)
+def test_a_checkpoint_that_spark_cannot_use_is_named_with_its_setting_and_without_a_stack(words: str) -> None:
+    error = query_error("gs://bucket/x", RuntimeError(words))
+
+    assert type(error) is MisconfiguredError
+    assert str(error).startswith(f"Spark cannot use CHECKPOINT_LOCATION=gs://bucket/x: {words.splitlines()[0]}; name a")
+    assert type(query_error(None, RuntimeError(words))) is QueryFailedError
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "java.io.FileNotFoundException: /tmp/blockmgr-1/temp_shuffle (Permission denied)",
+        "org.apache.hadoop.security.AccessControlException: Permission denied: user=a, path=/jars/x.jar",
+        "java.net.SocketException: Permission denied",
+    ],
+)
+@pytest.mark.parametrize("checkpoint", ["gs://bucket/x", "file:///srv/checkpoint", "/srv/checkpoint/"])
+def test_a_refusal_of_anything_else_is_no_trouble_of_the_checkpoint(words: str, checkpoint: str) -> None:
+    error = query_error(checkpoint, RuntimeError(words))
+
+    assert type(error) is QueryFailedError
+    assert words in str(error)
+
+
 @pytest.mark.parametrize(("option", "limit"), [({}, 100), ({"poisonLimit": "5000"}, 5_000), ({"poisonLimit": "0"}, 0)])
 def test_an_operator_says_how_much_poison_may_pass(option: dict[str, str], limit: int) -> None:
     assert read_options(OPTIONS | option).poison_limit == limit
@@ -335,20 +375,16 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
     assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 1
 
 
-def test_lag_by_stage_is_that_of_the_latest_change_and_refused_tables_are_counted() -> None:
+def test_lag_by_stage_is_that_of_the_latest_change() -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SetClock())
     older, newer = Applied(1_000_000, 1_100_000, 9_000_000), Applied(2_000_000, 2_500_000, 3_750_000)
-    refused = TableNote(refused="bad_name: x")
     metrics.take(Report(counts=Counts(tables={"a": TableNote(latest=older), "b": TableNote(latest=newer)})))
-    metrics.take(Report(counts=Counts(tables={"c": refused, "d": refused})))
-    metrics.take(Report(counts=Counts(tables={"d": TableNote()})))
 
     def lag(stage: str) -> float | None:
         return registry.get_sample_value("millrace_consumer_lag_seconds", {"stage": stage})
 
     assert (lag("commit_to_published"), lag("published_to_applied")) == (0.5, 1.25)
-    assert registry.get_sample_value("millrace_consumer_tables_refused") == 1
 
 
 def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_by_itself() -> None:

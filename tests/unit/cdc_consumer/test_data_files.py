@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.adapters.data_files import DataFile, forget_data, with_data
-from services.cdc_consumer.adapters.pulling import to_record_batch
-from services.cdc_consumer.core.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
+from services.cdc_consumer.adapters.stream.data_files import DataFile, forget_data, with_data
+from services.cdc_consumer.adapters.stream.pulling import to_record_batch
+from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
 from shared.pubsub.stubs import PullResponse
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.core.columns import TableChanges, decode_messages
-from services.cdc_consumer.core.destinations import Destinations, Plan, destinations
-from services.cdc_consumer.core.json_array import json_arrays
-from services.cdc_consumer.core.sequence_array import normal_sequences
+from services.cdc_consumer.core.schema.destinations import Destinations, Plan, destinations
+from services.cdc_consumer.core.stream.columns import TableChanges, decode_messages
+from services.cdc_consumer.core.types.json_array import json_arrays
+from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -91,7 +91,8 @@ def test_what_is_left_out_is_nowhere_and_counted() -> None:
 
 
 def test_a_column_of_the_key_cannot_be_ignored() -> None:
-    with pytest.raises(MisconfiguredError, match="ignores column id of table orders, which is in its primary key"):
+    told = "ignores column id of table orders, which is in its primary key: .*; take it out of ignored_columns"
+    with pytest.raises(MisconfiguredError, match=told):
         decoded('[tables.orders]\nignored_columns = ["ID"]', upsert(1))
 
 
@@ -236,8 +237,8 @@ def test_a_change_that_a_mirror_cannot_take_is_no_row_of_a_history_either() -> N
 def test_an_old_replay_is_too_old_for_a_mirror_and_not_for_a_history_alone() -> None:
     old = upsert(1, committed="2023-01-02T03:04:05Z")
     for text, poison in ((BOTH, 1), ('[defaults]\nmode = "history"', 0)):
-        snapshot = batch_of([old], header_of(origin="snapshot"))
-        assert len(decode_messages(messages_of(snapshot), AN_HOUR_LATER, plan(text)).poison) == poison
+        replay = batch_of([old], header_of(origin="replay"))
+        assert len(decode_messages(messages_of(replay), AN_HOUR_LATER, plan(text)).poison) == poison
 
 
 @pytest.mark.parametrize("name", ["valid_from", "_metadata_spanner_mod_type", "Is_Current"])

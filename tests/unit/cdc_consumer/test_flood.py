@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.adapters.deaths import DeathsOnDisk
-from services.cdc_consumer.adapters.kept_file import MIRRORS, KeptFile
-from services.cdc_consumer.flood import PoisonFlood
+from services.cdc_consumer.adapters.stream.deaths import DeathsOnDisk
+from services.cdc_consumer.adapters.stream.kept_file import MIRRORS, KeptFile
+from services.cdc_consumer.app.stream.flood import PoisonFlood
 from services.cdc_consumer.ports import Kept
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -125,7 +125,7 @@ def test_the_conflict_of_the_busiest_table_stops_nobody(strict: World) -> None:
     for _ in range(5):
         counts = strict.apply(many("planes", 90), many("airports", 3))
         assert counts.letters == {"schema_conflict": 90}
-    assert counts.tables["planes"].refused.startswith("schema_conflict: ")
+    assert counts.tables["planes"].unfit.startswith("schema_conflict: ")
     assert set(strict.names("airports")) == {0, 1, 2}
 
 

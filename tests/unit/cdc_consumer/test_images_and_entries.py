@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.core.columns import TableChanges, decode_messages
-from services.cdc_consumer.core.destinations import Destinations, Plan, destinations
-from services.cdc_consumer.core.tables import TableDefinition
-from services.cdc_consumer.core.views import view_name, view_query
+from services.cdc_consumer.core.schema.destinations import Destinations, Plan, destinations
+from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.schema.views import view_name, view_query
+from services.cdc_consumer.core.stream.columns import TableChanges, decode_messages
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError

@@ -1,16 +1,22 @@
 """Changes that become dead letters: the mirror that lacks them says so, before their message is acked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from google.api_core import exceptions
+from google.cloud import bigquery
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.mirror_labels import LETTERS, lettered
-from services.cdc_consumer.automatic_sweep import check_letters
-from services.cdc_consumer.core.destinations import Plan, mirror_name
-from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.adapters.bigquery.mirror_labels import LETTERS, lettered
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
+from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_letters
+from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError
+from services.cdc_consumer.app.stream.letters_noted import note_letters
+from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
+from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable, RowCount
-from services.cdc_consumer.sweep import SweepRefusedError
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.row_id import ordered_table, ordering_key
 from shared.contracts.tables_file import read_tables_file
@@ -86,7 +92,7 @@ def test_a_table_whose_columns_do_not_fit_any_more_may_have_a_mirror_from_before
 
 def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> None:
     world = a_world()
-    world.tables.forbidden = {"planes"}
+    world.tables.unlabelled = {"planes"}
     with capture_logs() as logs:
         counts = world.apply(unread("planes/1"))
 
@@ -94,13 +100,99 @@ def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> N
     assert [line["table"] for line in logs if line["event"] == "letters_not_noted"] == ["planes"]
 
 
-def test_while_bigquery_is_away_it_waits() -> None:
+def test_a_mirror_that_is_refused_for_now_keeps_the_message_until_it_is_labelled() -> None:
     world = a_world()
-    world.tables.away = 3
-    assert world.apply(unread("planes/1")).acked == 1
+    world.leases.acked.clear()
+    world.tables.forbidden = {"planes"}
+    counts = world.apply(unread("planes/1"))
+    assert (counts.acked, counts.put_off, world.leases.acked) == (0, 1, [])
+    assert "permission denied" in counts.tables["planes"].put_off
 
+    world.tables.forbidden = set()
+    assert world.apply(unread("planes/1")).acked == 1
     assert world.tables.letters == {"planes": SINCE}
-    assert world.waits >= 3
+
+
+class OneMirror:
+    """A client of one mirror; ``get`` and ``update`` are what it answers to these calls instead, if anything."""
+
+    def __init__(self, get: Exception | None = None, update: Exception | None = None) -> None:
+        self._get, self._update = get, update
+
+    def get_table(self, _table: object, **_more: object) -> bigquery.Table:
+        if self._get is not None:
+            raise self._get
+        reference = {"projectId": "p", "datasetId": "d", "tableId": "planes"}
+        return bigquery.Table.from_api_repr({"tableReference": reference, "labels": {MIRROR_OF: "x"}})
+
+    def update_table(self, table: bigquery.Table, _fields: object, **_more: object) -> bigquery.Table:
+        if self._update is not None:
+            raise self._update
+        return table
+
+
+def refusal(kind: Callable[[str], Exception]) -> Exception:
+    return kind("the words of BigQuery")
+
+
+@pytest.mark.parametrize(
+    ("client", "waits"),
+    [
+        (OneMirror(), ""),
+        (OneMirror(get=refusal(exceptions.Forbidden)), "the words of BigQuery"),
+        (OneMirror(get=refusal(exceptions.BadRequest)), "the words of BigQuery"),
+        (OneMirror(update=refusal(exceptions.PreconditionFailed)), "altered by others all the time"),
+        (OneMirror(update=refusal(exceptions.Conflict)), "altered by others all the time"),
+        (OneMirror(update=refusal(exceptions.BadRequest)), "the words of BigQuery"),
+        (OneMirror(update=refusal(exceptions.Forbidden)), ""),
+        (OneMirror(get=refusal(exceptions.NotFound)), ""),
+    ],
+)
+def test_only_a_right_to_label_that_is_missing_lets_the_message_go_without_a_label(client: Any, waits: str) -> None:
+    tables = BigQueryTables(client, "p", "d")
+    with capture_logs() as logs:
+        why = note_letters(tables, ("planes", ""), NOW)
+        again = note_letters(tables, ("planes", ""), NOW)
+
+    assert (waits in why, bool(why), bool(again)) == (True, bool(waits), bool(waits))
+    fixes = [line["fix"] for line in logs if line["event"] == "letters_not_noted"]
+    assert len(fixes) == (2 if waits or "Forbidden" in repr(client.__dict__) else 0)
+    assert all(("come again until it succeeds" in fix) is bool(waits) for fix in fixes)
+    assert all("roles/bigquery.dataEditor" in fix for fix in fixes if not waits)
+
+
+def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_letters_messages_and_no_other() -> None:
+    world = a_world()
+    world.leases.acked.clear()
+    world.tables.interrupted = lambda table: table == "planes"
+    messages = [UNFIT, a_message(a_change(2), header=AIRPORTS), a_message(a_change(3)), unread("planes/1")]
+    with capture_logs() as logs:
+        counts = world.apply(*messages)
+
+    assert world.leases.acked == ["a1", "a2"]
+    assert set(world.leases.put_off_for) == {"a0", "a3"}
+    assert (len(world.letters.kept), world.effects.done.count("keep 2 letters")) == (2, 1)
+    assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
+    again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
+    assert counts.tables["planes"].put_off == "its dead letters could not be noted on it: BigQuery is away"
+    assert counts.tables["planes"].again_at == again_at, "no sweep before it says so"
+    assert [line["table"] for line in logs if line["event"] == "letters_not_noted"] == ["planes"]
+
+    world.tables.interrupted = lambda _table: False
+    counts = world.apply(UNFIT, unread("planes/1"))
+    assert (counts.acked, counts.tables_in_trouble, len(world.letters.kept)) == (2, (), 2)
+    assert world.tables.letters == {"planes": SINCE}
+
+
+def test_letters_are_kept_once_in_a_task_whatever_else_is_waited_for() -> None:
+    world = a_world()
+    world.clock.ticks = timedelta(seconds=1)
+    world.tables.interrupted = lambda table: table == "planes"
+    world.writer.failing.add("airports")
+    counts = world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS), a_message(a_change(3)))
+
+    assert world.effects.done.count("keep 1 letters") == 1
+    assert (counts.acked, counts.put_off, counts.letters) == (1, 2, {"value_does_not_fit": 1})
 
 
 @pytest.mark.parametrize(

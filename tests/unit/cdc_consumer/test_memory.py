@@ -5,11 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer import micro_batch
-from services.cdc_consumer.core.columns import decode_messages
+from services.cdc_consumer.app.stream import micro_batch
+from services.cdc_consumer.core.stream.columns import decode_messages
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_message
-from tests.unit.cdc_consumer.test_suspects import MINUTE, Deliveries
+from tests.unit.cdc_consumer.deliveries import MINUTE, Deliveries
 from tests.unit.cdc_consumer.world import World
 
 MOST = 8

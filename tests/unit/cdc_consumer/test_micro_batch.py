@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.cdc_consumer.core.counts import Applied, Counts, TableNote
-from services.cdc_consumer.trouble import Patience
+from services.cdc_consumer.app.stream.flood import PoisonFlood
+from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.core.stream.counts import Applied, Counts, TableNote
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
@@ -16,8 +17,6 @@ from shared.contracts.timestamps import parse_timestamp
 from tests.builders import COMMITTED, a_change, a_header, a_message
 from tests.fakes.effects import CrashError, Effects
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, WIDER, World
-
-NEWER = a_message(a_change(1), header=msgspec.structs.replace(a_header(), format=3))
 
 
 @pytest.fixture
@@ -224,18 +223,6 @@ def test_letters_of_a_message_that_is_put_off_wait_with_it(world: World) -> None
     assert list(world.leases.put_off_for) == ["a0"]
 
 
-def test_a_newer_wire_format_settles_nothing(world: World) -> None:
-    with pytest.raises(MisconfiguredError, match="upgrade the consumer"):
-        world.apply(a_message(a_change(1), delivery_attempt=3), NEWER, a_message(data=b"garbage"))
-
-    assert world.leases.put_off_for == {
-        "a0": timedelta(seconds=120),  # a restart that finds the same spends an attempt: the more, the longer the wait
-        "a1": timedelta(seconds=30),
-        "a2": timedelta(seconds=30),
-    }
-    assert (world.leases.acked, world.letters.kept, world.names()) == ([], {}, {})
-
-
 def test_while_pubsub_is_away_for_letters_and_acks_leases_are_kept_and_then_everything_is_settled(world: World) -> None:
     world.letters.away = 5
     world.leases.away = 5
@@ -273,8 +260,9 @@ def test_what_was_acked_is_not_given_back_when_something_fails_later(world: Worl
 def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:
     world.leases.away = 1
     world.stop.request()
-    with pytest.raises(MisconfiguredError):
-        world.apply(NEWER)
+    world.memory.flood = PoisonFlood(0)
+    with pytest.raises(MisconfiguredError, match="cannot be applied"):
+        world.apply(a_message(data=b"garbage"))
 
 
 def eventful() -> list[Mapping[str, object]]:
@@ -339,7 +327,7 @@ def test_counts_add_up() -> None:
         messages=2,
         letters={"undecodable": 1, "too_large": 1},
         put_off=2,
-        tables={"b": TableNote(refused="bad_name: b"), "a": well, "c": TableNote(latest=Applied(4, 9, 9))},
+        tables={"b": TableNote(unfit="bad_name: b"), "a": well, "c": TableNote(latest=Applied(4, 9, 9))},
     )
 
     assert one.plus(two) == Counts(
@@ -349,7 +337,7 @@ def test_counts_add_up() -> None:
         put_off=2,
         tables={
             "a": TableNote(put_off="no permission", latest=Applied(5, 6, 7)),
-            "b": TableNote(refused="bad_name: b"),
+            "b": TableNote(unfit="bad_name: b"),
             "c": well,
         },
         max_commit_timestamp=5,

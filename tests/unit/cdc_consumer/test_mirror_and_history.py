@@ -14,8 +14,11 @@ from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
+from shared.pubsub.packer import REQUEST_BYTES, Packer
+from shared.pubsub.publisher import batch_message
 from tests.builders import a_change, a_header, a_message
 from tests.fakes.effects import CrashError, Effects
+from tests.seeds import examples
 from tests.unit.cdc_consumer.world import AIRPORTS, WIDER, World
 
 BOTH = '[tables.planes]\nmode = "both"\n'
@@ -198,7 +201,7 @@ def test_soft_delete_may_be_switched_on_for_a_table_that_is_there() -> None:
     assert {key[0]: row.get("_millrace_deleted") for key, row in rows.items()} == {1: True, 2: None, 3: False}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=12),
     st.data(),
@@ -272,3 +275,21 @@ def test_what_a_replay_brings_again_is_the_same_version(world: World) -> None:
 
     assert len(changelog(world)) == 3
     assert len(versions(world)) == 1
+
+
+def test_a_change_without_its_old_values_reaches_mirror_and_history_and_keeps_a_deleted_row_deleted() -> None:
+    world = World(tables_file='[defaults]\nmode = "both"\nsoft_delete = true\n')
+    packer = Packer()
+    updated = structs.replace(a_change(1, 2, name="x" * 5_000_000), old=f'{{"name":"{"y" * 5_000_000}"}}')
+    deleted_row = structs.replace(a_change(2, 3, op="DELETE"), old=f'{{"name":"{"y" * REQUEST_BYTES}"}}')
+    _receipt, oversized = packer.add(a_header(), [("planes/0", updated), ("planes/1", deleted_row)])
+    messages = [
+        batch_message(message, request.ordering_key) for request in packer.requests() for message in request.messages
+    ]
+    counts = world.apply(a_message(a_change(2, 1)), *(a_message(data=message.data) for message in messages))
+
+    assert oversized == []
+    assert deleted(world) == {1: (False, "x" * 5_000_000), 2: (True, None)}
+    history = [(row["id"], row["_millrace_old_values"]) for row in world.writer.appended["planes_changelog"]]
+    assert history == [(2, None), (1, None), (2, None)]
+    assert (counts.acked, world.reasons()) == (3, [])

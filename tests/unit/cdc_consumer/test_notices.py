@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.contracts.safe_age import SAFE_AGE
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_change, a_message
 from tests.unit.cdc_consumer.world import AIRPORTS, NOW, World
 
@@ -15,7 +16,8 @@ LONG_AGO = SAFE_AGE + timedelta(seconds=1)
 
 def a_message_from(age: timedelta, delivery: int, **more: object) -> Mapping[str, object]:
     published = datetime.fromtimestamp(NOW / 1e9, UTC) - age
-    message = a_message(a_change(1), delivery_attempt=delivery, **more)  # type: ignore[arg-type]
+    committed = format_timestamp(Nanoseconds(int(published.timestamp()) * 1_000_000_000))
+    message = a_message(a_change(1, committed=committed), delivery_attempt=delivery, **more)  # type: ignore[arg-type]
     return {**message, "publish_time": published}
 
 

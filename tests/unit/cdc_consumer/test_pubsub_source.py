@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from services.cdc_consumer.adapters import pubsub_source
-from services.cdc_consumer.adapters.pubsub_source import PubsubStreamReader, SourceOptions, read_options
-from services.cdc_consumer.adapters.reports import receiving_reports
-from services.cdc_consumer.core.counts import Counts, Report
+from services.cdc_consumer.adapters.stream import pubsub_source
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader, SourceOptions, read_options
+from services.cdc_consumer.adapters.stream.reports import receiving_reports
+from services.cdc_consumer.core.stream.counts import Counts, Report
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PullResponse, Subscription
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
@@ -300,3 +300,25 @@ def test_available_now_ends_only_when_pubsub_says_that_nothing_is_left(
     pubsub.pulls = [["later"]]
     assert reader.latestOffset(FIRST, LIMIT) == FIRST
     assert pubsub.pulls == [["later"]]
+
+
+def test_one_empty_answer_is_no_proof_that_the_subscription_is_drained(pubsub: Pubsub) -> None:
+    at_once: list[list[str]] = [[], [], [], ["a"], *[[]] * 20]
+
+    def answer(name: str, request: Any) -> Any:
+        if name == "Pull" and request.return_immediately:
+            pubsub.pulls = [at_once.pop(0)]
+        return Pubsub.answer(pubsub, name, request)
+
+    pubsub.channel = FakeChannel(answer)
+    reader = PubsubStreamReader(
+        SourceOptions(subscription=NAME, tasks=3, linger=timedelta(0), idle_wait=timedelta(seconds=1))
+    )
+    reader.prepareForTriggerAvailableNow()
+
+    assert reader.latestOffset(BEGIN, LIMIT) == FIRST
+    reader.partitions(BEGIN, FIRST)
+    assert reader.latestOffset(FIRST, LIMIT) == FIRST
+    left = len(at_once)
+    assert reader.latestOffset(FIRST, LIMIT) == FIRST
+    assert len(at_once) == left, "it is drained, and asks no more"

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.leases import PubsubLeases
-from services.cdc_consumer.adapters.pulling import IN_FLIGHT, Puller, PullLimits, ack_ids, to_record_batch
-from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_record_batch
+from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.stubs import PullResponse
 from shared.runtime.stop import Stop
@@ -100,12 +100,28 @@ def test_no_room_is_no_pull() -> None:
     assert backlog.pulls() == 0
 
 
-def test_the_limit_of_bytes_is_passed_by_what_is_in_flight_only() -> None:
+def test_the_limit_of_bytes_is_kept_while_messages_are_alike() -> None:
     backlog = Backlog(messages=10_000, size=1_000)
     got = taken(backlog.collect(messages=10_000, size=500_000))
 
-    assert 500 <= len(got) <= 500 + 100 * IN_FLIGHT
+    assert 480 <= len(got) <= 500
     assert got == backlog.leased
+
+
+def test_pulls_ask_for_as_many_messages_as_fit_by_the_size_of_the_latest() -> None:
+    backlog = Backlog(messages=100, per_pull=1_000, size=1_000_000)
+    for _micro_batch in range(2):
+        got = taken(backlog.collect(messages=10_000, size=30_000_000))
+
+        assert 20 <= len(got) <= 30, "no more is leased, and held in memory, than may be taken"
+    assert len(backlog.leased) <= 60
+
+
+def test_pulls_of_small_messages_ask_for_more_and_more() -> None:
+    backlog = Backlog(messages=100_000, per_pull=1_000, size=10)
+
+    assert len(taken(backlog.collect(messages=10_000))) == 10_000
+    assert backlog.pulls() < 30
 
 
 def test_reading_ends_while_there_is_still_more() -> None:
@@ -141,7 +157,7 @@ def test_if_pubsub_goes_away_what_was_read_is_handed_on() -> None:
     got = taken(backlog.collect())
 
     assert got == backlog.leased
-    assert len(got) >= 200
+    assert len(got) >= 50
     assert backlog.given_back == []
 
 

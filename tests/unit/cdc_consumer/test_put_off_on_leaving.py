@@ -1,5 +1,6 @@
-"""A task that fails and puts its messages off: by when they come again is told, and kept where nobody is told."""
+"""What a worker process leaves to the next: by when messages that it puts off come again, and how many were poison."""
 
+import os
 import queue
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -7,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer import bigquery_cdc
-from services.cdc_consumer.__main__ import put_off_kept
-from services.cdc_consumer.adapters.deaths import choose_directory
-from services.cdc_consumer.adapters.reports import receiving_reports
-from services.cdc_consumer.bigquery_cdc import BigQueryCdcWriter, read_options
-from services.cdc_consumer.coming_again import ComingAgain
-from services.cdc_consumer.core.counts import Report
+from services.cdc_consumer.adapters.stream.deaths import choose_directory
+from services.cdc_consumer.adapters.stream.reports import receiving_reports
+from services.cdc_consumer.app.stream.coming_again import ComingAgain
+from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring import bigquery_cdc
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter, read_options
+from services.cdc_consumer.wiring.service import put_off_kept
 from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.stubs import PublishResponse
 from shared.runtime.clock import SystemClock
 from shared.runtime.settings import read_settings
 from tests.builders import a_message, messages_table
 from tests.fakes.pubsub_channel import FakeChannel
-from tests.unit.cdc_consumer.test_consumer_service import NEEDED
+from tests.unit.cdc_consumer.world import NEEDED
 
 OPTIONS = {
     "subscription": "s",
@@ -77,3 +79,22 @@ def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrive
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
     assert ComingAgain(put_off_kept(next_run), SystemClock()).until() is not None
+
+
+def test_the_next_worker_process_goes_on_counting_poison_where_the_last_one_stopped(
+    pubsub: FakeChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = read_options(OPTIONS | {"suspectsDirectory": str(tmp_path), "poisonLimit": "2"})
+
+    def write(number: int) -> None:
+        monkeypatch.setattr(os, "getpid", lambda: 1_000_000 + number)  # each in a process of its own
+        garbage = dict(a_message(data=b"garbage %d" % number)) | {"ordering_key": ""}
+        BigQueryCdcWriter(options).write(iter(messages_table(garbage).to_batches()))
+
+    pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1"])
+    for number in range(2):
+        write(number)
+    with pytest.raises(MisconfiguredError, match="3 of the last 3 messages"):
+        write(2)
+    published = [request for name, request in pubsub.calls if name == "Publish"]
+    assert [len(request.messages) for request in published] == [1, 1]

@@ -15,17 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.comparison import Comparison
-from services.cdc_consumer.core.destinations import Plan
-from services.cdc_consumer.core.equality import same_json
-from services.cdc_consumer.core.source_table import Mirrored, mirrored
-from services.cdc_consumer.reconcile_command import compared
-from services.cdc_consumer.reconcile_report import document, exit_code, lines
+from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.reconcile_report import document, exit_code, lines
+from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.types.equality import same_json
+from services.cdc_consumer.wiring.reconcile import compared
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done
 from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.runtime.stop import Stop
+from tests.seeds import examples
 from tests.source_values import VALUES
 from tests.unit.cdc_consumer.compared import HEADER, NOTE, Rows, World, kinds, reconciled
 
@@ -37,7 +38,7 @@ def texts(rows: Mapping[int, Mapping[str, Any]]) -> Rows:
     return {key: json.dumps({name: value.json for name, value in row.items()}) for key, row in rows.items()}
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_exactly_the_planted_differences_are_named_whatever_the_rows_and_however_they_are_cut(
     tmp_path: Path, data: st.DataObject
@@ -136,6 +137,11 @@ def test_json_is_compared_by_value() -> None:
     assert not same_json("9007199254740993", "9007199254740992")
     assert not same_json("9007199254740993", "9007199254740992.0")
     assert same_json("9007199254740992", "9007199254740992.0")
+    assert not same_json('{"a":0.12345678901234567890123}', '{"a":0.12345678901234568}')
+    assert not same_json("[12345678901234567890123]", "[1.2345678901234568e22]")
+    assert same_json("[0.1234567890123456]", "[0.12345678901234559]"), "one FLOAT64, spelt with 16 digits and with 17"
+    assert not same_json("1e400", "1e401")
+    assert not same_json("1e99999999999999999999", "1")
     assert not same_json("1" + 400 * "0", "1.5")
     assert same_json("1" + 400 * "0", "1" + 400 * "0")
     assert not same_json('{"a": 1}', '{"a": 1, "b": null}')

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.reconcile_report import exit_code
+from services.cdc_consumer.app.reconcile.reconcile_report import exit_code
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.unit.cdc_consumer.compared import NOTE, World, kinds, reconciled
 
@@ -33,8 +33,8 @@ def test_what_is_published_and_not_applied_is_not_healed(tmp_path: Path) -> None
 def test_what_cannot_be_published_is_said_and_the_differences_are_told_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.reconcile.KEYS", 1)
-    monkeypatch.setattr("services.cdc_consumer.second_look.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.reconcile.KEYS", 1)
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.second_look.PATIENCE", timedelta(0))
     world = World({1: NOTE, 2: NOTE, 3: NOTE}, {3: NOTE}, unpublished={1: error})
 
     result = reconciled(world, tmp_path, repair=True)

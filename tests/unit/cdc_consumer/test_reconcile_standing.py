@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.reconcile_report import exit_code, lines
+from services.cdc_consumer.app.reconcile.reconcile_report import exit_code, lines
 from shared.contracts.change_sequence import four_sections
 from tests.unit.cdc_consumer.compared import NOTE, START, World, kinds, reconciled
 

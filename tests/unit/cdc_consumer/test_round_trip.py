@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.cdc_consumer.adapters.row_encoder import RowEncoder, message_class
-from services.cdc_consumer.core.columns import decode_messages
+from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder, message_class
+from services.cdc_consumer.core.stream.columns import decode_messages
+from tests.seeds import examples
 from tests.source_values import COLUMNS, VALUES, Written
 from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, delete, header_of, messages_of, upsert
 
@@ -17,7 +18,7 @@ rows_written = st.none() | st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.lists(rows_written, min_size=1, max_size=25), st.integers(1, 9), st.booleans())
 def test_every_value_arrives_as_plain_python_says_it_must(
     rows: Sequence[Mapping[str, Written] | None], per_message: int, ascii_only: bool

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.cdc_consumer.core.columns import CHANGE, MESSAGE, TableChanges, decode_messages
-from services.cdc_consumer.core.sequencing import newest_per_key
+from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, TableChanges, decode_messages
+from services.cdc_consumer.core.stream.sequencing import newest_per_key
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, delete, header_of, messages_of, upsert
@@ -97,10 +97,10 @@ def test_nothing_to_write_is_nothing_to_write() -> None:
         ("0", "0/0"),
         (str(four_sections(9)), "a"),
         ("9", str(four_sections(10))),
-        (str(four_sections(2**63 - 1)), str(four_sections(2**63))),
+        (str(four_sections(1, 2**63 - 1)), str(four_sections(1, 2**63))),
         (str(four_sections(1, 2, 3, 4)), str(four_sections(1, 2, 3, 5))),
         (str(four_sections(10)).lower(), str(four_sections(11))),
-        ("FFFFFFFFFFFFFFFE/FFFFFFFFFFFFFFFF", "ffffffffffffffff"),
+        ("1/FFFFFFFFFFFFFFFE/FFFFFFFFFFFFFFFF", "1/ffffffffffffffff"),
     ],
 )
 def test_sequences_compare_as_numbers_section_by_section(older: str, newer: str) -> None:
@@ -110,7 +110,7 @@ def test_sequences_compare_as_numbers_section_by_section(older: str, newer: str)
 
 
 def test_the_contracts_order_of_our_numbers_is_the_order_here() -> None:
-    numbers = [four_sections(a, b, c, d) for a in (0, 2**64 - 1) for b in (0, 1) for c in (0, 9) for d in (0, 16)]
+    numbers = [four_sections(a, b, c, d) for a in (0, 1) for b in (0, 2**64 - 1) for c in (0, 9) for d in (0, 16)]
     for older, newer in zip(sorted(numbers)[:-1], sorted(numbers)[1:], strict=True):
         group = decoded((NARROW, [upsert(1, sequence=str(newer)), upsert(1, sequence=str(older))]))
         assert written(group) == [[(0, 0)]]
@@ -143,10 +143,11 @@ def test_a_key_of_each_type_is_one_row_however_it_is_written(kind: str, same: tu
     assert written(group) == [[(0, 1), (0, 2)]]
 
 
+SECTIONS = ["0", "1", "0001", "A", "a", "b"]
 sequences = st.one_of(
     st.builds(four_sections, st.integers(0, 3), st.integers(0, 2)).map(str),
-    st.lists(st.sampled_from(["0", "1", "0001", "A", "a", "b", "FFFFFFFFFFFFFFFF"]), min_size=1, max_size=4).map(
-        "/".join
+    st.tuples(st.sampled_from(SECTIONS), st.lists(st.sampled_from([*SECTIONS, "F" * 16]), max_size=3)).map(
+        lambda drawn: "/".join([drawn[0], *drawn[1]])
     ),
 )
 histories = st.lists(

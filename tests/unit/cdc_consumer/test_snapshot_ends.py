@@ -7,14 +7,15 @@ import pytest
 from msgspec import UNSET, UnsetType, structs
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.mirror_labels import (
+from services.cdc_consumer.adapters.bigquery import mirror_labels
+from services.cdc_consumer.adapters.bigquery.mirror_labels import (
+    CLOCK_MARGIN,
     COMPLETE_SINCE,
     COMPLETE_TOLD,
     LEFT_OUT_UNTIL,
     NEEDS_RESYNC,
     READ_SINCE,
     SWEPT,
-    completed,
     left_out,
     made_anew,
     swept,
@@ -50,6 +51,19 @@ def an_end(
     header = structs.replace(header, read_since=read_since)
     published = datetime.fromtimestamp(NOW / 1e9, UTC) - age
     return dict(a_message(*changes, header=header)) | {"publish_time": published, "attributes": attributes}
+
+
+def completed(
+    labels: Mapping[str, str],
+    made_at: datetime,
+    since: int,
+    read_since: int,
+    now: int,
+    margin: timedelta = CLOCK_MARGIN,
+) -> dict[str, str] | None:
+    """Return the labels that a mirror has once a snapshot is at its end."""
+    found = mirror_labels.completed(labels, made_at, since, read_since, now, margin)
+    return None if found is None else {name: value for name, value in found.items() if value is not None}
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +11,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import subprocess, sys, threading
-from services.cdc_consumer.spark_words import words_as_lines
+from services.cdc_consumer.adapters.spark.spark_words import words_as_lines
 from shared.runtime.logs import configure_logs
-configure_logs("cdc_consumer")
+configure_logs("cdc_consumer", log_format=sys.argv[2])
 with words_as_lines():
     said = subprocess.Popen(["sh", "-c", sys.argv[1]])
 said.wait()
 for thread in threading.enumerate():
     if thread.name == "Spark's words":
         thread.join()
+"""
+WORKER = """
+import structlog
+from shared.runtime.logs import configure_logs
+configure_logs("cdc_consumer")
+structlog.get_logger().warning("of a worker")
 """
 SAID = """
 echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2
@@ -29,7 +37,12 @@ echo 'java.lang.OutOfMemoryError: Java heap space' >&2
 def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not() -> None:
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, SAID], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PROGRAM, SAID, "auto"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
 
     first, second = sorted((json.loads(line) for line in ran.stderr.splitlines()), key=lambda one: str(one["message"]))
@@ -37,3 +50,22 @@ def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not
     assert (second["message"], second["severity"]) == ("spark_said", "WARNING")
     assert second["text"] == "java.lang.OutOfMemoryError: Java heap space"
     assert ran.stdout == ""
+
+
+def test_where_we_log_text_nothing_that_spark_writes_is_json() -> None:
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "LOG_FORMAT": "text"}
+    said = f"{SAID}\n{shlex.join([sys.executable, '-c', WORKER])}"
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, said, "text"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert [re.sub(r"^\d\d:\d\d:\d\d", "", line).strip() for line in ran.stderr.splitlines()] == [
+        "ERROR   of log4j",
+        "java.lang.OutOfMemoryError: Java heap space",
+        "WARNING of a worker",
+    ]

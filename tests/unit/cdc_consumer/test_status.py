@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.core.counts import Applied, Counts, Report, TableNote
-from services.cdc_consumer.metrics import ConsumerMetrics
+from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.commands.status import exit_code, lines
+from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
-from services.cdc_consumer.status import ConsumerStatus
-from services.cdc_consumer.status_command import exit_code, lines
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import format_timestamp
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
@@ -39,7 +39,7 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
             tables={
                 "planes": WAITS,
                 "airports": TableNote(latest=LATEST),
-                "pilots": TableNote(refused="no_primary_key: table pilots"),
+                "pilots": TableNote(unfit="no_primary_key: table pilots"),
             },
         )
     )
@@ -123,7 +123,9 @@ def test_what_was_put_off_speaks_against_a_sweep_until_it_has_come_again_though_
 
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
     world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
-    world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND", refused="schema_conflict: x")}))
+    for _ in range(2):
+        world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND", unfit="schema_conflict: x")}))
+        world.clock.pass_time(timedelta(minutes=1))
 
     assert [one["state"] for one in world.table("planes")["troubles"]] == ["put off", "refused", "needs re-sync"]
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.cdc_consumer.core.counts import Counts, TableNote
+from services.cdc_consumer.commands.status import exit_code, lines, status
+from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.ports import Mirror
-from services.cdc_consumer.status_command import exit_code, lines, status
+from services.cdc_consumer.wiring.doctor import running_consumer
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.stop import Stop
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
@@ -33,7 +35,7 @@ def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, a
     assert exit_code(document) == (state != "running")
 
 
-@pytest.mark.parametrize("note", [WAITS, TableNote(refused="bad_name: x")])
+@pytest.mark.parametrize("note", [WAITS, TableNote(unfit="bad_name: x")])
 def test_a_table_that_does_not_run_is_an_exit_code(world: World, note: TableNote) -> None:
     world.take(Counts(tables={"planes": note, "airports": TableNote()}))
     assert exit_code(world.document()) == 1
@@ -68,12 +70,25 @@ def test_it_asks_the_running_service(world: World) -> None:
         assert "planes" in out.getvalue()
 
 
+def test_doctor_names_what_the_running_consumer_has_trouble_with(world: World) -> None:
+    world.take(Counts(tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
+
+    def ask() -> Mapping[str, object]:
+        return world.status.document(ready=True, alive=True)
+
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, ask) as port:
+        (found,) = running_consumer(f"127.0.0.1:{port}")
+    assert (found.level, found.check) == (Level.WARNING, "running consumer, table planes")
+    assert found.detail == "put off: PERMISSION_DENIED"
+    assert list(running_consumer(f"127.0.0.1:{port}")) == [], "none runs there"
+
+
 def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
     with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):
             status(["--address", address], {}, io.StringIO())
-    with pytest.raises(MisconfiguredError, match="--address HOST:PORT"):
+    with pytest.raises(MisconfiguredError, match=r"is it running\? --address HOST:PORT"):
         status(["--address", address], {}, io.StringIO())
     with (
         serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,

@@ -12,12 +12,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from services.cdc_consumer.adapters.spooled_rows import spooled
-from services.cdc_consumer.core.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN
-from services.cdc_consumer.core.sweep import first_sequence, last_sequence_before, source_keys
-from services.cdc_consumer.core.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE, TableDefinition
+from services.cdc_consumer.adapters.delete_missing_rows.spooled_rows import spooled
+from services.cdc_consumer.app.delete_missing_rows.sweep import SourceOfMirror, Swept, described, sweep
+from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, last_sequence_before, source_keys
+from services.cdc_consumer.core.schema.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN
+from services.cdc_consumer.core.schema.tables import (
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_COLUMN,
+    DELETED_COLUMN,
+    TableDefinition,
+)
 from services.cdc_consumer.ports import MirrorTable, Spool
-from services.cdc_consumer.sweep import SourceOfMirror, Swept, described, sweep
 from shared.contracts.change_batch import Column, Header, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -25,6 +31,7 @@ from shared.contracts.mirrors import SEQUENCE_COLUMN
 from tests.builders import a_change, a_header, a_message
 from tests.fakes.cdc_writer import FakeAppending, FakeCdcWriter
 from tests.fakes.mirror_rows import FakeMirrorRows, FakeSource
+from tests.seeds import examples
 from tests.unit.cdc_consumer.world import NOW, World
 
 PUBLISHED = datetime.fromtimestamp(NOW / 1e9, UTC)
@@ -167,7 +174,7 @@ def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_said_to_stay(w
 def test_a_table_that_may_not_be_written_is_said_so_after_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.sweep.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.PATIENCE", timedelta(0))
     world.writer.missing = {"planes"}
     with pytest.raises(MisconfiguredError, match=r"dataEditor.*0 rows were deleted"):
         swept(world)
@@ -178,6 +185,15 @@ def test_the_sequence_of_a_sweep_is_below_that_of_the_snapshot_and_above_all_bef
 
     assert last < first == four_sections(100)
     assert last > four_sections(99, (1 << 64) - 1, (1 << 64) - 1, 5)
+
+
+def test_a_row_that_is_kept_as_deleted_says_a_time_before_the_snapshot() -> None:
+    world = a_world("[defaults]\nsoft_delete = true")
+    swept(world)
+
+    assert {
+        key: row[COMMIT_TIMESTAMP_COLUMN] for (key,), row in world.writer.rows("planes").items() if row[DELETED_COLUMN]
+    } == (dict.fromkeys((1, 2, 3), 99))
 
 
 def test_keys_are_as_the_source_writes_them() -> None:
@@ -223,7 +239,7 @@ def last_versions(world: World) -> Sequence[Mapping[str, Any]]:
 def test_a_history_says_that_what_was_swept_is_no_more_and_repeats_are_one_delete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.sweep.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.PATIENCE", timedelta(0))
     world = a_world(BOTH)
     world.writer.interrupted = lambda table: table == "planes"
     with pytest.raises(TransientError):
@@ -295,7 +311,7 @@ def _rank(message: Message) -> int:
     return 0 if header.origin == "stream" else 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     before=STEPS,
     after=SINCE,

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.core.tables import table_definition
+from services.cdc_consumer.app.delete_missing_rows.sweep import Swept
+from services.cdc_consumer.app.delete_missing_rows.sweep_told import exit_code, lines, print_sweep, sweep_document
+from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable
-from services.cdc_consumer.sweep import Swept
-from services.cdc_consumer.sweep_told import exit_code, lines, print_sweep, sweep_document
 from tests.builders import a_header
 
 MIRROR = MirrorTable(table_definition(a_header()), "label", soft_delete=False, complete_since=1_000_000)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.cdc_consumer.core.columns import decode_messages
-from services.cdc_consumer.core.counts import Applied, Report, TableNote
+from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.core.stream.columns import decode_messages
+from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote
 from services.cdc_consumer.ports import TableTroubleError
-from services.cdc_consumer.status import ConsumerStatus
-from services.cdc_consumer.trouble import Patience
 from shared.contracts.change_batch import Content, Header
 from shared.contracts.timestamps import parse_timestamp
 from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
@@ -119,7 +119,7 @@ def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_le
 def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: object, name: str, reason: str) -> None:
     counts = world.apply(a_message(a_change(1), header=header), a_message(a_change(1), header=AIRPORTS))  # type: ignore[arg-type]
 
-    assert counts.tables[name].refused.startswith(reason)
+    assert counts.tables[name].unfit.startswith(reason)
     assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest)
 
 
@@ -156,11 +156,11 @@ def test_a_table_whose_columns_conflict_is_refused_until_it_is_mended(world: Wor
     other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
     world.apply(a_message(a_change(1, seats="many"), header=other))
     counts = world.apply(a_message(a_change(2)))
-    assert counts.tables["planes"].refused.startswith("schema_conflict: ")
+    assert counts.tables["planes"].unfit.startswith("schema_conflict: ")
 
     world.tables.there.clear()
     world.clock.pass_time(timedelta(seconds=11))
-    assert world.apply(a_message(a_change(2))).tables["planes"].refused == ""
+    assert world.apply(a_message(a_change(2))).tables["planes"].unfit == ""
 
 
 def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: World) -> None:
@@ -176,4 +176,4 @@ def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: Wor
 
 
 def test_words_are_short_enough_for_a_report() -> None:
-    assert len(TableNote(put_off="x" * 10_000, refused="y" * 10_000).put_off) == 300
+    assert len(TableNote(put_off="x" * 10_000, unfit="y" * 10_000).put_off) == 600

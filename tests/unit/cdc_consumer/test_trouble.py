@@ -1,45 +1,20 @@
 """Trouble in its three sizes: whose it is, how long it is borne with, and that everything else flows on."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from services.cdc_consumer import trouble
-from services.cdc_consumer.trouble import Patience
+from services.cdc_consumer.app.stream import trouble
+from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import TransientError
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, World
 
 LONGEST = timedelta(seconds=600)
-
-
-@pytest.fixture
-def world() -> World:
-    """Return a world in which a second goes by at each look at the clock."""
-    world = World()
-    world.start_anew(Patience(between_calls=AT_ONCE))
-    world.clock.ticks = timedelta(seconds=1)
-    return world
-
-
-@pytest.fixture
-def attempts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the tables that were looked at or appended to, one entry each time."""
-    seen: list[str] = []
-    append, ensure = world.writer.append, world.tables._brought_about
-
-    def count_append(definition: Any, rows: Any) -> Any:
-        seen.append(definition.name)
-        return append(definition, rows)
-
-    def count_ensure(definition: Any) -> Any:
-        seen.append(definition.name)
-        return ensure(definition)
-
-    monkeypatch.setattr(world.writer, "append", count_append)
-    monkeypatch.setattr(world.tables, "_brought_about", count_ensure)
-    return seen
 
 
 def forbid(world: World, table: str = "planes") -> None:
@@ -316,3 +291,146 @@ def test_among_forty_tables_those_in_trouble_are_put_off_and_all_others_flow(wor
     counts = world.apply(*messages(8))
     assert (counts.acked, counts.tables_in_trouble) == (41, ())
     assert world.letters.kept == {}
+
+
+def refuse_the_dataset(world: World, waits: int) -> None:
+    """Refuse the dataset until so much has been waited for."""
+    world.tables.dataset_refused = True
+    wait, until = world.wait, world.waits + waits
+
+    def wait_and_see(table: str = "", why: str = "") -> None:
+        wait(table, why)
+        world.tables.dataset_refused = world.waits < until
+
+    world.wait = wait_and_see  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("tables", [("planes",), ("planes", "airports", "pilots")], ids=["one table", "all tables"])
+@pytest.mark.parametrize("process", ["running", "new"])
+def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
+    world: World, process: str, tables: tuple[str, ...]
+) -> None:
+    world.apply(*[a_message(a_change(9), header=a_header(table)) for table in ("planes", "airports", "pilots")])
+    if process == "new":
+        world.start_anew(Patience(between_calls=AT_ONCE))
+    world.clock.ticks = timedelta(minutes=1)
+    refuse_the_dataset(world, 3_000)
+    began = world.clock.time
+    counts = world.apply(*[a_message(a_change(1), header=a_header(table)) for table in tables])
+
+    assert world.clock.time - began > 16 * 3_600e9, "by then all 100 deliveries would have been spent"
+    assert (counts.acked, counts.put_off, world.letters.kept) == (len(tables), 0, {})
+    assert all(1 in world.names(table) for table in tables)
+    assert not any(effect.startswith(("put off", "give back")) for effect in world.effects.done)
+
+
+def test_a_refused_dataset_says_its_fix_while_it_is_waited_for(world: World) -> None:
+    said: set[tuple[str, str]] = set()
+    refuse_the_dataset(world, 20)
+    wait = world.wait
+    world.wait = lambda table="", why="": (said.add((table, why)), wait(table, why))[1]  # type: ignore[method-assign,func-returns-value]
+    world.apply(a_message(a_change(1)))
+
+    assert ("planes", "the dataset may not be read; give this identity a role on it") in said
+
+
+def test_a_stop_while_a_refused_dataset_is_waited_for_gives_everything_back(world: World) -> None:
+    refuse_the_dataset(world, 1_000_000)
+    world.stop.request()
+    with pytest.raises(TransientError):
+        world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (world.leases.acked, world.leases.given_back, world.letters.kept) == ([], ["a0", "a1"], {})
+
+
+def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> None:
+    world = World(tables_file='[tables.airports]\ndataset = "other"')
+    world.clock.ticks = timedelta(seconds=1)
+    world.tables.dataset_refused = True
+    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert (world.leases.acked, counts.put_off, counts.tables_in_trouble) == (["a1"], 1, ("planes",))
+
+
+FOUR = ("planes", "airports", "pilots", "seats")
+HASTY = Patience(table=AT_ONCE, between_calls=AT_ONCE)
+
+
+def apply_to(world: World, number: int, tables: Sequence[str]) -> Counts:
+    return world.apply(*[a_message(a_change(number), header=a_header(table)) for table in tables])
+
+
+def give_back_the_right(world: World, after: timedelta) -> None:
+    """Let all tables be written again after a while, at the beginning of an attempt."""
+    ensure, until = world.tables.ensure, world.clock.time + after.total_seconds() * 1e9
+
+    def ensure_and_see(definition: TableDefinition) -> TableDefinition:
+        if world.clock.time > until:
+            world.tables.unwritable.clear()
+        return ensure(definition)
+
+    world.tables.ensure = ensure_and_see  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("tables", [FOUR[:1], FOUR], ids=["one table", "four tables"])
+@pytest.mark.parametrize("process", ["running", "new"])
+def test_while_the_write_right_alone_is_gone_all_tables_wait_and_no_delivery_attempt_is_spent(
+    world: World, process: str, tables: tuple[str, ...]
+) -> None:
+    world.start_anew(HASTY)
+    apply_to(world, 9, tables)
+    if process == "new":
+        world.start_anew(HASTY)
+    world.clock.ticks = timedelta(minutes=1)
+    world.tables.unwritable = set(tables)
+    began = world.clock.time
+    give_back_the_right(world, timedelta(hours=17))
+    counts = apply_to(world, 1, tables)
+
+    assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
+    assert (counts.acked, counts.put_off, world.letters.kept) == (len(tables), 0, {})
+    assert all(1 in world.names(table) for table in tables)
+    assert not any(effect.startswith(("put off", "give back")) for effect in world.effects.done)
+
+
+@pytest.mark.parametrize("process", ["running", "new"])
+def test_of_four_tables_the_one_that_may_not_be_written_is_put_off_alone(world: World, process: str) -> None:
+    world.start_anew(HASTY)
+    apply_to(world, 9, FOUR)
+    if process == "new":
+        world.start_anew(HASTY)
+    world.tables.unwritable = {"planes"}
+    for number in range(1, 4):
+        counts = apply_to(world, number, FOUR)
+        assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (3, 1, ("planes",))
+    alone = apply_to(world, 4, ["planes"])
+
+    assert (alone.acked, alone.put_off, world.letters.kept) == (0, 1, {})
+
+
+def test_a_table_in_trouble_waits_too_once_the_write_right_is_gone_from_all(world: World) -> None:
+    """Its next attempt finds out: then its messages spend no more delivery attempts either."""
+    world.start_anew(HASTY)
+    apply_to(world, 9, FOUR)
+    world.tables.unwritable = {"planes"}
+    assert apply_to(world, 1, FOUR).put_off == 1
+    world.tables.unwritable = set(FOUR)
+    world.clock.pass_time(timedelta(seconds=11))
+    world.clock.ticks = timedelta(minutes=1)
+    give_back_the_right(world, timedelta(hours=17))
+    counts = apply_to(world, 2, ["planes"])
+
+    assert (counts.acked, counts.put_off) == (1, 0)
+
+
+def test_where_bigquery_does_not_answer_about_rights_a_refused_table_is_in_trouble_by_itself(world: World) -> None:
+    def unanswered(definition: TableDefinition) -> None:
+        raise TransientError("away")
+
+    world.start_anew(HASTY)
+    apply_to(world, 9, FOUR)
+    world.tables.unwritable = {"planes"}
+    world.tables.check_rights = unanswered  # type: ignore[method-assign]
+    counts = apply_to(world, 1, FOUR)
+
+    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (3, 1, ("planes",))

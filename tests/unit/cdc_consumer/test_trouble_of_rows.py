@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer.trouble import Patience
+from services.cdc_consumer.app.stream.trouble import Patience
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
-from tests.unit.cdc_consumer.test_trouble import attempts as attempts  # noqa: PLC0414  a fixture
-from tests.unit.cdc_consumer.test_trouble import world as world  # noqa: PLC0414  a fixture
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World
 
 

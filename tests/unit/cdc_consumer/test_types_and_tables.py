@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from services.cdc_consumer.core.tables import bigquery_name, row_schema, table_definition
-from services.cdc_consumer.core.types import COLUMN_TYPES, KEY_TYPES, column_type
+from services.cdc_consumer.core.schema.tables import bigquery_name, row_schema, table_definition
+from services.cdc_consumer.core.types.types import COLUMN_TYPES, KEY_TYPES, column_type
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from tests.unit.cdc_consumer.wire import header_of
@@ -33,6 +33,7 @@ SCALARS = (
     "DATE",
     "TIMESTAMP",
     "JSON",
+    "PG_JSONB",
     "PG_NUMERIC",
     "UUID",
 )
@@ -135,7 +136,7 @@ def test_a_table_without_a_key_is_poison() -> None:
     assert refused(columns={"id": "INT64"}, key=()) is Reason.NO_PRIMARY_KEY
 
 
-@pytest.mark.parametrize("googlesql", ["JSON", "PG_NUMERIC", *(f"ARRAY<{name}>" for name in SCALARS)])
+@pytest.mark.parametrize("googlesql", ["JSON", "PG_JSONB", "PG_NUMERIC", *(f"ARRAY<{name}>" for name in SCALARS)])
 def test_a_key_column_of_a_type_that_no_source_has_in_a_key_is_poison(googlesql: str) -> None:
     assert refused(columns={"id": googlesql}, key=("id",)) is Reason.KEY_NOT_REPRESENTABLE
 

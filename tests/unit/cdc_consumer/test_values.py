@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.cdc_consumer.core.parsing import parsed_type
-from services.cdc_consumer.core.types import (
+from services.cdc_consumer.core.stream.parsing import parsed_type
+from services.cdc_consumer.core.types.types import (
     BYTES,
     BYTES_KEY,
     COLUMN_TYPES,
@@ -23,13 +23,14 @@ from services.cdc_consumer.core.types import (
     INT64,
     JSON,
     NUMERIC,
+    PG_JSONB,
     PG_NUMERIC,
     TIMESTAMP,
     UUID,
     ColumnType,
     array_of,
 )
-from services.cdc_consumer.core.values import (
+from services.cdc_consumer.core.types.values import (
     beyond_microseconds,
     exact_bytes,
     exact_bytes_text,
@@ -37,6 +38,7 @@ from services.cdc_consumer.core.values import (
     exact_json,
     exact_microsecond,
     exact_numeric,
+    exact_pg_jsonb,
     exact_pg_numeric,
     exact_uuid,
     exact_whole_number,
@@ -47,6 +49,7 @@ from services.cdc_consumer.core.values import (
     normal_numerics,
     wire_values,
 )
+from tests.seeds import examples
 
 
 def fitted(kind: ColumnType, *texts: str | None) -> list[object]:
@@ -277,7 +280,7 @@ def test_digits_beyond_the_microsecond_are_seen_where_they_are_not_zero() -> Non
     assert beyond_microseconds(texts).to_pylist() == [True, False, True, False, False]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=9), st.booleans()
 )
@@ -299,6 +302,7 @@ EXACT = {
     BYTES: (exact_bytes, "AZaz09+/=-_ \n"),
     JSON: (exact_json, '[]{}",:0123456789.-eEtruefalsn \\u'),
     BYTES_KEY: (exact_bytes_text, "AZaz09+/=-_ \n"),
+    PG_JSONB: (exact_pg_jsonb, '[]{}",:0123456789.-eEtruefalsn \\u'),
     PG_NUMERIC: (exact_pg_numeric, "0123456789+-.eE _Na"),
     UUID: (exact_uuid, "0123456789abcdefABCDEF-{}"),
 }
@@ -341,11 +345,19 @@ LIKELY = {
 }
 
 
+NUMBERS = st.builds(
+    "{}{}.{}{}".format,
+    st.sampled_from(["", "-"]),
+    st.integers(0, 10**25),
+    st.integers(0, 10**25),
+    st.sampled_from(["", "e5", "E-200", "e+400"]),
+)
+LIKELY[PG_JSONB] = LIKELY[JSON] | st.builds('[{}, {{"9{}": {}}}]'.format, NUMBERS, NUMBERS, LIKELY[INT64])
 LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC], UUID: st.uuids().map(str)}
 
 
 @pytest.mark.parametrize("kind", EXACT, ids=lambda kind: f"{kind.googlesql}-{kind.bigquery}")
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(100))
 @given(data=st.data())
 def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_misfits(
     kind: ColumnType, data: st.DataObject
@@ -365,3 +377,49 @@ def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_
             expected.append("misfit")
 
     assert fitted(kind, *texts) == expected
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("0", "-0", "1.50", "0.1", "-1e-7", "123456789012345", "9223372036854775807", "-9223372036854775808"),
+        *(
+            "18446744073709551615",
+            "100000000000000000000",
+            "1e308",
+            "0.1234567890123456",
+            "5e-324",
+            "0." + 40 * "0" + "1",
+        ),
+        "1" + 300 * "0",
+    ],
+)
+def test_a_jsonb_fits_whose_numbers_bigquery_holds(number: str) -> None:
+    texts = [f'{{"a":[{number}]}}', f'{{"{number}":"12345678901234567890.123"}}']
+    assert fitted(PG_JSONB, *texts) == texts
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(
+            "123456789012345678901234567890.12",
+            "12345678901234567890123",
+            "0.12345678901234567890123",
+            "1e400",
+            "-1E+309",
+        ),
+        *(
+            "18446744073709551617",
+            "-9223372036854775809",
+            "1e-400",
+            "1e-99999999999999999999",
+            "9" * 5_000,
+            "0." + "9" * 5_000,
+        ),
+    ],
+)
+def test_a_jsonb_with_another_number_does_not_fit_and_its_neighbours_do(number: str) -> None:
+    bad = [f'{{"a":[1,{{"b":{number}}}]}}', number]
+    assert fitted(PG_JSONB, "{}", *bad, None, "[1]") == ["{}", "misfit", "misfit", None, "[1]"]
+    assert fitted(JSON, *bad) == bad, "of Spanner's other dialect every number is a FLOAT64 already"

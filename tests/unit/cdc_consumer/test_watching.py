@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer.__main__ import watch
+from services.cdc_consumer.wiring.service import watch
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.messages import MESSAGE_SCHEMA
+from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.change_batch import Change, Column, Header, Op, Origin, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import parse_timestamp

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.cdc_consumer.core.counts import Counts
-from services.cdc_consumer.core.destinations import Plan
-from services.cdc_consumer.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.trouble import Patience
+from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
@@ -24,6 +24,13 @@ NOW = parse_timestamp("2026-11-21T12:00:05Z")
 WIDER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
 AIRPORTS = a_header("airports")
 AT_ONCE = timedelta(0)
+NEEDED = {
+    "GOOGLE_CLOUD_PROJECT": "p",
+    "SUBSCRIPTION": "s",
+    "DEAD_LETTER_TOPIC": "d",
+    "BIGQUERY_DATASET": "mirror",
+}
+"""The settings that have no default."""
 
 
 class SetClock:

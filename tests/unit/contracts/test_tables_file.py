@@ -220,14 +220,15 @@ def test_whatever_is_in_the_file_it_is_read_or_refused_with_a_line(text: str) ->
             assert re.match(r"tables\.toml:\d+: ", line)
 
 
-def test_the_example_of_the_readme_is_one_that_can_be_used() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+def test_the_examples_of_the_document_can_be_used() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "tables-file.md"
+    example, bigtable = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     file = read_tables_file(example)
 
     assert file.options("Orders").mode == "both"
     assert file.options("Orders").buckets == 64
     assert not file.included("tmp_x")
+    assert len(read_tables_file(bigtable).options("weather").bigtable.columns) == 2
 
 
 def test_the_section_that_a_table_takes_an_option_from_is_named() -> None:

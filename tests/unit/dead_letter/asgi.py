@@ -12,8 +12,11 @@ from services.dead_letter.core.letters import LetterId
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.tools import Tools
+from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
-from tests.unit.dead_letter.test_replay import World
+from tests.builders import a_change, a_header
+from tests.unit.dead_letter.letters import HOUR, a_letter, junk
+from tests.worlds.replaying import World
 
 TOKEN = "a-token-that-is-long-enough"  # noqa: S105  the test's own
 TOKENS: tuple[Token, ...] = tuple(read_tokens(f"ada {TOKEN}", "the test"))
@@ -119,3 +122,16 @@ async def _call(app: Any, scope: dict[str, Any], body: bytes) -> Answered:
     await app(scope, receive, send)
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return Answered(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
+
+
+ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))
+TWO = a_letter(a_change(2, sequence=20), header=a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR)  # fmt: skip # noqa: E501
+JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)
+WRITES = ("discard", "restore", f"letters/{ONE.identity}/edit", "replays")
+READS = ("letters", f"letters/{ONE.identity}", f"letters/{ONE.identity}/trail", "groups", "stats", "export")
+EVERYTHING = {"letters": {"everything": True}}
+
+
+def with_letters(api: Api) -> Api:
+    api.world.keep(ONE, TWO, JUNK)
+    return api

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from services.dead_letter.collector import Collector
+from services.dead_letter.app.collector import Collector
+from services.dead_letter.app.metrics import CollectorMetrics
 from services.dead_letter.core.letters import Arrival, LetterId, State, Stats
 from services.dead_letter.core.received import to_arrival
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.metrics import CollectorMetrics
 from services.dead_letter.ports import Kept
 from shared.contracts.dead_letter import DeadLetter, to_attributes
 from shared.contracts.errors import MisconfiguredError, TransientError

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.comebacks import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
+from services.dead_letter.app.replay.comebacks import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
+from services.dead_letter.app.replay.replay import Outcome
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.letters import GroupId, State
 from services.dead_letter.core.plan import Verdict
-from services.dead_letter.replay import Outcome
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import WaitedClock
 from tests.unit.dead_letter.letters import NOW, a_letter
-from tests.unit.dead_letter.test_replay import OPEN, World
+from tests.worlds.replaying import OPEN, World
 
 MANY = 600
 

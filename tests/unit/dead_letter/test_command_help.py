@@ -8,7 +8,7 @@ from services.dead_letter.__main__ import main
 from services.dead_letter.commands.app import NOTHING, WRONG
 from tests.builders import a_change
 from tests.unit.dead_letter.letters import a_letter
-from tests.unit.dead_letter.test_commands import Shell
+from tests.worlds.replaying import Shell
 
 COMMANDS = ("list", "show", "groups", "stats", "export", "discard", "restore", "edit", "replay", "pipeline")
 

@@ -3,18 +3,11 @@
 import base64
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from services.dead_letter.adapters.editor import edit_text
-from services.dead_letter.commands.app import run_commands
-from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.letters import Action, LetterId, State
-from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_batch import decode_batch
@@ -24,54 +17,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
 from tests.unit.dead_letter.letters import HOUR, a_letter, at, junk
-from tests.unit.dead_letter.test_replay import World
-
-
-class Shell:
-    """A person at the command line of a world."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.world = World()
-        self.capsys = capsys
-        self.out = self.err = ""
-        self.editor: Any = None
-        self.store_error: Exception | None = None
-        self.mirrors: Any = self.world.mirrors
-
-    def run(self, *arguments: str) -> int:
-        @contextmanager
-        def store() -> Iterator[Any]:
-            if self.store_error is not None:
-                raise self.store_error
-            yield self.world.store
-
-        tools = Tools(
-            store=store,
-            publisher=lambda _stop: nullcontext(self.world.publisher),
-            mirrors=lambda: nullcontext(self.mirrors),
-            pipeline=lambda subscription, topic: Pipeline(subscription=subscription, topic=topic),
-            who="ada",
-            editor=lambda text: edit_text(self.editor, text),
-            clock=self.world.clock,
-            stopping=lambda: nullcontext(self.world.clock),
-        )
-        code = run_commands(arguments, tools)
-        self.out, self.err = self.capsys.readouterr()
-        return code
-
-    def asked(self, *arguments: str) -> Any:
-        """Run a command with --json that has to succeed; return its document."""
-        assert self.run(*arguments, "--json") == 0, self.err
-        return json.loads(self.out)
-
-    def ids(self, *arguments: str) -> set[str]:
-        code = self.run("list", *arguments, "--json")
-        found = {one["id"] for one in json.loads(self.out)["letters"]}
-        assert code == (0 if found else 3)
-        return found
-
-    def actions(self, letter: DeadLetter) -> Sequence[Action]:
-        return [entry.action for entry in self.world.store.trail(LetterId(letter.identity))]
+from tests.worlds.replaying import Shell
 
 
 @pytest.fixture
@@ -128,6 +74,10 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["edit", ONE.identity, "--why", "w", "--set", "seats"], "COLUMN=JSON"),
         (["edit", ONE.identity, "--why", " ", "--set", "seats=1"], "what was wrong"),
         (["fly"], "fly"),
+        (["relpay"], "Did you mean 'replay'?"),
+        (["list", "--state", "shut"], "'shut' is not one of 'open', 'replayed'"),
+        (["list", "--reasn", "undecodable"], "no option --reasn: did you mean --reason?"),
+        (["list", "--filter", "x"], "--id, --group, --table, --reason, --key, --state, "),
         (["export", "--out", "/nowhere/at/all"], "cannot be written"),
     ],
 )
@@ -147,8 +97,8 @@ def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: l
 )  # fmt: skip
 def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
     assert shell.run(*command) == 3
-    assert shell.err
     assert ("state `any`" in shell.err) == ("deadbeef" in command)
+    assert (shell.err == "no letters\n") == ("deadbeef" not in command)
 
 
 @pytest.mark.parametrize(("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("set DATABASE"), 2)])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.dead_letter.adapters.disk import mounts, short_lived
+from services.dead_letter.adapters.store.disk import mounts, short_lived
 
 POD = """\
 620 512 0:187 / / ro,relatime master:1 - overlay overlay rw,lowerdir=/a:/b,upperdir=/c

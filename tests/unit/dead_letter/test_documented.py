@@ -8,7 +8,7 @@ from services.dead_letter.core.letters import State
 from shared.contracts.reasons import Reason
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-PAGE: Final = (ROOT / "docs" / "dead-letters.md").read_text()
+PAGE: Final = (ROOT / "docs" / "reference" / "dead-letters.md").read_text()
 
 
 def test_every_reason_is_documented_in_the_order_of_the_list_and_no_other() -> None:
@@ -29,4 +29,4 @@ def test_every_state_is_documented() -> None:
 
 
 def test_the_readme_leads_there() -> None:
-    assert "](docs/dead-letters.md)" in (ROOT / "README.md").read_text()
+    assert "](docs/reference/dead-letters.md)" in (ROOT / "README.md").read_text()

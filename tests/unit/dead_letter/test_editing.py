@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cdc_consumer.core.poison import poison_change
+from services.cdc_consumer.core.stream.poison import poison_change
 from services.dead_letter.core.editing import edited, row_text, with_columns
 from services.dead_letter.core.plan import is_newer
 from shared.contracts.change_batch import decode_batch, encode_batch

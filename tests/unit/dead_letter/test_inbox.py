@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.processes import wait_until
+from deploy.local.platform.processes import wait_until
 from services.dead_letter.adapters.inbox import PubsubInbox
 from shared.contracts.errors import TransientError
 from shared.pubsub.stubs import PubsubMessage, PullResponse, ReceivedMessage, Subscription

@@ -2,17 +2,16 @@
 
 import pytest
 
-from services.dead_letter.command_line import pipeline_named
 from services.dead_letter.commands.app import WRONG
 from services.dead_letter.core.letters import State
 from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
+from services.dead_letter.wiring.commands import pipeline_named
 from shared.contracts.errors import MisconfiguredError
 from tests.builders import a_change
 from tests.unit.dead_letter.asgi import Api
 from tests.unit.dead_letter.letters import a_letter
-from tests.unit.dead_letter.test_commands import Shell
-from tests.unit.dead_letter.test_replay import World
+from tests.worlds.replaying import Shell, World
 
 OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")
 STAGING = "projects/p/topics/staging"

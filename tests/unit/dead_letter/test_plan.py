@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_sent_as_it_is() -> None:
 
 
 def test_of_what_nobody_here_understands_it_is_said_that_it_comes_back() -> None:
-    assert "is to be discarded" in judged(stored(junk())).why
+    assert "comes back, and is to be discarded, unless the consumer is newer" in judged(stored(junk())).why
     assert judged(stored()).why == ""
 
 

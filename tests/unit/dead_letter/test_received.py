@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.cdc_consumer.core.poison import poison_change
+from services.cdc_consumer.core.stream.poison import poison_change
 from services.dead_letter.core.received import to_arrival
 from shared.contracts.change_batch import FORMAT, decode_batch, encode_batch
 from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF, DeadLetter, to_attributes

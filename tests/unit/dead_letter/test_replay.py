@@ -2,80 +2,26 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dead_letter.core.letters import Action, Arrival, LetterId, ReplayId, State
+from services.dead_letter.app.replay.replay import LEASE, Outcome
+from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
 from services.dead_letter.core.plan import Planned, Verdict
 from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.replay import LEASE, Outcome, Replay, ReplayOrder
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from shared.contracts.safe_age import SAFE_AGE
 from tests.builders import a_change
 from tests.fakes.effects import CrashError, Effects
-from tests.fakes.letter_store import FakeLetterStore
-from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
 from tests.unit.dead_letter.letters import NOW, a_letter, junk
-
-OPEN = Selection(states=frozenset({State.OPEN}))
-
-
-class Dying:
-    """A store whose calls are effects, before one of which the process dies."""
-
-    def __init__(self, store: FakeLetterStore, effects: Effects) -> None:
-        self._store = store
-        self._effects = effects
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            self._effects.note(name)
-            return method(*arguments, **options)
-
-        return call if name in ("claim", "sent", "set_state", "release") else method
-
-
-class World:
-    """A store with letters, and what replays of them reach."""
-
-    def __init__(self) -> None:
-        self.store = FakeLetterStore()
-        self.publisher = FakeReplayPublisher()
-        self.mirrors = FakeMirrors()
-        self.clock = WaitedClock(NOW)
-        self.arrivals = 0
-
-    def keep(self, *letters: DeadLetter) -> Sequence[LetterId]:
-        """Let letters arrive, for the first time or again."""
-        for letter in letters:
-            self.arrivals += 1
-            self.store.keep([Arrival(letter=letter, message_id=str(self.arrivals))], self.clock.now())
-        return [LetterId(letter.identity) for letter in letters]
-
-    def keep_again(self, letters: Sequence[DeadLetter]) -> None:
-        """Let letters fail again."""
-        self.keep(*letters)
-
-    def replay(self, effects: Effects | None = None, **options: Any) -> Outcome:
-        """Run one replay of what is open."""
-        tell = options.pop("tell", None)
-        store: Any = self.store if effects is None else Dying(self.store, effects)
-        self.publisher.effects = effects or Effects()
-        order: dict[str, Any] = {"selection": OPEN, "who": "ada", "execute": True} | options
-        return Replay(store, self.publisher, self.mirrors, self.clock, self.clock).run(ReplayOrder(**order), tell)
-
-    def states(self) -> Mapping[State, int]:
-        return {state: count for state, count in self.store.stats().by_state.items() if count}
+from tests.worlds.replaying import OPEN, World
 
 
 @pytest.fixture

@@ -12,27 +12,14 @@ from services.dead_letter.web.callers import ASSERTION, Callers
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
-from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
-from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Api
-from tests.unit.dead_letter.letters import HOUR, a_letter, at, junk
-
-ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))
-TWO = a_letter(a_change(2, sequence=20), header=a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR)  # fmt: skip # noqa: E501
-JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)
-WRITES = ("discard", "restore", f"letters/{ONE.identity}/edit", "replays")
-READS = ("letters", f"letters/{ONE.identity}", f"letters/{ONE.identity}/trail", "groups", "stats", "export")
-EVERYTHING = {"letters": {"everything": True}}
+from tests.unit.dead_letter.asgi import EVERYTHING, JUNK, ONE, READS, TOKEN, TOKENS, TWO, WRITES, Api, with_letters
+from tests.unit.dead_letter.letters import a_letter, at
 
 
 @pytest.fixture
 def api() -> Api:
     return with_letters(Api())
-
-
-def with_letters(api: Api) -> Api:
-    api.world.keep(ONE, TWO, JUNK)
-    return api
 
 
 def ids(api: Api, **filters: Any) -> set[str]:

@@ -9,19 +9,18 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.dead_letter.app.metrics import ApiMetrics
 from services.dead_letter.core.documents import export_document
 from services.dead_letter.core.letters import Arrival, StoredLetter
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.metrics import ApiMetrics
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import NO_ROUTE
 from services.dead_letter.web.tools import EXPORTS_AT_ONCE
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.fakes.letter_store import FakeLetterStore
-from tests.unit.dead_letter.asgi import Api
+from tests.unit.dead_letter.asgi import JUNK, ONE, TWO, Api, with_letters
 from tests.unit.dead_letter.letters import NOW, a_letter
-from tests.unit.dead_letter.test_web import JUNK, ONE, TWO, with_letters
 
 
 @pytest.fixture

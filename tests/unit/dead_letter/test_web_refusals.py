@@ -9,8 +9,7 @@ from services.dead_letter.core.letters import State
 from services.dead_letter.web.callers import UNNAMED, Callers, read_tokens
 from services.dead_letter.web.gate import LARGEST_BODY
 from shared.contracts.errors import MisconfiguredError, TransientError
-from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Api
-from tests.unit.dead_letter.test_web import EVERYTHING, ONE, READS, WRITES, with_letters
+from tests.unit.dead_letter.asgi import EVERYTHING, ONE, READS, TOKEN, TOKENS, WRITES, Api, with_letters
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from deploy.local.background import BackgroundPlatform
+from deploy.local.platform.background import BackgroundPlatform
 
 
 def test_down_with_nothing_up_says_so(tmp_path: Path) -> None:

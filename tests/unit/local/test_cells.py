@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.cells import (
+from deploy.local.platform.cells import (
     Call,
     Cells,
     CheckAndMutate,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.comparison import TableShape, compare
+from deploy.local.proof.comparison import TableShape, compare
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 SHAPE = TableShape(

@@ -10,16 +10,27 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.local import compose
-from deploy.local.containers import READERS
-from deploy.local.creation import APP_PROFILE, DATABASES, INSTANCE, PROJECT, Addresses, CreateSettings, tables_file
 from deploy.local.demo.wide_tables import WIDE_TABLES
-from deploy.local.emulators import ROOT
-from deploy.local.services import BigtablePipeline, Flow, Pipeline
-from deploy.local.stack import reader_name
+from deploy.local.platform import compose
+from deploy.local.platform.creation import (
+    APP_PROFILE,
+    DATABASES,
+    INSTANCE,
+    PROJECT,
+    Addresses,
+    CreateSettings,
+    tables_file,
+    write_api_token,
+)
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import BigtablePipeline, Flow, Pipeline
+from deploy.local.platform.stack import reader_name
+from deploy.local.proof.containers import READERS
 from services.bigtable_reader.settings import Settings as BigtableReaderSettings
 from services.cdc_consumer.settings import Settings as ConsumerSettings
 from services.dead_letter.settings import Settings as DeadLetterSettings
+from services.dead_letter.web.callers import read_tokens
+from services.dead_letter.web.token_file import TokenFile
 from services.spanner_reader.settings import Settings as SpannerReaderSettings
 from shared.runtime.settings import read_settings, variable_name
 
@@ -79,7 +90,7 @@ def test_compose_1_29_takes_it_too(file: str) -> None:
 def test_there_is_a_service_for_every_reader_of_the_demo_and_for_the_rest() -> None:
     pipelines = [*_pipelines()]
     assert set(READERS) == {reader_name(one) for one in pipelines}
-    platform = {"create", "bigquery", "bigtable", *compose.EMULATORS}
+    platform = {"toolbox", "create", "bigquery", "bigtable", *compose.EMULATORS}
     assert set(services()) == {*READERS, "cdc_consumer", "dead_letter", *platform}
 
 
@@ -92,6 +103,28 @@ def test_every_port_is_published_on_the_loopback_address_alone_and_can_be_chosen
     assert len({port.split(":")[1] for port in published}) == len(published)
 
 
+def test_every_container_has_a_memory_limit() -> None:
+    assert [name for name, told in services().items() if "mem_limit" not in told] == []
+
+
+def test_the_token_of_the_api_is_made_on_this_machine_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "api_token"
+    told = {**environment("create"), "API_TOKEN_FILE": str(file)}
+    assert environment("dead_letter")["API_TOKEN_FILE"] == environment("create")["API_TOKEN_FILE"]
+    write_api_token(read_settings(CreateSettings, told))
+    made = file.read_text()
+    assert len(made.strip()) > 40
+    assert file.stat().st_mode & 0o777 == 0o600
+    write_api_token(read_settings(CreateSettings, told))
+    assert file.read_text() == made
+    file.write_text("")  # as a crash may have left it
+    write_api_token(read_settings(CreateSettings, told))
+    assert len(file.read_text().strip()) > 40
+    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+    write_api_token(read_settings(CreateSettings, {**told, "API_TOKEN": "a-token-of-the-users-own"}))
+    assert TokenFile(file)()[0] == read_tokens("a-token-of-the-users-own", "")[0]
+
+
 @pytest.mark.parametrize("service", SETTINGS)
 def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(service: str, tmp_path: Path) -> None:
     told = environment(service)
@@ -100,7 +133,8 @@ def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(s
     assert told["TABLES_FILE"] == "/etc/millrace/tables.toml"
     written = tmp_path / "tables.toml"
     written.write_text(tables_file())
-    assert read_settings(SETTINGS[service], {**told, "TABLES_FILE": str(written)}).tables_file == written
+    there = {name: str(written) for name in ("TABLES_FILE", "API_TOKEN_FILE") if name in told}
+    assert read_settings(SETTINGS[service], told | there).tables_file == written
 
 
 def test_what_makes_the_tables_is_told_nothing_that_it_does_not_know_and_all_that_it_needs() -> None:
@@ -118,18 +152,35 @@ def test_readers_are_told_what_make_run_tells_them() -> None:
         assert {key: _short(told[key]) for key in by_name} == by_name
 
 
+def test_the_toolbox_has_every_setting_of_every_service_except_the_source() -> None:
+    toolbox = environment("toolbox")
+    source = {"SPANNER_DATABASE", "CHANGE_STREAM", "PARTITION_DATABASE", "BIGTABLE_TABLE"}
+    all_of_them = {item for service in SETTINGS for item in environment(service).items() if item[0] not in source}
+    assert set(toolbox.items()) - all_of_them == {("DATABASE", toolbox["DATABASE"])}
+    assert all_of_them <= set(toolbox.items())
+    assert f"DATABASE={toolbox['DATABASE']}\n" in (ROOT / "deploy/Dockerfile").read_text()
+
+
+def test_an_image_is_the_target_of_its_name() -> None:
+    built = [(each["image"], each["build"]) for file in BOTH for each in services(file).values() if "build" in each]
+    assert {image for image, _ in built} >= {"millrace/toolbox:latest", "millrace/emulators_of_sdk:latest"}
+    for image, build in built:
+        assert (build["context"], build["dockerfile"]) == (".", "deploy/Dockerfile")
+        assert image == f"millrace/{build['target']}:latest"
+
+
 def test_consumer_and_dead_letter_service_are_told_what_make_run_tells_them() -> None:
     flow = Flow(**FLOW)
     of_consumer = flow.consumer_environment(Path("/var/lib/millrace/checkpoint"))
     of_letters = flow.dead_letter_environment(Path("/var/lib/millrace/dead_letters.sqlite3"))
-    dockerfile = (ROOT / "services/dead_letter/Dockerfile").read_text()
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
     assert f"DATABASE={of_letters.pop('DATABASE')}\n" in dockerfile
     for service, expected in (("cdc_consumer", of_consumer), ("dead_letter", of_letters)):
         told = environment(service)
         assert {key: _short(told[key]) for key in expected} == {key: _short(value) for key, value in expected.items()}
 
 
-@pytest.mark.parametrize("service", [*SETTINGS, "create", "bigquery", "bigtable"])
+@pytest.mark.parametrize("service", [*SETTINGS, "toolbox", "create", "bigquery", "bigtable"])
 def test_what_is_ours_may_write_nowhere_and_gain_nothing(service: str) -> None:
     told = services()[service]
     assert told["read_only"] is True

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from deploy.local import compose
-from deploy.local.containers import ContainerSettings, RestartedEndpoint
-from deploy.local.emulators import ROOT
+from deploy.local.platform import compose
+from deploy.local.platform.emulators import ROOT
+from deploy.local.proof.containers import ContainerSettings, RestartedEndpoint
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 

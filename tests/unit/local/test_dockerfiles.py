@@ -1,89 +1,115 @@
-"""What every Dockerfile of the repository promises, as far as its text shows it; `make containers` builds and asks."""
+"""What the Dockerfile promises, as far as its text shows it; `make containers` builds every image and inspects it."""
 
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-from deploy.local.emulators import ROOT
+from deploy.local.platform.emulators import ROOT
 
+FILE = ROOT / "deploy/Dockerfile"
 SERVICES = ("bigtable_reader", "cdc_consumer", "dead_letter", "spanner_reader")
-FILES = sorted(one.relative_to(ROOT) for part in ("services", "deploy") for one in (ROOT / part).rglob("Dockerfile"))
-OURS = [Path(f"services/{name}/Dockerfile") for name in SERVICES]
-BUILDS = [*OURS, *map(Path, ("deploy/local/Dockerfile", "deploy/local/emulators_of_sdk/compose.yaml"))]
-BUILDS += map(Path, ("README.md", "docs/containers.md"))
+OURS = {name: (f"services/{name}",) for name in SERVICES} | {"toolbox": ("services",), "local": ("emulators", "deploy")}
+"""What each image has of the code, beside what is shared."""
+TARGETS = (*OURS, "emulators_of_sdk")
+BASE = "python:3.11-slim-bookworm"
+BUILDS = [*map(Path, ("deploy/Dockerfile", "deploy/local/emulators_of_sdk/compose.yaml"))]
+BUILDS += map(Path, ("README.md", "docs/how-to/run-in-containers.md"))
 KNOWN_OPTIONS = ("--from=", "--mount=type=cache,", "--interval=", "--timeout=", "--start-period=")
 
+Instruction = tuple[str, str]
 
-def instructions(file: Path) -> list[tuple[str, str]]:
-    """Return a Dockerfile's instructions, each in one line, without comments."""
-    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.lstrip().startswith("#")]
+
+def instructions() -> Sequence[Instruction]:
+    """Return the instructions, each in one line, without comments."""
+    lines = [line for line in FILE.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
 
 
-def of(file: Path, name: str) -> list[str]:
-    """Return what all instructions of one name say."""
-    return [rest for each, rest in instructions(file) if each == name]
+def stages() -> Mapping[str, Sequence[Instruction]]:
+    """Return the instructions of every stage, those of the stages that it is made from before its own."""
+    found: dict[str, list[Instruction]] = {BASE: []}
+    for name, rest in instructions():
+        if name == "FROM":
+            base, _, stage = rest.split()
+            found[stage] = [*found[base]]
+        else:
+            found[stage].append((name, rest))
+    return found
 
 
-def test_every_service_has_a_dockerfile_and_so_has_the_local_platform() -> None:
-    local = [Path("deploy/local/Dockerfile"), Path("deploy/local/emulators_of_sdk/Dockerfile")]
-    assert [*local, *OURS] == FILES
+def of(stage: str, name: str) -> Sequence[str]:
+    """Return what all instructions of one name say in a stage."""
+    return [rest for each, rest in stages()[stage] if each == name]
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_hadolint_finds_nothing(file: Path) -> None:
+def test_every_image_is_a_target_of_one_dockerfile() -> None:
+    assert [*ROOT.glob("[!.]*/**/Dockerfile")] == [FILE]
+    copied = {name for _, rest in instructions() for name in re.findall(r"^--from=(\w+)", rest)}
+    parents = {rest.split()[0] for name, rest in instructions() if name == "FROM"}
+    assert stages().keys() - copied - parents == set(TARGETS)
+
+
+def test_hadolint_finds_nothing() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    ran = subprocess.run([hadolint, file], cwd=ROOT, capture_output=True, text=True, check=False)
+    ran = subprocess.run([hadolint, FILE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_an_image_is_made_of_its_services_and_what_is_shared_packages_first(name: str) -> None:
+    assert [rest.split()[:-1] for rest in of(name, "COPY")] == [
+        [f"--from={name}_packages", "/opt/venv"],
+        ["--from=shared", "/app"],
+        *(["--from=code", f"/app/{part}"] for part in OURS[name]),
+    ]
+    assert of(f"{name}_packages", "COPY") == [f"requirements/{name}.txt /requirements.txt"]
+    assert of("shared", "COPY") == ["services/__init__.py services/", "shared shared"]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_an_image_does_not_run_as_root_and_hands_signals_on(name: str) -> None:
+    assert of(name, "USER")[-1] == "10001:10001"
+    assert of(name, "ENTRYPOINT")[-1].startswith('["/usr/bin/tini", "--"')
+
+
 @pytest.mark.parametrize("name", SERVICES)
-def test_an_image_is_made_of_one_service_and_what_is_shared(name: str) -> None:
-    copied = [rest.split()[:-1] for rest in of(Path(f"services/{name}/Dockerfile"), "COPY")]
-    assert copied == [
-        [f"requirements/{name}.txt"],
-        ["--from=packages", "/opt/venv"],
-        ["services/__init__.py"],
-        ["shared"],
-        [f"services/{name}"],
-    ]
+def test_a_service_says_how_it_is(name: str) -> None:
+    assert "shared.runtime.probe" in of(name, "HEALTHCHECK")[-1]
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_an_image_does_not_run_as_root_and_hands_signals_on(file: Path) -> None:
-    assert of(file, "USER")[-1] == "10001:10001"
-    assert of(file, "ENTRYPOINT")[-1].startswith('["/usr/bin/tini", "--"')
+@pytest.mark.parametrize("name", OURS)
+def test_an_image_says_what_it_is(name: str) -> None:
+    labels = re.findall(r"org\.opencontainers\.image\.(\w+)=", " ".join(of(name, "LABEL")))
+    assert sorted(labels) == ["description", "revision", "title", "version"]
 
 
-@pytest.mark.parametrize("file", OURS, ids=str)
-def test_an_image_says_what_it_is_and_how_it_is(file: Path) -> None:
-    assert "shared.runtime.probe" in of(file, "HEALTHCHECK")[-1]
-    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", of(file, "LABEL")[-1]))
-    assert labels == {"title", "description", "version", "revision"}
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_is_run_again_because_the_revision_is_another(name: str) -> None:
+    after = [*stages()[name]]
+    while after and after[0] != ("ARG", "REVISION=unknown"):
+        after.pop(0)
+    assert "RUN" not in {each for each, _ in after}
 
 
-@pytest.mark.parametrize("file", [*OURS, Path("deploy/local/Dockerfile")], ids=str)
-def test_packages_are_the_locked_ones_and_are_installed_in_a_stage_of_their_own(file: Path) -> None:
-    stages = [number for number, (name, _) in enumerate(instructions(file)) if name == "FROM"]
-    (installing,) = [number for number, (_, rest) in enumerate(instructions(file)) if " install --no-deps " in rest]
-    assert len(stages) == 2
-    assert stages[0] < installing < stages[1]
-    assert "--require-hashes --requirement /requirements.txt" in instructions(file)[installing][1]
+@pytest.mark.parametrize("name", OURS)
+def test_packages_are_the_locked_ones_and_are_installed_in_a_stage_of_their_own(name: str) -> None:
+    installing = [rest for rest in of(f"{name}_packages", "RUN") if rest.endswith(" $INSTALL /requirements.txt")]
+    (options,) = of("packages", "ENV")
+    assert len(installing) == 1
+    assert re.search(r" install --no-deps .*--require-hashes --requirement\"$", options)
+    assert "INSTALL" not in " ".join(rest for _, rest in stages()[name])
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_every_base_is_the_same_and_nothing_asks_for_a_newer_builder_than_buildkit_of_20_10(file: Path) -> None:
-    assert {rest.split()[0] for rest in of(file, "FROM")} == {"python:3.11-slim-bookworm"}
-    text = (ROOT / file).read_text()
-    assert not re.search(r"^#\s*syntax=|<<", text, re.MULTILINE)
-    options = [
-        one for _, rest in instructions(file) for one in takewhile(lambda word: word.startswith("--"), rest.split())
-    ]
+def test_every_base_is_the_same_and_nothing_asks_for_a_newer_builder_than_buildkit_of_20_10() -> None:
+    assert {rest.split()[0] for name, rest in instructions() if name == "FROM"} <= {BASE, *stages()}
+    assert not re.search(r"^#\s*syntax=|<<", FILE.read_text(), re.MULTILINE)
+    options = [one for _, rest in instructions() for one in takewhile(lambda word: word.startswith("--"), rest.split())]
     assert [one for one in options if not one.startswith(KNOWN_OPTIONS)] == []
 
 

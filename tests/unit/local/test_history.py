@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from deploy.local.comparison import TableComparison
-from deploy.local.history import Version, check_versions, told
+from deploy.local.proof.comparison import TableComparison
+from deploy.local.proof.history import Version, check_versions, told
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 

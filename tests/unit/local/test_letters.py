@@ -1,6 +1,6 @@
 """What a run says of its dead letters in the end, and when it is content."""
 
-from deploy.local.letters import LettersFound
+from deploy.local.proof.letters import LettersFound
 
 COLLECTED = {"schema_conflict": 10, "undecodable": 1, "value_does_not_fit": 1}
 

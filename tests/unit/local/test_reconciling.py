@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.reconciling import read_answer
+from deploy.local.proof.reconciling import read_answer
 
 
 def table(name: str, verdict: str = "equal", **more: Any) -> dict[str, Any]:

@@ -3,20 +3,9 @@
 from pathlib import Path
 
 from deploy.local.demo.latency import Latencies
-from deploy.local.services import Pipeline, child_environment
+from deploy.local.platform.services import child_environment
 from shared.contracts.timestamps import Nanoseconds
-
-PIPELINE = Pipeline(
-    spanner="127.0.0.1:1",
-    pubsub="127.0.0.1:2",
-    bigquery_rest="127.0.0.1:3",
-    bigquery_grpc="127.0.0.1:4",
-    project="p",
-    instance="i",
-    database="d",
-    change_stream="s",
-    name="mill-race",
-)
+from tests.worlds.pipeline_settings import PIPELINE
 
 
 def test_reader_and_consumer_agree_on_what_lies_between_them() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.local.settings_files import write_settings_files
-from tests.unit.local.test_services import PIPELINE
+from deploy.local.platform.settings_files import write_settings_files
+from tests.worlds.pipeline_settings import PIPELINE
 
 
 def read_by_a_shell(*files: Path) -> Mapping[str, str]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.cells import DeleteCells, DeleteFamily, Mutation, SetCell
-from deploy.local.comparison import compare
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, HOURLY_WEATHER
-from deploy.local.wide_comparison import entry_of, mirrored, shape_of
+from deploy.local.platform.cells import DeleteCells, DeleteFamily, Mutation, SetCell
+from deploy.local.proof.comparison import compare
+from deploy.local.proof.wide_comparison import entry_of, mirrored, shape_of
 
 HOUR = 1_357_020_000_000_000
 AT = datetime(2013, 1, 1, 6, tzinfo=UTC)

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from deploy.local.cells import Call, CheckAndMutate, DropRows, Increment, MutateRow, MutateRows, newest
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, CORRECTED, HOURLY_WEATHER, TOTALS, WIDE_TABLES
 from deploy.local.demo.wide_workload import Departure, Hour, WideWorkload, read_departures, read_hours
+from deploy.local.platform.cells import Call, CheckAndMutate, DropRows, Increment, MutateRow, MutateRows, newest
 from shared.contracts.bigtable_options import CellColumn
 from shared.contracts.tables_file import read_tables_file
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.emulators import ROOT
+from deploy.local.platform.emulators import ROOT
 
 SCRIPT = ROOT / "deploy/local/with_engine.sh"
 UNAVAILABLE = 69

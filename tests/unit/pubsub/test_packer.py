@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from msgspec.structs import replace
 
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError
@@ -22,8 +23,9 @@ SMALL = Limits(
 TOPIC = "projects/p/topics/t"
 
 
-def sized(identity: int, size: int, text: str = "x") -> Change:
-    return a_change(identity, sequence=identity, name=text * size)
+def sized(identity: int, size: int, text: str = "x", old: int = 0) -> Change:
+    change = a_change(identity, sequence=identity, name=text * size)
+    return replace(change, old=f'{{"name":"{text * old}"}}') if old else change
 
 
 class Packing(RuleBasedStateMachine):
@@ -42,6 +44,8 @@ class Packing(RuleBasedStateMachine):
         self.published: dict[str, list[str]] = defaultdict(list)
         self.under_way: dict[str, Request] = {}
         self.waiting_for: dict[Receipt, set[str]] = {}
+        self.made: dict[str, Change] = {}
+        self.unsettled: dict[str, Oversized] = {}
         self.announcements = 0
         self.announced = 0
 
@@ -53,14 +57,16 @@ class Packing(RuleBasedStateMachine):
                 st.sampled_from(KEYS),
                 st.sampled_from((1, 40, 400, 3_000, 7_000, 10_000, 20_000)),
                 st.sampled_from("xé"),
+                st.sampled_from((0, 40, 7_000, 20_000)),
             ),
             max_size=8,
         ),
     )
-    def add(self, header: object, changes: list[tuple[str, int, str]]) -> object:
-        made = [(key, sized(next(self.numbers), size, text)) for key, size, text in changes]
+    def add(self, header: object, changes: list[tuple[str, int, str, int]]) -> object:
+        made = [(key, sized(next(self.numbers), size, text, old)) for key, size, text, old in changes]
         receipt, oversized = self.packer.add(header, made, announce_under=KEYS[0])  # type: ignore[arg-type]
-        too_large = {one.change.sequence for one in oversized}
+        too_large = {one.sequence for one in oversized}
+        self.made |= {change.sequence: change for _key, change in made}
         for key, change in made:
             if change.sequence not in too_large:
                 self.added[key].append(change.sequence)
@@ -70,7 +76,9 @@ class Packing(RuleBasedStateMachine):
             self.waiting_for[receipt] = {f"announcement {self.announcements}"}
             self.added[KEYS[0]].append(f"announcement {self.announcements}")
         for one in oversized:
+            self.unsettled[one.sequence] = one
             assert one.size > 5_000
+            assert one.size <= replace(self.made[one.sequence], old=None).size() + 100
         return multiple(*oversized)
 
     @rule()
@@ -88,6 +96,8 @@ class Packing(RuleBasedStateMachine):
 
     def confirm_key(self, key: str) -> None:
         for message in self.under_way.pop(key).messages:
+            for change in message.changes:
+                self.check_values(change)
             names = [change.sequence for change in message.changes]
             if not names:
                 self.announced += 1
@@ -97,10 +107,20 @@ class Packing(RuleBasedStateMachine):
                 self.note(name)
         self.check_done(self.packer.confirm(key))
 
+    def check_values(self, published: Change) -> None:
+        made = self.made[published.sequence]
+        if published != made:
+            assert made.size() > 5_000, "its old values were dropped although a message can hold them"
+            assert published == made.without_old_values()
+
     @rule(one=consumes(oversized))
     def settle(self, one: Oversized) -> None:
-        self.note(one.change.sequence)
-        self.check_done(self.packer.settle(one.receipt))
+        self.settle_one(one)
+
+    def settle_one(self, one: Oversized) -> None:
+        del self.unsettled[one.sequence]
+        self.note(one.sequence)
+        self.check_done(self.packer.settle(one))
 
     def note(self, sequence: str) -> None:
         for waited in self.waiting_for.values():
@@ -128,6 +148,8 @@ class Packing(RuleBasedStateMachine):
         assert self.packer.idle == (not self.waiting_for)
 
     def teardown(self) -> None:
+        for one in list(self.unsettled.values()):
+            self.settle_one(one)
         self.packer.hurry()
         self.publish()
         while self.under_way:
@@ -277,10 +299,30 @@ def test_a_change_over_the_soft_limit_travels_alone_and_over_the_hard_limit_not_
             assert [len(message.changes) for message in request.messages] == [1, 1, 1]
         done += packer.confirm("k")
 
-    assert [one.change.sequence for one in oversized] == [a_change(3, sequence=3).sequence]
+    (too_large,) = oversized
+    assert too_large.sequence == a_change(3, sequence=3).sequence
     assert max(sizes) < REQUEST_BYTES
     assert done == []
-    assert list(packer.settle(receipt)) == [receipt]
+    assert packer.outstanding_bytes == too_large.outstanding_bytes
+    assert list(packer.settle(too_large)) == [receipt]
+    assert packer.outstanding_bytes == 0
+
+
+def test_a_change_that_only_its_old_values_make_too_large_is_published_without_them_and_says_so() -> None:
+    packer = Packer()
+    fits = sized(1, 4_000_000, old=4_000_000)
+    too_large = sized(2, 5_000_000, old=5_000_000)
+    deleted = replace(a_change(3, sequence=3, op="DELETE"), place="{}", old=f'{{"name":"{"x" * REQUEST_BYTES}"}}')
+    _receipt, oversized = packer.add(a_header(), [("k", fits), ("l", too_large), ("m", deleted)])
+    published = [change for request in packer.requests() for message in request.messages for change in message.changes]
+
+    assert oversized == []
+    assert published[0] == fits
+    assert published[1:] == [
+        replace(too_large, old=None, place='{"transaction":"t","old_values_omitted":true}'),
+        replace(deleted, old=None, place='{"old_values_omitted":true}'),
+    ]
+    assert packer.old_values_omitted == 2
 
 
 def test_a_header_that_fits_no_message_is_refused() -> None:

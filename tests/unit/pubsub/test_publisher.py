@@ -1,6 +1,8 @@
 """The publisher: a future says what became of its changes, and nothing of a key overtakes what failed before it."""
 
 import asyncio
+import time
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +19,7 @@ from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import MOST_HELD
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.outage import NOT_READY_AFTER
 from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.runtime.stop import Stop
@@ -36,7 +39,8 @@ class World:
         self.letters = FakeAsyncChannel()
         letters: Any = self.letters  # duck-typed: a stub is all that is asked of a channel
         channel: Any = self.channel
-        keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop)
+        monotonic = options.get("monotonic", time.monotonic)
+        keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
         self.publisher = BatchPublisher(
             channel, "projects/p/topics/t", keeper, self.stop, failed_in="a test", **options
         )
@@ -219,6 +223,39 @@ def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room(
     run_in_virtual_time(scenario())
 
 
+def test_a_publisher_says_so_once_publishing_has_failed_for_a_while_and_until_it_succeeds_again() -> None:
+    async def scenario() -> None:
+        world = World(monotonic=asyncio.get_running_loop().time)
+        async with world.publisher as publisher:
+            world.channel.failures = [UNAVAILABLE] * 1_000
+            future = await publisher.publish(a_header(), [("k", a_change(1))])
+            await asyncio.sleep(NOT_READY_AFTER.total_seconds() - 1)
+            assert publisher.why_not_ready() == ""
+            await asyncio.sleep(2)
+            assert publisher.why_not_ready() == "publishing to projects/p/topics/t has failed for 31 s"
+            world.channel.failures = []
+            await future
+            assert publisher.why_not_ready() == ""
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_publisher_is_not_ready_while_the_topic_of_its_dead_letters_fails() -> None:
+    async def scenario() -> None:
+        world = World(monotonic=asyncio.get_running_loop().time)
+        async with world.publisher as publisher:
+            world.letters.failures = [UNAVAILABLE] * 1_000
+            too_large = await publisher.publish(a_header(), [("k", a_change(1, name="x" * 9_100_000))])
+            await asyncio.sleep(NOT_READY_AFTER.total_seconds() + 1)
+            await (await publisher.publish(a_header(), [("k", a_change(2))]))
+            assert publisher.why_not_ready() == "publishing to projects/p/topics/dead has failed for 31 s"
+            world.letters.failures = []
+            await too_large
+            assert publisher.why_not_ready() == ""
+
+    run_in_virtual_time(scenario())
+
+
 def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgotten_is_never_sent() -> None:
     async def scenario() -> None:
         clock = Later(0.0)
@@ -382,6 +419,44 @@ async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_fu
     assert (letter.table, letter.key, letter.sequence) == ("planes", "[7]", large.sequence)
     assert (letter.ordering_key, letter.commit_timestamp) == ("planes/3", large.commit_timestamp)
     assert letter.attributes["table"] == "planes"
+
+
+@in_a_loop
+async def test_while_the_dead_letter_topic_is_unavailable_no_values_of_oversized_changes_stay_in_memory() -> None:
+    world = World(outstanding_bytes=100_000)
+    world.letters.open.clear()
+    tracemalloc.start()
+    try:
+        async with world.publisher as publisher:
+            futures = []
+            for number in range(20):
+                large = a_change(number, sequence=number, name="x" * 9_100_000)
+                futures.append(await publisher.publish(a_header(), [("planes/3", large)]))
+            del large
+            await turns()
+            in_memory, _peak = tracemalloc.get_traced_memory()
+            counted = publisher.outstanding_bytes
+            assert in_memory < 9_100_000
+            world.letters.open.set()
+            await asyncio.gather(*futures)
+            assert publisher.outstanding_bytes == 0
+    finally:
+        tracemalloc.stop()
+    assert counted > 20 * 1_000
+    assert [len(request.messages) for request in world.letters.confirmed] == [20]  # all that waits, at once
+
+
+@in_a_loop
+async def test_oversized_changes_that_wait_for_their_dead_letters_take_room_from_others() -> None:
+    world = World(outstanding_bytes=1)
+    world.letters.open.clear()
+    async with world.publisher as publisher:
+        await publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
+        waiting = asyncio.create_task(publisher.publish(a_header(), [("planes/3", a_change(1))]))
+        await turns()
+        assert not waiting.done()
+        world.letters.open.set()
+        await (await waiting)
 
 
 @in_a_loop

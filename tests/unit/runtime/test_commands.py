@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from services.bigtable_reader.__main__ import main as bigtable_reader
 from services.cdc_consumer.__main__ import main as cdc_consumer
+from services.dead_letter.__main__ import main as dead_letter
 from services.spanner_reader.__main__ import main as spanner_reader
 from shared.runtime.service import MISCONFIGURED
 
@@ -64,10 +66,10 @@ def test_a_commands_help_needs_no_settings(main: Main, command: str, capsys: pyt
 def test_a_mistyped_command_is_answered_with_those_that_there_are(
     main: Main, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(main, "swep") == MISCONFIGURED
-    first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "error: there is no command swep"
-    assert [line.split()[0] for line in rest if line.startswith("  ")] == list(COMMANDS[main])
+    assert ended(main, "statsu") == MISCONFIGURED
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "error: unknown command statsu: did you mean status?"
+    assert second.startswith(f"the commands are {', '.join(COMMANDS[main])}; ")
 
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "snapshot"])
@@ -88,6 +90,43 @@ def test_arguments_that_a_command_does_not_take_are_refused_before_settings_are_
 ) -> None:
     assert ended(main, *arguments) == MISCONFIGURED
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
+def test_a_mistyped_option_is_answered_with_the_one_that_was_meant_or_with_all(
+    main: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(main, "status", "--jsno") == MISCONFIGURED
+    assert "unrecognized arguments: --jsno (did you mean --json?)" in capsys.readouterr().err
+    assert ended(main, "status", "--verbosely") == MISCONFIGURED
+    assert "(the options are --help, --json)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("status",), ("doctor",), ("sweep", "t", "--before", "x"), ("reconcile",)])
+def test_a_mistyped_option_of_the_consumer_is_answered_with_the_one_that_was_meant(
+    command: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(cdc_consumer, *command, "--jsno") == MISCONFIGURED
+    assert "unrecognized arguments: --jsno (did you mean --json?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("main", [spanner_reader, bigtable_reader, dead_letter])
+def test_a_mistyped_option_of_a_doctor_is_answered_with_the_one_that_was_meant(
+    main: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(main, "doctor", "--jsno") == MISCONFIGURED
+    assert "(did you mean --json?)" in capsys.readouterr().err
+
+
+def test_a_command_warns_of_a_variable_that_is_nearly_a_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DATABASE", f"sqlite:///{tmp_path}/none.sqlite3")
+    monkeypatch.setenv("TABLE_FILE", "tables.toml")
+    assert ended(dead_letter, "list") == MISCONFIGURED
+    warned, error = capsys.readouterr().err.splitlines()
+    assert warned.startswith("warning: TABLE_FILE is set, but no setting has that name: set TABLES_FILE if that is")
+    assert error.startswith("there is no database")
 
 
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])

@@ -2,9 +2,15 @@
 
 import io
 import json
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 import pytest
 
+from services.bigtable_reader.wiring import doctor as bigtable_reader
+from services.cdc_consumer.wiring import doctor as cdc_consumer
+from services.dead_letter.wiring import doctor as dead_letter
+from services.spanner_reader.wiring import doctor as spanner_reader
 from shared.runtime.findings import Finding, Level, exit_code, print_findings
 
 FINE = Finding(Level.OK, "dataset", "millrace.mirror is there")
@@ -60,3 +66,25 @@ def test_only_errors_fail() -> None:
 def test_what_is_wrong_has_a_cure(level: Level) -> None:
     with pytest.raises(ValueError, match="cure"):
         Finding(level, "dataset", "it is not there")
+
+
+@pytest.mark.parametrize(
+    "looked_at",
+    [
+        pytest.param(each._looked_at, id=each.__name__)
+        for each in (bigtable_reader, cdc_consumer, dead_letter, spanner_reader)
+    ],
+)
+def test_every_doctor_warns_of_a_variable_that_is_nearly_a_setting(
+    looked_at: Callable[[Mapping[str, str]], Iterator[Finding]],
+) -> None:
+    names = (
+        "GOOGLE_CLOUD_PROJECT SPANNER_INSTANCE SPANNER_DATABASE CHANGE_STREAM TOPIC BIGTABLE_INSTANCE BIGTABLE_TABLE"
+    )
+    more = "SUBSCRIPTION DEAD_LETTER_TOPIC DEAD_LETTER_SUBSCRIPTION BIGQUERY_DATASET"
+    given = dict.fromkeys(f"{names} {more}".split(), "name") | {"TABLE_FILE": "tables.toml", "JAVA_HOME": "/nowhere"}
+    given["DATABASE"] = "sqlite:////nowhere/letters.sqlite3"
+
+    (found,) = (one for one in islice(looked_at(given), 3) if one.check == "variable TABLE_FILE")
+    assert (found.level, found.detail) == (Level.WARNING, "no setting has this name")
+    assert "set TABLES_FILE if that is meant" in found.cure

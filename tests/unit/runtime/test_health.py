@@ -1,18 +1,21 @@
 """The health port says alive, ready, and what was counted; over a real socket."""
 
 import asyncio
+import http.client
 import socket
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.health import Health, serving_health
+from shared.runtime.health import MOST_CONNECTIONS, Health, serving_health
 from shared.runtime.stop import Stop
 
 
@@ -25,6 +28,16 @@ def fetched(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+def test_a_port_that_is_taken_is_named_with_the_settings_that_choose_another() -> None:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
+        told = rf"cannot listen on HOST=127\.0\.0\.1, PORT={port} .*Address already in use.*: choose others, or PORT=0"
+        with (
+            pytest.raises(MisconfiguredError, match=told),
+            serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", port),
+        ):
+            pass
+
+
 def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() -> None:
     health = Health(patience=timedelta(hours=1))
     with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
@@ -33,6 +46,43 @@ def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() 
         assert fetched(port, "/readyz")[0] == 200
         assert fetched(port, "/healthz")[0] == 200
         assert fetched(port, "/elsewhere")[0] == 404
+
+
+def test_not_ready_says_why_where_a_condition_knows() -> None:
+    health, why = Health(), [""]
+    health.not_ready_while(lambda: why[0])
+    with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
+        health.ready = True
+        assert fetched(port, "/readyz") == (200, "ready\n")
+        why[0] = "publishing has failed for 40 s"
+        assert fetched(port, "/readyz") == (503, "not ready: publishing has failed for 40 s\n")
+        assert fetched(port, "/healthz")[0] == 200
+        why[0] = ""
+        assert fetched(port, "/readyz")[0] == 200
+
+
+@pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/healthz", 200), ("/readyz", 503), ("/x", 404)])
+def test_head_is_answered_as_get_is_but_for_the_body(path: str, status: int) -> None:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("HEAD", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (status, b"")
+        assert answer.headers["Content-Length"] is not None
+        connection.close()
+
+
+def test_silent_clients_take_a_limited_number_of_threads_and_keep_no_probe_out() -> None:
+    before = threading.active_count()
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port, ExitStack() as clients:
+        for _ in range(3 * MOST_CONNECTIONS):
+            clients.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+        for _ in range(3):
+            assert fetched(port, "/healthz")[0] == 200
+        soon = time.monotonic() + 20
+        while threading.active_count() > before + 1 + MOST_CONNECTIONS and time.monotonic() < soon:
+            time.sleep(0.01)
+        assert threading.active_count() <= before + 1 + MOST_CONNECTIONS
 
 
 def test_a_loop_that_does_not_come_round_is_not_alive() -> None:

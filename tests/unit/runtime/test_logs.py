@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 import sys
 import threading
 import uuid
@@ -116,6 +117,49 @@ def test_a_library_is_heard_from_warning_on_whatever_our_level_is(lines: io.Stri
     logging.getLogger("library").info("a request with a row in it")
 
     assert lines.getvalue() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("chosen", "stream", "text"),
+    [
+        ("", Terminal(), True),
+        ("auto", Terminal(), True),
+        ("json", Terminal(), False),
+        ("", io.StringIO(), False),
+        ("auto", io.StringIO(), False),
+        ("text", io.StringIO(), True),
+    ],
+)
+def test_a_terminal_gets_text_everything_else_json_and_log_format_decides_first(
+    lines: io.StringIO, chosen: str, stream: io.StringIO, text: bool
+) -> None:
+    configure_logs("spanner_reader", "INFO", stream, log_format=chosen)
+    structlog.get_logger().info("query_started", tables=["a"], attempt=2)
+    logging.getLogger("library").warning("a library's")
+
+    ours, library = stream.getvalue().splitlines()
+    assert ours.startswith("{") is library.startswith("{") is not text
+    if text:
+        assert re.fullmatch(r'\d\d:\d\d:\d\d INFO    query_started  tables=\["a"\]  attempt=2', ours)
+        assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING a library's  logger=library", library)
+
+
+def test_text_of_several_lines_and_a_traceback_stand_on_lines_of_their_own(lines: io.StringIO) -> None:
+    configure_logs("spanner_reader", "INFO", lines, log_format="text")
+    try:
+        raise KeyError("k")
+    except KeyError:
+        structlog.get_logger().exception("service_misconfigured", error="wrong:\n  TOPIC is not set")
+
+    first, *below = lines.getvalue().splitlines()
+    assert first.endswith(" ERROR   service_misconfigured")
+    assert below[:3] == ["    error: wrong:", "      TOPIC is not set", "    Traceback (most recent call last):"]
+    assert below[-1] == "    KeyError: 'k'"
 
 
 def _this() -> str:

@@ -1,6 +1,7 @@
 """The probe of a container's HEALTHCHECK, against the real port of a service."""
 
 import socket
+from datetime import timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,17 +11,31 @@ from shared.runtime.probe import main
 from shared.runtime.stop import Stop
 
 
-@pytest.mark.parametrize("ready", [True, False])
-def test_a_service_is_healthy_once_it_is_ready(
-    ready: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("alive", "ready", "asked", "code", "says"),
+    [
+        (True, True, [], 0, "healthy"),
+        (True, False, [], 0, "healthy"),  # a restart would not bring back what it waits for
+        (False, True, [], 1, "/healthz: 503 Service Unavailable: no progress"),
+        (True, True, ["ready"], 0, "ready"),
+        (True, False, ["ready"], 1, "/readyz: 503 Service Unavailable: not ready"),
+    ],
+)
+def test_healthy_means_alive_and_readiness_is_asked_for_by_name(
+    alive: bool,
+    ready: bool,
+    asked: list[str],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    health = Health()
+    health = Health(timedelta(hours=1) if alive else timedelta(hours=-1))
     health.ready = ready
+    monkeypatch.setattr("sys.argv", ["probe", *asked])
     with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
-        monkeypatch.setenv("PORT", str(port))
-        assert main() == (0 if ready else 1)
-    said = "healthy" if ready else "/readyz: 503 Service Unavailable: not ready"
-    assert capsys.readouterr().out.splitlines()[-1] == said
+        assert main({"PORT": str(port)}) == code
+    assert capsys.readouterr().out.splitlines()[-1] == says
 
 
 def test_a_service_that_does_not_listen_is_not_healthy(
@@ -28,6 +43,6 @@ def test_a_service_that_does_not_listen_is_not_healthy(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    monkeypatch.setenv("PORT", str(port))
-    assert main() == 1
+    monkeypatch.setattr("sys.argv", ["probe"])
+    assert main({"PORT": str(port)}) == 1
     assert capsys.readouterr().out.startswith(f"port {port} does not answer: ")

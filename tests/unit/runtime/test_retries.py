@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import tenacity
+from structlog.testing import capture_logs
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.retries import Headway, retrying, retrying_async
+from shared.runtime.health import Health
+from shared.runtime.retries import Headway, name_emulators, retried, retrying, retrying_async
 from shared.runtime.stop import Stop
 
 SOON = timedelta(milliseconds=1)
@@ -116,3 +119,60 @@ def test_what_gets_no_further_ends_when_patience_does(monkeypatch: pytest.Monkey
         reading.tried()
 
     assert reading.attempts == 3
+
+
+def test_a_retry_names_its_call_in_the_log() -> None:
+    health, call = Health(), _Call()
+
+    async def scenario() -> None:
+        await retried(Stop(), call.away_once)
+        await retried(Stop(), partial(call.away_once, "again"))
+        await retried(Stop(), health.attempting(call.away_once))
+        await retried(Stop(), lambda: call.away_once("more"))
+        async for attempt in retrying_async(Stop(), longest_wait=SOON):
+            with attempt:
+                await call.away_once()
+        async for attempt in retrying_async(Stop(), longest_wait=SOON, name="read partition p"):
+            with attempt:
+                await call.away_once()
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+        for attempt in retrying(Stop(), longest_wait=SOON):
+            with attempt:
+                asyncio.run(call.away_once())
+    here = "test_a_retry_names_its_call_in_the_log"
+    assert [one["call"] for one in logs if one["event"] == "call_retried"] == [
+        *["_Call.away_once"] * 3,
+        *[f"{here}.scenario"] * 2,
+        "read partition p",
+        here,
+    ]
+
+
+def test_a_service_that_does_not_answer_for_long_is_logged_once_with_the_addresses_to_check() -> None:
+    name_emulators({"SPANNER_EMULATOR_HOST": "127.0.0.1:1", "PATH": "/bin"})
+    attempts = 0
+
+    with capture_logs() as logs:
+        for attempt in retrying(Stop(), longest_wait=SOON):
+            with attempt:
+                attempts += 1
+                if attempts < 8:
+                    raise TransientError("UNAVAILABLE")
+    (fix,) = (one["fix"] for one in logs if "fix" in one)
+    assert fix.startswith("check the network and ")
+    assert "SPANNER_EMULATOR_HOST=127.0.0.1:1" in fix
+    assert "PATH" not in fix
+
+
+class _Call:
+    """Fails every other time."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    async def away_once(self, _how: str = "") -> None:
+        self._calls += 1
+        if self._calls % 2:
+            raise TransientError("away")

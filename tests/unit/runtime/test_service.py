@@ -8,12 +8,13 @@ import pytest
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.service import MISCONFIGURED, run_as, started, stopped
-from shared.runtime.settings import settings_shown
 from shared.runtime.stop import Stop, unless_stopped
 
 
 @dataclass(frozen=True)
 class Settings:
+    log_level: str = "INFO"
+    log_format: str = "auto"
     topic: str = "changes"
     port: int = 8080
     end: str | None = None
@@ -35,7 +36,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 def test_what_only_a_person_can_mend_is_said_in_the_log_and_by_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_as("some_service", refused) == MISCONFIGURED == 2
+    assert run_as("some_service", refused, {}) == MISCONFIGURED == 2
     (line,) = logged(capsys)
     assert (line["service"], line["message"]) == ("some_service", "service_misconfigured")
     assert (line["severity"], line["error"]) == ("ERROR", "TOPIC is not set")
@@ -45,23 +46,23 @@ def test_of_a_command_that_was_typed_it_is_said_in_plain_words(capsys: pytest.Ca
     def command() -> int:
         raise MisconfiguredError('the settings need mending:\n  write it as ["7"]')
 
-    assert run_as("some_service", command, typed=True) == MISCONFIGURED
+    assert run_as("some_service", command, {}, typed=True) == MISCONFIGURED
     assert capsys.readouterr().err == 'error: the settings need mending:\n  write it as ["7"]\n'
 
 
 def test_any_other_end_is_the_callers() -> None:
-    assert run_as("some_service", lambda: 3) == 3
+    assert run_as("some_service", lambda: 3, {}) == 3
     with pytest.raises(TransientError):
-        run_as("some_service", broken)
+        run_as("some_service", broken, {})
 
 
 def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     def service() -> int:
-        started("some_service", "INFO", settings_shown(Settings()))
+        started("some_service", Settings(), {})
         stopped()
         return 0
 
-    assert run_as("some_service", service) == 0
+    assert run_as("some_service", service, {}) == 0
     first, last = logged(capsys)
     assert (
         first.items()
@@ -75,6 +76,18 @@ def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys
     )
     assert "version" in first
     assert last["message"] == "service_stopped"
+
+
+def test_a_variable_that_is_nearly_a_setting_is_warned_of_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    def service() -> int:
+        started("some_service", Settings(), {"LOG_LEVL": "DEBUG", "LOG_LEVELS_OF_ANOTHER": "x"})
+        return 0
+
+    assert run_as("some_service", service, {}) == 0
+    _first, warned = logged(capsys)
+    assert (warned["message"], warned["severity"]) == ("unknown_setting_found", "WARNING")
+    assert warned["variable"] == "LOG_LEVL"
+    assert "set LOG_LEVEL if that is meant" in str(warned["fix"])
 
 
 def test_a_retry_that_a_stop_has_ended_is_no_failure_and_any_other_error_is() -> None:

@@ -1,27 +1,39 @@
 """Settings: every mistake in one error."""
 
+import dataclasses
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from services.bigtable_reader.settings import Settings as BigtableReader
+from services.cdc_consumer.settings import ReconcileSettings as Reconcile
+from services.cdc_consumer.settings import Settings as Consumer
+from services.cdc_consumer.settings import SetupSettings as Setup
+from services.dead_letter.settings import CommandSettings as DeadLetterCommands
+from services.dead_letter.settings import Settings as DeadLetter
+from services.spanner_reader.settings import Settings as SpannerReader
 from shared.contracts.durations import format_duration, parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.google_names import project_id, subscription_id, topic_id
 from shared.runtime.settings import (
     HIDDEN,
     LogLevel,
     check_together,
     file_there,
     hidden,
+    misspelt_variables,
     read_settings,
     setting,
     settings_shown,
     together,
+    variable_name,
 )
 
 
@@ -88,24 +100,157 @@ def test_values_arrive_in_their_types() -> None:
 
 def test_one_error_names_every_bad_variable() -> None:
     bad = {
-        "HEARTBEAT_INTERVAL": "999ms",
-        "BUCKETS": "many",
-        "START_TIMESTAMP": "yesterday",
-        "EAGER": "perhaps",
-        "MODE": "quick",
-        "NAME": "N",
-        "TOKEN": "SECRET",
-        "RULES": "/nowhere/rules.toml",
-        "LOG_LEVEL": "loud",
+        "HEARTBEAT_INTERVAL": ("999ms", "at least 1s"),
+        "BUCKETS": ("many", "not a whole number"),
+        "START_TIMESTAMP": ("yesterday", "RFC 3339"),
+        "EAGER": ("perhaps", "not true or false"),
+        "MODE": ("quick", "not one of fast, slow"),
+        "NAME": ("N", "not in lower case"),
+        "TOKEN": ("SECRET", "not in lower case"),
+        "RULES": ("/nowhere/rules.toml", "cannot be read: No such file"),
+        "LOG_LEVEL": ("loud", "not one of DEBUG, INFO, WARNING, ERROR"),
     }
 
     with pytest.raises(MisconfiguredError) as caught:
-        read_settings(Settings, bad)
+        read_settings(Settings, {variable: value for variable, (value, _rule) in bad.items()})
 
-    for variable in ("GOOGLE_CLOUD_PROJECT", *bad):
-        assert variable in str(caught.value)
-    assert "the project" in str(caught.value)
+    lines = {line.strip().partition("=")[0]: line for line in str(caught.value).splitlines()[1:]}
+    assert lines.pop("GOOGLE_CLOUD_PROJECT is not set (the project)")
+    assert lines.keys() == bad.keys()
+    for variable, (_value, rule) in bad.items():
+        assert rule in lines[variable]
     assert "SECRET" not in str(caught.value)
+
+
+def test_a_number_that_is_none_is_told_what_it_counts() -> None:
+    @dataclass(frozen=True)
+    class Sizes:
+        batch_bytes: int = setting("size of a batch", unit="bytes", default=1)
+
+    with pytest.raises(MisconfiguredError, match="BATCH_BYTES='1MB': not a whole number of bytes"):
+        read_settings(Sizes, {"BATCH_BYTES": "1MB"})
+
+
+def test_what_is_missing_is_named_with_the_variable_that_was_probably_meant_for_it() -> None:
+    with pytest.raises(MisconfiguredError, match="GOOGLE_CLOUD_PROJCET is set: is GOOGLE_CLOUD_PROJECT meant"):
+        read_settings(Settings, {"GOOGLE_CLOUD_PROJCET": "p"})
+
+
+SERVICES = (BigtableReader, Consumer, Setup, Reconcile, DeadLetterCommands, DeadLetter, SpannerReader)
+# of other programs, in the environment of a shell, a container or Kubernetes
+OF_OTHERS: Final = re.findall(
+    r"\w+",
+    """
+    HOME HOST HOSTNAME HOSTS HOSTTYPE LANG LOGNAME MAIL PATH PORT PORTS PWD SHELL SHLVL TERM TMPDIR TOPICS_DIR
+    TZ USER PYTHONPATH PYTHONUNBUFFERED VIRTUAL_ENV PIP_INDEX_URL JAVA_HOME JAVA_TOOL_OPTIONS SPARK_HOME
+    SPARK_CONF_DIR SPARK_LOCAL_IP SPARK_MASTER_HOST SPARK_MASTER_PORT SPARK_EXECUTOR_MEMORY
+    SPARK_DRIVER_BIND_ADDRESS SPARK_LOG_DIR PYSPARK_PYTHON PYSPARK_SUBMIT_ARGS CLOUDSDK_ROOT
+    CLOUDSDK_CORE_PROJECT GCLOUD_PROJECT GCP_PROJECT GOOGLE_CLOUD_QUOTA_PROJECT GOOGLE_CLOUD_REGION
+    GOOGLE_APPLICATION_CREDENTIALS GOOGLE_CLOUD_UNIVERSE_DOMAIN DATASTORE_EMULATOR_HOST
+    FIRESTORE_EMULATOR_HOST FIREBASE_AUTH_EMULATOR_HOST STORAGE_EMULATOR_HOST DATABASE_URL PGHOST PGPORT
+    PGDATABASE PGUSER POSTGRES_DB LOGLEVEL LOG_DIR LOGGING_LEVEL KUBERNETES_PORT KUBERNETES_SERVICE_HOST
+    KUBERNETES_SERVICE_PORT MILLRACE_VERSION MILLRACE_USER EDITOR VISUAL GRPC_VERBOSITY OTEL_SERVICE_NAME
+    http_proxy no_proxy host port
+    """,
+)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_variable_of_another_service_or_program_is_taken_for_a_misspelt_one(service: type) -> None:
+    ours = {variable_name(field) for each in SERVICES for field in dataclasses.fields(each)}
+
+    assert misspelt_variables(service, dict.fromkeys({*OF_OTHERS, *ours}, "x")) == {}
+    others = ours - {variable_name(field) for field in dataclasses.fields(service)}
+    assert misspelt_variables(service, dict.fromkeys({*OF_OTHERS, *others}, "x")) == {}
+
+
+@given(service=st.sampled_from(SERVICES), data=st.data())
+def test_one_wrong_letter_in_a_name_is_found_with_the_name_that_was_meant(service: type, data: st.DataObject) -> None:
+    names = sorted(name for field in dataclasses.fields(service) if len(name := variable_name(field)) > 7)
+    meant = data.draw(st.sampled_from(names))
+    place = data.draw(st.integers(0, len(meant) - 1))
+    letter = data.draw(st.sampled_from("ABCXYZ_"))
+    kinds = (
+        meant[:place] + meant[place + 1 :],
+        meant[:place] + letter + meant[place:],
+        meant[:place] + letter + meant[place + 1 :],
+        meant[:place] + meant[place + 1 : place + 2] + meant[place] + meant[place + 2 :],
+        meant.lower(),
+    )
+    wrong = data.draw(st.sampled_from(kinds))
+    assume(wrong not in (*names, "LOGLEVEL"))
+
+    assert misspelt_variables(service, {wrong: "x"}) == {wrong: meant}
+    assert misspelt_variables(service, {wrong: "x", meant: "y"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("CHEKPOINT_LOCTION", "CHECKPOINT_LOCATION"),
+        ("DEADLETTERTOPIC", "DEAD_LETTER_TOPIC"),
+        ("MICROBATCH_BYTE", "MICRO_BATCH_BYTES"),
+        ("DEAD_LETTERS_TOPICS", "DEAD_LETTER_TOPIC"),
+        ("BIGQEURY_DATSET", "BIGQUERY_DATASET"),
+    ],
+)
+def test_two_mistakes_in_a_long_name_are_found(wrong: str, meant: str) -> None:
+    assert misspelt_variables(Consumer, {wrong: "x"}) == {wrong: meant}
+
+
+def test_of_two_names_that_a_misspelt_one_may_mean_the_nearer_is_named() -> None:
+    @dataclass(frozen=True)
+    class Near:
+        big_table_name: str = setting("a", default="")
+        big_tables_names: str = setting("b", default="")
+
+    assert misspelt_variables(Near, {"BIG_TABLE_NAMEX": "x"}) == {"BIG_TABLE_NAMEX": "BIG_TABLE_NAME"}
+    assert misspelt_variables(Near, {"XBIG_TABLES_NAMES": "x"}) == {"XBIG_TABLES_NAMES": "BIG_TABLES_NAMES"}
+
+
+def test_two_mistakes_in_a_short_name_are_another_name() -> None:
+    @dataclass(frozen=True)
+    class Short:
+        log_topic: str = setting("a", default="")
+
+    assert misspelt_variables(Short, {"LOG_TOPC": "x"}) == {"LOG_TOPC": "LOG_TOPIC"}
+    assert misspelt_variables(Short, {"LG_TOPC": "x"}) == {}
+
+
+@pytest.mark.parametrize("wrong", ["My Project!", "my_project", "projects/p", "Project"])
+def test_a_project_that_is_no_id_is_refused_by_its_form(wrong: str) -> None:
+    with pytest.raises(MisconfiguredError, match=r"GOOGLE_CLOUD_PROJECT=.*: not a project id: lowercase letters"):
+        read_settings(SpannerReader, {"GOOGLE_CLOUD_PROJECT": wrong})
+
+
+@pytest.mark.parametrize("project", ["my-project-1", "example.com:my-project", "123456789012", "p"])
+def test_every_form_of_a_project_is_taken(project: str) -> None:
+    project_id(project)
+
+
+def test_names_of_topics_and_subscriptions_are_refused_by_their_variable_and_the_rule() -> None:
+    wrong = {
+        "TOPIC": "my topic",
+        "SUBSCRIPTION": "projects/p/topics/changes",
+        "DEAD_LETTER_TOPIC": "goog-x",
+        "DEAD_LETTER_SUBSCRIPTION": "projects/p/subscriptions/1x",
+    }
+    with pytest.raises(MisconfiguredError) as refused:
+        read_settings(Setup, {"GOOGLE_CLOUD_PROJECT": "p", **wrong})
+    lines = {line.strip().partition("=")[0]: line for line in str(refused.value).splitlines()[1:]}
+    assert lines.keys() == wrong.keys()
+    assert "neither the id of a subscription nor projects/PROJECT/subscriptions/ID" in lines["SUBSCRIPTION"]
+    for variable in wrong.keys() - {"SUBSCRIPTION"}:
+        assert "3 to 255 letters, digits and any of - . _ ~ + %" in lines[variable]
+        assert "no name that starts with 'goog'" in lines[variable]
+    topic_id("projects/example.com:p/topics/changes")
+    subscription_id("changes-1")
+
+
+@pytest.mark.parametrize("size", ["lots", "1", "1 g", "-1g", "0g", "1gb"])
+def test_a_memory_that_java_would_not_take_is_refused(size: str) -> None:
+    with pytest.raises(MisconfiguredError, match=r"SPARK_DRIVER_MEMORY=.*: not a size of memory: .* such as 512m"):
+        read_settings(Consumer, {"SPARK_DRIVER_MEMORY": size})
 
 
 def test_what_shows_only_when_the_fields_are_seen_together_is_named_too() -> None:

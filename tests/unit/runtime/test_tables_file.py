@@ -22,8 +22,10 @@ def test_one_that_cannot_be_read_or_is_wrong_is_named(tmp_path: Path) -> None:
     latin.write_bytes(b'exclude = ["\xe9"]')
     wrong.write_text("\n\nexclud = []", encoding="utf-8")
 
-    for path in (tmp_path / "none.toml", tmp_path, latin):
-        with pytest.raises(MisconfiguredError, match=f"TABLES_FILE={path} cannot be read"):
+    with pytest.raises(MisconfiguredError, match=rf"TABLES_FILE={latin} is not UTF-8 text .*: save it as UTF-8"):
+        load_tables_file(latin)
+    for path, why in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(MisconfiguredError, match=f"TABLES_FILE={path} cannot be read: .*{why}"):
             load_tables_file(path)
     with pytest.raises(MisconfiguredError, match=r"wrong\.toml:3: unknown key 'exclud'"):
         load_tables_file(wrong)

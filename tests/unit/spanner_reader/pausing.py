@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from services.spanner_reader.core.changes import spanner_sequence
-from services.spanner_reader.core.partitions import Partition
-from services.spanner_reader.core.records import DataChangeRecord, Mod, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.core.stream.changes import spanner_sequence
+from services.spanner_reader.core.stream.partitions import Partition
+from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, PartitionToken, StreamQuery, StreamRecord
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp

@@ -1,11 +1,15 @@
 """Builders of change stream records and of a reader on fakes."""
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.records import (
+from services.spanner_reader.app.stream.held import Options
+from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.records import (
     ChildPartition,
     ChildPartitionsRecord,
     ColumnType,
@@ -13,12 +17,11 @@ from services.spanner_reader.core.records import (
     Mod,
     PartitionToken,
 )
-from services.spanner_reader.held import Options
 from services.spanner_reader.ports import ChangeStream, PauseStore, WatchedTable
-from services.spanner_reader.reader import Reader
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.health import Health
+from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.reader_metrics import FakeMetrics
@@ -134,3 +137,22 @@ class World:
     async def add_root(self, start: Nanoseconds) -> None:
         """Remember where the first query starts, as a first start does."""
         await FakePartitionStore(self.table, "setup", LEASE).add_root(start, None)
+
+
+@asynccontextmanager
+async def running(reader: Reader) -> AsyncIterator[None]:
+    """Run a reader in the background; at the end of the block it is asked to stop, and whatever it raised is raised."""
+    stop = Stop()
+    task = asyncio.create_task(reader.run(stop))
+    try:
+        yield
+    finally:
+        stop.request()
+        await asyncio.wait_for(task, 5)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to come true."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  what it waits for are fakes, which have no event
+            await asyncio.sleep(0)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.records import Mod
-from services.spanner_reader.core.snapshot import UNFINISHED, KeyText
+from services.spanner_reader.app.snapshot.snapshot_ends import SnapshotEnds
+from services.spanner_reader.app.snapshot.snapshots import SnapshotOptions, Snapshots
+from services.spanner_reader.core.snapshot.snapshot import UNFINISHED, KeyText
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.records import Mod
 from services.spanner_reader.ports import CatalogLook, WatchedTable
-from services.spanner_reader.snapshot_ends import SnapshotEnds
-from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
 from shared.contracts.errors import TransientError

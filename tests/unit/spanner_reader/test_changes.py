@@ -3,8 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from services.spanner_reader.core.changes import ChangeMaker, googlesql_type, require_whole_rows, spanner_sequence
-from services.spanner_reader.core.records import ColumnType, DataChangeRecord, Mod
+from services.spanner_reader.core.stream.changes import (
+    ChangeMaker,
+    googlesql_type,
+    header_type,
+    require_whole_rows,
+    spanner_sequence,
+)
+from services.spanner_reader.core.stream.records import ColumnType, DataChangeRecord, Mod
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError
@@ -161,6 +167,12 @@ def test_a_place_says_all_that_puts_a_transaction_together_again() -> None:
     }
 
 
+@pytest.mark.parametrize("sequence", ["", "xyz", "-1", "0x1f", "1_0", " 1", "00000000000000001"])
+def test_a_record_sequence_in_another_form_is_refused_with_where_it_is_and_what_to_do(sequence: str) -> None:
+    with pytest.raises(MisconfiguredError, match=r"2023-11-14T22:13:20Z.*hexadecimal.*start a version"):
+        spanner_sequence(1_700_000_000_000_000, sequence, 0)
+
+
 def test_a_record_sequence_is_read_as_hexadecimal_and_keeps_its_order() -> None:
     assert str(spanner_sequence(1_700_000_000_000_000, "00000002", 0)) == (
         "00060A24181E4000/0000000000000002/0000000000000000/0000000000000000"
@@ -176,6 +188,18 @@ def test_an_update_of_a_later_commit_is_newer_whatever_its_record_and_mod() -> N
     earlier = parse_sequence(only(replace(a_record(COMMIT), record_sequence="ffffffff")).sequence)
     later = parse_sequence(only(a_record(Nanoseconds(COMMIT + 1_000))).sequence)
     assert earlier < later
+
+
+def test_a_header_tells_jsonb_from_json_and_a_remembered_shape_does_not() -> None:
+    jsonb = '{"code":"JSON","type_annotation":"PG_JSONB"}'
+    array = f'{{"code":"ARRAY","array_element_type":{jsonb}}}'
+    for text, name, in_header in (
+        (jsonb, "JSON", "PG_JSONB"),
+        (array, "ARRAY<JSON>", "ARRAY<PG_JSONB>"),
+        ('{"code":"JSON"}', "JSON", "JSON"),
+        ('{"code":"NUMERIC","type_annotation":"PG_NUMERIC"}', "PG_NUMERIC", "PG_NUMERIC"),
+    ):
+        assert (googlesql_type(text), header_type(text)) == (name, in_header)
 
 
 @pytest.mark.parametrize(

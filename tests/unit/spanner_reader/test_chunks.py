@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.spanner_reader.adapters.chunks import ChunkedValue
+from services.spanner_reader.adapters.spanner.chunks import ChunkedValue
 
 # Null, booleans and numbers are never cut; text and lists are, anywhere.
 VALUES = st.recursive(

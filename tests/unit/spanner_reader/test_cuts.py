@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.spanner_reader.adapters.rows import spread
+from services.spanner_reader.adapters.snapshot.rows import spread
 
 
 def tokens(count: int) -> list[bytes]:

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.core.records import ROOT
-from services.spanner_reader.core.shapes import Kind
-from services.spanner_reader.first_start import first_start
+from services.spanner_reader.app.stream.first_start import first_start
+from services.spanner_reader.core.schema.shapes import Kind
+from services.spanner_reader.core.stream.records import ROOT
 from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile, read_tables_file

@@ -9,10 +9,10 @@ from google.cloud.spanner_v1.types import TypeAnnotationCode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.spanner_reader.adapters.change_stream import StreamRows, change_stream_query
-from services.spanner_reader.adapters.dialects import Dialect
-from services.spanner_reader.core.changes import googlesql_type
-from services.spanner_reader.core.records import (
+from services.spanner_reader.adapters.spanner.dialects import Dialect
+from services.spanner_reader.adapters.stream.change_stream import StreamRows, change_stream_query
+from services.spanner_reader.core.stream.changes import googlesql_type
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartition,
     ChildPartitionsRecord,

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from services.spanner_reader.core.key_ranges import check_some_between, typed_key
-from services.spanner_reader.core.snapshot import KeyText
+from services.spanner_reader.core.snapshot.key_ranges import check_some_between, typed_key
+from services.spanner_reader.core.snapshot.snapshot import KeyText
 from shared.contracts.errors import MisconfiguredError
 
 KEY = [("Id", "INT64"), ("Class", "STRING"), ("Cool", "BOOL")]

@@ -1,5 +1,5 @@
-from services.spanner_reader.core.misfits import misfits
-from services.spanner_reader.core.shapes import ColumnShape, TableShape
+from services.spanner_reader.core.schema.misfits import misfits
+from services.spanner_reader.core.schema.shapes import ColumnShape, TableShape
 from shared.contracts.tables_file import TablesFile, read_tables_file
 
 ID = ColumnShape("Id", "INT64", is_key=True)
@@ -43,6 +43,25 @@ def test_what_names_no_watched_table_is_told_with_the_nearest_that_is_watched() 
         assert f"is {name};" in fix
 
 
+def test_names_of_another_reader_that_shares_the_file_are_no_mistakes() -> None:
+    text = """
+        [tables.hourly_weather]
+        [tables.airport_traffic]
+        [tables."observation_*"]
+        """
+    assert found(text) == []
+
+
+def test_a_file_that_leaves_out_every_watched_table_is_one_finding_with_the_tables() -> None:
+    text = """
+        include = ["nothing_*"]
+        """
+    (one,) = misfits(read_tables_file(text), TABLES)
+    assert one.section == "include"
+    assert all(name in one.why for name in TABLES)
+    assert "ALTER" not in one.fix
+
+
 def test_nothing_is_said_of_names_where_the_stream_watches_nothing() -> None:
     assert list(misfits(read_tables_file('[tables.Orders]\nmode = "both"'), {})) == []
 
@@ -51,7 +70,8 @@ def test_an_ignored_column_of_the_key_is_refused_with_the_section_that_ignores_i
     assert found('exclude = ["tmp_*", "sales.*"]\n[defaults]\nignored_columns = ["id"]') == [("[defaults]", True)]
     (one,) = misfits(read_tables_file('[tables."O*"]\nignored_columns = ["id"]'), TABLES)
     assert (one.section, one.refused) == ('[tables."O*"]', True)
-    assert "column Id of table Orders" in one.why
+    assert "column Id of table Orders, which is in its primary key: rows cannot be told apart" in one.why
+    assert one.fix == "take it out of ignored_columns"
 
 
 def test_a_column_named_for_one_table_that_it_does_not_have_is_told_with_the_nearest() -> None:

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.spanner_reader.core.partitions import NewPartition, Partition, State, claimable, is_due
-from services.spanner_reader.core.records import ROOT, PartitionToken
+from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State, claimable, is_due
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from services.spanner_reader.ports import Progress
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_reader import FakePartitionStore, Table

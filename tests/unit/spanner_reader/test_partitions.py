@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.spanner_reader.core.partitions import (
+from services.spanner_reader.core.stream.partitions import (
     NewPartition,
     Partition,
     Reshaping,
@@ -12,7 +12,7 @@ from services.spanner_reader.core.partitions import (
     low_watermark,
     reshaping,
 )
-from services.spanner_reader.core.records import PartitionToken
+from services.spanner_reader.core.stream.records import PartitionToken
 from shared.contracts.timestamps import Nanoseconds
 
 A, B, C = PartitionToken("a"), PartitionToken("b"), PartitionToken("c")

@@ -3,8 +3,8 @@
 import asyncio
 import io
 
-from services.spanner_reader.core.shapes import Look, TableShape
-from services.spanner_reader.pause_command import resume
+from services.spanner_reader.commands.pause import resume
+from services.spanner_reader.core.schema.shapes import Look, TableShape
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.spanner_schema import Shapes
@@ -20,6 +20,7 @@ def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> N
             return await resume(arguments, pauses, out), out.getvalue()
 
         assert await command() == (1, "the stream was not paused\n")
+        assert await command("Singers") == (1, "Singers was not paused\n")
         for table in (None, "Singers", "Albums"):
             assert await pauses.pause(table)
         still = "still paused: Albums, Singers; `resume Albums Singers` lets them go on\n"

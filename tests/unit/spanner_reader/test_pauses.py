@@ -13,6 +13,7 @@ from services.spanner_reader.core.pauses import Pause
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.seeds import examples
 from tests.unit.spanner_reader.pausing import ALBUMS, LEASE, POLL, SINGERS, PausingWorld
 
 SLOWEST = 5.0  # seconds that a look at pauses takes at most
@@ -93,7 +94,7 @@ HANDED_OVER = steps_of(
 WHILE_ALL_IS_PAUSED = steps_of("pause-all 0 wait 5 write 1 pause 0 write 2 resume-all 0 wait 5")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(STEPS, st.integers(0, 3))
 @example(STALE, 0)
 @example(HANDED_OVER, 1)

@@ -1,21 +1,20 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from services.spanner_reader.core.partitions import State
-from services.spanner_reader.core.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
-from services.spanner_reader.ports import WatchedTable
-from services.spanner_reader.reader import Reader
+from services.spanner_reader.core.stream.partitions import Partition, State
+from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.ports import StartPastEndError, StartTooOldError, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakePublisher, Script
-from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at, children
+from tests.fakes.spanner_reader import FakeChangeStream, FakePublisher, Script
+from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at, children, running, until
 
 START = at("09:00:00")
 FIRST = at("09:00:01")
@@ -34,25 +33,6 @@ def seed_workflow() -> World:
         T4: [a_record(MERGE, 5)],
     }
     return World(Script(records, gates={T2: asyncio.Event(), T3: asyncio.Event()}))
-
-
-@asynccontextmanager
-async def running(reader: Reader) -> AsyncIterator[None]:
-    """Run a reader in the background; at the end of the block it is asked to stop, and whatever it raised is raised."""
-    stop = Stop()
-    task = asyncio.create_task(reader.run(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await asyncio.wait_for(task, 5)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to come true."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  what it waits for are fakes, which have no event
-            await asyncio.sleep(0)
 
 
 async def turns(number: int = 200) -> None:
@@ -123,6 +103,19 @@ def test_the_worked_example_with_a_restart_between_the_two_parents(
         assert len(asked(world, first)) == 1  # finished is finished
         assert asked(world, T4) == [MERGE]
         assert world.metrics.merged == 1
+
+    run(scenario)
+
+
+def test_what_becomes_of_each_partition_is_logged_for_debugging_only() -> None:
+    async def scenario() -> None:
+        world = seed_workflow()
+        await world.add_root(START)
+        with capture_logs() as logs:
+            async with running(world.reader()):
+                await until(lambda: {T1, T2, T3} <= world.script.open_queries)
+        levels = {one["event"]: one["log_level"] for one in logs if one["event"].startswith("partition_")}
+        assert levels == {"partition_claimed": "debug", "partition_finished": "debug"}
 
     run(scenario)
 
@@ -394,5 +387,37 @@ def test_a_table_of_partitions_with_nothing_left_to_read_is_refused() -> None:
         world = World(Script({}))
         with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
             await asyncio.wait_for(world.reader().run(Stop()), 5)
+
+    run(scenario)
+
+
+class RefusingStream(FakeChangeStream):
+    """Refuses every start: as past the partition's end, and the partition's own start as too old."""
+
+    def __init__(self, script: Script, too_old: Nanoseconds) -> None:
+        super().__init__(script)
+        self._too_old = too_old
+
+    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Refuse the query."""
+        self._script.queries.append(query)
+        if len(self._script.queries) > 20:
+            raise RuntimeError("the partition is queried for ever")
+        for record in self._script.records[query.token]:
+            yield record
+        if query.start > self._too_old:
+            raise StartPastEndError("out of range: past the end")
+        raise StartTooOldError("out of range: too far in the past")
+
+
+def test_a_start_that_is_refused_though_the_retention_covers_it_is_reported_and_not_asked_for_again_and_again() -> None:
+    async def scenario() -> None:
+        world = World(Script({T1: []}))
+        world.catalog.retention = timedelta(days=7)
+        world.table.clock.time = at("12:00:00")
+        world.table.rows[T1] = Partition(token=T1, start=FIRST, watermark=at("10:00:00"))
+        with pytest.raises(StartTooOldError):
+            await asyncio.wait_for(world.reader(stream=RefusingStream(world.script, FIRST)).run(Stop()), 5)
+        assert asked(world, T1) == [at("10:00:00"), FIRST]
 
     run(scenario)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.partitions import State
-from services.spanner_reader.core.records import (
+from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,
@@ -24,6 +24,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseco
 from shared.runtime.stop import Stop
 from tests.fakes.life import CrashError, Life
 from tests.fakes.spanner_reader import Script, Topic
+from tests.seeds import examples
 from tests.unit.spanner_reader.scripts import LEASE, World, a_record, at, children
 
 START = at("09:00:00")
@@ -144,7 +145,7 @@ def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing() -> None:
     asyncio.run(scenario())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     shapes=st.lists(st.integers(0, 2), max_size=6),
     heartbeats=st.booleans(),

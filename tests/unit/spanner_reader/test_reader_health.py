@@ -3,8 +3,8 @@
 import asyncio
 from datetime import timedelta
 
-from services.spanner_reader.core.partitions import Survey
-from services.spanner_reader.core.records import ROOT, HeartbeatRecord
+from services.spanner_reader.core.stream.partitions import Survey
+from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord
 from shared.contracts.errors import TransientError
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop

@@ -8,15 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.core.partitions import Partition, State, fair_share
-from services.spanner_reader.core.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
-from services.spanner_reader.core.shapes import Kind
+from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.core.schema.shapes import Kind
+from services.spanner_reader.core.stream.partitions import Partition, State, fair_share
+from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
 from services.spanner_reader.ports import Progress
-from services.spanner_reader.reader import Reader
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from shared.runtime.topic_watch import MessagesLostError
 from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Script
 from tests.unit.spanner_reader.scripts import World, a_record, at, children
 
@@ -149,6 +148,21 @@ def test_a_renewal_that_is_on_its_way_does_not_take_back_what_is_given_back() ->
                 assert held_by(world) == {"one": 2}
                 slow.gate.set()
                 await until(lambda: held_by(world) == {"one": 1, "two": 1})
+
+    asyncio.run(scenario())
+
+
+def test_a_renewal_that_is_on_its_way_at_a_stop_does_not_take_back_what_is_given_back() -> None:
+    async def scenario() -> None:
+        lease = timedelta(seconds=1.5)
+        world = a_wide_world(T1, T2)
+        await world.add_root(START)
+        slow = SlowToRenew(world, "one", lease)
+        async with running(world.reader(owner="one", lease=lease, store=slow)):
+            await until(lambda: held_by(world) == {"one": 2})
+            slow.gate.clear()
+            await slow.renewing.wait()
+        assert held_by(world) == {}
 
     asyncio.run(scenario())
 

@@ -5,11 +5,12 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
-from services.spanner_reader.core.partitions import State
-from services.spanner_reader.core.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
+from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
 from services.spanner_reader.ports import Progress
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Script
@@ -39,6 +40,16 @@ class Refusing(FakePartitionStore):
         """Save watermarks and renew the leases (or give them back)."""
         if release and asyncio.get_running_loop().time() < self.until:
             raise TransientError("ABORTED")
+        return await super().advance(progress, release=release)
+
+
+class Unwritable(FakePartitionStore):
+    """A store that refuses to release any lease."""
+
+    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+        """Save watermarks and renew the leases; MisconfiguredError where they are released."""
+        if release:
+            raise MisconfiguredError("permission denied on the partition table")
         return await super().advance(progress, release=release)
 
 
@@ -151,5 +162,24 @@ def test_what_was_confirmed_is_saved_at_a_stop_though_the_first_attempts_are_abo
             row = world.table.rows[token]
             assert (row.state, row.watermark, row.lease_until) == (State.RUNNING, READ, None)
         assert world.table.readers == {}
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_that_ended_the_reader() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        await world.add_root(START)
+        publisher = FakePublisher(world.topic, by_hand=True)
+        store = Unwritable(world.table, "reader", LEASE)
+        task = asyncio.create_task(world.reader(publisher=publisher, store=store, poll=POLL).run(Stop()))
+        await asyncio.sleep(10)
+        publisher.waiting[0].set_exception(MisconfiguredError("topic not found: create it"))
+        with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
+            await task
+        assert [line["error"] for line in logs if line["event"] == "watermarks_not_saved"] == [
+            "permission denied on the partition table"
+        ]
+        assert [line["partitions"] for line in logs if line["event"] == "reader_stopped"] == [4]
 
     run_in_virtual_time(scenario())

@@ -4,9 +4,9 @@ import pytest
 from google.cloud.spanner_v1 import PartialResultSet, StructType, Type, TypeCode
 from google.protobuf.struct_pb2 import ListValue, Value
 
-from services.spanner_reader.adapters.change_stream import StreamRows, change_stream_query
-from services.spanner_reader.adapters.connection import value_from_wire
-from services.spanner_reader.core.records import (
+from services.spanner_reader.adapters.spanner.chunks import value_from_wire
+from services.spanner_reader.adapters.stream.change_stream import StreamRows, change_stream_query
+from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from services.spanner_reader.core.pauses import Pause
-from services.spanner_reader.core.resync import cure
-from services.spanner_reader.core.shapes import Finding, Kind, Mark
+from services.spanner_reader.core.schema.resync import cure
+from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
 from tests.unit.spanner_reader.scripts import at
 
 ADDED = Finding("s.T", Kind.COLUMN_DEFAULTED, at("09:00:00"), at("09:00:01"), ("Born",))

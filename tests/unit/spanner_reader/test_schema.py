@@ -1,14 +1,12 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from google.api_core import exceptions
 
-from services.spanner_reader.adapters.dialects import Dialect
-from services.spanner_reader.adapters.errors import spanner_errors
-from services.spanner_reader.adapters.schema import (
+from services.spanner_reader.adapters.schema.catalog import (
     SpannerCatalog,
     StreamDefinition,
     check_partition_table,
@@ -17,7 +15,9 @@ from services.spanner_reader.adapters.schema import (
     check_times,
     type_json,
 )
-from services.spanner_reader.core.changes import googlesql_type
+from services.spanner_reader.adapters.spanner.dialects import Dialect
+from services.spanner_reader.adapters.spanner.errors import spanner_errors
+from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
@@ -42,6 +42,7 @@ def test_streams_that_carry_whole_rows_are_read(capture: str) -> None:
 def test_streams_that_carry_parts_of_rows_are_refused_with_the_statement_that_mends_them(capture: str) -> None:
     with pytest.raises(MisconfiguredError) as error:
         check_stream("Orders", replace(GOOD, value_capture_type=capture))
+    assert f"change stream Orders has value_capture_type {capture}: its updates carry only" in str(error.value)
     assert "ALTER CHANGE STREAM Orders SET OPTIONS (value_capture_type = 'NEW_ROW')" in str(error.value)
 
 
@@ -73,10 +74,34 @@ def _looked(*options: list[object]) -> CatalogLook:
     class Answers:
         name, dialect = "projects/p/instances/i/databases/d", Dialect.GOOGLESQL
 
-        async def snapshot(self, *_statements: object, at: object) -> tuple[Nanoseconds, list[list[list[object]]]]:
-            return NOW, [[[True]], [["value_capture_type", "NEW_ROW"], *options], [], [], [], [], []]
+        async def snapshot(
+            self, *_statements: object, at: Nanoseconds | None, large: bool
+        ) -> tuple[Nanoseconds, list[list[list[object]]]]:
+            assert large
+            return NOW, [[], []] if at else [[[True]], [["value_capture_type", "NEW_ROW"], *options], [], [], []]
 
     return asyncio.run(SpannerCatalog(Answers(), "s").look())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("there", [(), ("Singers", "Orders")])
+def test_a_stream_that_is_not_there_is_refused_with_those_that_are_and_the_statement_that_makes_it(
+    there: Sequence[str],
+) -> None:
+    class Answers:
+        name, dialect = "projects/p/instances/i/databases/d", Dialect.GOOGLESQL
+
+        async def snapshot(self, *statements: object) -> tuple[Nanoseconds, list[list[list[object]]]]:
+            return NOW, [[] for _ in statements]
+
+        async def query(self, _statement: object) -> list[list[object]]:
+            return [[name] for name in there]
+
+    with pytest.raises(MisconfiguredError) as error:
+        asyncio.run(SpannerCatalog(Answers(), "Ordres").definition())  # type: ignore[arg-type]
+    said = str(error.value)
+    assert "database projects/p/instances/i/databases/d has no change stream Ordres" in said
+    assert ("set CHANGE_STREAM to one that it has (Orders, Singers)" in said) is bool(there)
+    assert "CREATE CHANGE STREAM Ordres FOR ALL OPTIONS (value_capture_type = 'NEW_ROW', retention" in said
 
 
 def test_streams_whose_partitions_change_their_range_are_refused() -> None:

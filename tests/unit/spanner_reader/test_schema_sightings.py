@@ -7,27 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.records import ROOT, ColumnType
-from services.spanner_reader.core.shapes import Kind
+from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.core.schema.shapes import Kind
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.records import ROOT, ColumnType
 from services.spanner_reader.ports import CatalogLook
-from services.spanner_reader.schema_watch import SchemaWatch
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import Life
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import FakePublisher, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
-from tests.unit.spanner_reader.scripts import COLUMNS, a_record, at
-from tests.unit.spanner_reader.test_reader import running, until
-from tests.unit.spanner_reader.test_schema_watch import (
-    BORN,
-    FIRST,
-    START,
-    a_world,
-    kinds,
-    run,
-    with_columns,
-)
+from tests.unit.spanner_reader.scripts import COLUMNS, a_record, at, running, until
+from tests.worlds.schema_on_fakes import BORN, FIRST, START, a_world, kinds, run, with_columns
 
 
 def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_looks_cannot() -> None:

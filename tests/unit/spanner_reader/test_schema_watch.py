@@ -2,48 +2,26 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.records import ROOT, ColumnType, DataChangeRecord
-from services.spanner_reader.core.shapes import Kind, Look, Sighting
-from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
-from services.spanner_reader.schema_watch import remember_refused
+from services.spanner_reader.app.schema.schema_watch import remember_refused
+from services.spanner_reader.core.schema.shapes import Kind, Look, Sighting
+from services.spanner_reader.core.stream.records import ROOT
+from services.spanner_reader.ports import CatalogLook, Compared
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import CrashError, Life
-from tests.fakes.spanner_reader import Script
 from tests.fakes.spanner_schema import FakeShapeStore
-from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at
-from tests.unit.spanner_reader.test_reader import running, until
+from tests.unit.spanner_reader.scripts import COLUMNS, a_record, running, until
+from tests.worlds.schema_on_fakes import BORN, FIRST, SINGERS, START, a_world, kinds, run, with_columns
 
-START, FIRST = at("09:00:00"), at("09:00:01")
-BORN = ColumnType("Born", '{"code":"DATE"}', is_primary_key=False, ordinal_position=3)
-SINGERS = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
 SOON = timedelta(milliseconds=5)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
-def a_world(*records: DataChangeRecord, singers: WatchedTable = SINGERS) -> World:
-    world = World(Script({ROOT: list(records)}))
-    world.catalog.tables = [singers]
-    return world
-
-
-def with_columns(*columns: ColumnType) -> WatchedTable:
-    return replace(SINGERS, column_types=columns)
-
-
-def kinds(world: World) -> dict[str, list[tuple[Kind, tuple[str, ...]]]]:
-    return {table: [(one.kind, one.columns) for one in mark.findings] for table, mark in world.shapes.marks.items()}
 
 
 def test_a_table_and_a_column_that_come_while_it_runs_are_announced_before_any_record_of_them() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.spanner_reader.core.file_words import excluding
-from services.spanner_reader.core.shapes import (
+from services.spanner_reader.core.schema.file_words import excluding
+from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
     ColumnShape,
     Finding,
@@ -182,6 +182,32 @@ def test_a_table_taken_out_of_the_stream_is_named_and_needs_a_resync_when_it_com
     assert [one.kind for one in back.findings] == [Kind.TABLE_WATCHED]
 
 
+def test_of_tables_outside_the_stream_nothing_is_remembered_but_what_a_mirror_may_still_hold() -> None:
+    outside = TableShape((), watched=False)
+    first = compare(None, a_look(THEN, Singers=SINGERS, Albums=outside)).remembered
+    assert set(first.tables) == {"Singers"}
+    out = compare(first, a_look(Nanoseconds(1_500), Singers=outside, Albums=outside)).remembered
+    assert set(out.tables) == {"Singers"}
+    assert out.tables["Singers"].key == SINGERS.key
+    other_key = TableShape((replace(ID, type="STRING"),))
+    back = compare(out, a_look(Singers=other_key, Albums=SINGERS))
+    assert [(one.table, one.kind) for one in back.findings] == [
+        ("Albums", Kind.TABLE_WATCHED),
+        ("Singers", Kind.TABLE_AGAIN),
+    ]
+    left_out = replace(SINGERS, watched=False, left_out=True)
+    assert set(compare(first, a_look(Albums=left_out, Singers=SINGERS)).remembered.tables) == {"Singers", "Albums"}
+
+
+def test_a_table_that_neither_the_file_nor_the_stream_has_is_not_remembered_and_comes_as_added() -> None:
+    outside = TableShape((), watched=False)
+    shown = excluding(a_look(THEN, Singers=outside, Albums=SINGERS), lambda _name: False)
+    assert set(compare(None, shown).remembered.tables) == {"Albums"}
+
+    stored = replace(outside, left_out=True)  # as earlier versions have stored it
+    assert of_singers(SINGERS, before=stored) == {Kind.TABLE_WATCHED: ()}
+
+
 def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -> None:
     first = compare(None, a_look(THEN, everything=True, Singers=SINGERS)).remembered
     gone = compare(first, a_look(Nanoseconds(1_500), everything=True))
@@ -223,8 +249,8 @@ def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_ch
     assert (found.kind, found.before, found.dropped_until) == (Kind.TABLE_WATCHED, NOW, NOW + DROPPED_UNSEEN)
     mark = Mark("Singers", (found,)).with_more([replace(found, before=Nanoseconds(NOW + 5), dropped_until=THEN)])
     assert mark.sync_after == NOW + DROPPED_UNSEEN
-    unwatched = a_look(THEN, everything=True, Singers=replace(SINGERS, watched=False))
-    (taken_up,) = compare(compare(None, unwatched).remembered, a_look(everything=True, Singers=SINGERS)).findings
+    unwatched = a_look(THEN, Singers=replace(SINGERS, watched=False))
+    (taken_up,) = compare(compare(None, unwatched).remembered, a_look(Singers=SINGERS)).findings
     assert Mark("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"
 
 

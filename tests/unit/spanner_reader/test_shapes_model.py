@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.shapes import (
+from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
     Look,
     Sighting,
@@ -14,6 +14,7 @@ from services.spanner_reader.core.shapes import (
     compare,
 )
 from shared.contracts.timestamps import Nanoseconds
+from tests.seeds import examples
 
 ID = ColumnShape("Id", "INT64", is_key=True)
 COLUMN_NAMES, TABLE_NAMES = ("a", "b", "c"), ("T", "U")
@@ -39,6 +40,8 @@ class Model:
 
     def shape(self, name: str) -> TableShape:
         table, watched = self.tables[name], self.everything or name in self.watched
+        if not watched:  # a look reads no columns then
+            return TableShape((), watched=False)
         some = None if self.everything else table.listed
         columns = tuple(replace(c, watched=c.is_key or some is None or c.name in some) for c in table.columns)
         return TableShape(columns, watched)
@@ -124,7 +127,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(everything=st.booleans(), steps=steps)
 def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unmarked(
     everything: bool, steps: list[tuple[str, str, str, int]]
@@ -170,7 +173,7 @@ def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_di
         assert not comparison.findings or len(added) > len(set(added))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     steps=st.lists(
         st.tuples(

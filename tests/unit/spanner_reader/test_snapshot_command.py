@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.snapshot import RangeState, SnapshotSurvey
-from services.spanner_reader.snapshot_command import snapshot
+from services.spanner_reader.commands.snapshot import snapshot
+from services.spanner_reader.core.snapshot.snapshot import RangeState, SnapshotSurvey
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.spanner_schema import FakeShapeStore
 from tests.fakes.terminal import Terminal
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.test_snapshot_ends import half_read_and_lost
-from tests.unit.spanner_reader.test_snapshots import LEASE, World, until_over
+from tests.worlds.changing_table import LEASE, World, half_read_and_lost, until_over
 
 
 class Unreliable(FakeSnapshotStore):
@@ -95,7 +94,7 @@ def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
 
 
 def test_who_names_no_table_is_told_how_all_of_them_are_watched() -> None:
-    with pytest.raises(MisconfiguredError, match=r"`snapshot --status` .* with --watch"):
+    with pytest.raises(MisconfiguredError, match=r"no table is named: .* --all; `snapshot --status` .* with --watch"):
         asyncio.run(command(filled(), "--watch"))
 
 

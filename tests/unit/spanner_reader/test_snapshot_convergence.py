@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.seeds import examples
 from tests.unit.spanner_reader.snapshot_world import ALBUMS, KEYS, SINGERS, TABLES, SnapshotWorld
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -37,7 +38,7 @@ def some_steps(chance: Random) -> Sequence[str]:
     return [*begin, *(chance.choice(steps) for _step in range(chance.randint(5, 50)))]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     seed=st.integers(0, 1 << 32),
     retention=st.sampled_from((HOUR, WEEK)),

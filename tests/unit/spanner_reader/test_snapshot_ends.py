@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.shapes import Finding, Kind, Mark
-from services.spanner_reader.core.snapshot import (
+from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
+from services.spanner_reader.core.snapshot.snapshot import (
     CompleteSnapshot,
-    KeyText,
     RangeState,
     SnapshotRange,
+    by_run,
     complete_snapshots,
+    merged,
 )
 from services.spanner_reader.ports import RangeProgress
 from shared.contracts.change_sequence import four_sections
@@ -24,27 +25,19 @@ from shared.contracts.timestamps import Nanoseconds, microseconds
 from tests.fakes.snapshots import FakeSnapshotStore
 from tests.fakes.spanner_reader import FakePublisher
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.test_snapshots import LEASE, SECOND, START, World, until_over
+from tests.worlds.changing_table import (
+    LEASE,
+    SECOND,
+    START,
+    World,
+    a_loss,
+    a_range,
+    cut,
+    half_read_and_lost,
+    until_over,
+)
 
 _MICROSECOND = 1_000
-
-
-def a_range(number: int, after: str | None, until: str | None, *, read_at: int = START) -> SnapshotRange:
-    return SnapshotRange(
-        table="Planes",
-        number=number,
-        run=1,
-        after=None if after is None else KeyText(after),
-        until=None if until is None else KeyText(until),
-        read_at=Nanoseconds(read_at),
-        first_read_at=Nanoseconds(read_at),
-        state=RangeState.DONE,
-    )
-
-
-def cut(*keys: str) -> list[SnapshotRange]:
-    ends = [None, *keys, None]
-    return [a_range(n, ends[n], ends[n + 1], read_at=START + n) for n in range(len(ends) - 1)]
 
 
 @given(st.permutations(cut("a", "b", "c")))
@@ -54,7 +47,7 @@ def test_a_table_whose_parts_are_all_read_is_complete_since_the_first_of_them(pa
     assert (complete.table, complete.run, complete.since) == ("Planes", 1, START)
 
 
-@pytest.mark.parametrize(
+LEAVING_OUT_A_KEY = pytest.mark.parametrize(
     "parts",
     [
         pytest.param([a_range(0, None, "a")], id="no end"),
@@ -68,8 +61,24 @@ def test_a_table_whose_parts_are_all_read_is_complete_since_the_first_of_them(pa
         pytest.param([a_range(0, None, "a"), a_range(1, "a", "a")], id="for ever"),
     ],
 )
+
+
+@LEAVING_OUT_A_KEY
 def test_what_leaves_out_a_key_is_not_complete(parts: list[SnapshotRange]) -> None:
     assert list(complete_snapshots(parts)) == []
+
+
+@LEAVING_OUT_A_KEY
+def test_ranges_that_leave_out_a_key_are_not_merged_into_a_complete_one(parts: list[SnapshotRange]) -> None:
+    for one in by_run(parts).values():
+        assert (whole := merged(one)) is None or not complete_snapshots([whole])
+
+
+def test_the_ranges_of_a_complete_snapshot_are_merged_into_one_that_is_complete_since_the_same_time() -> None:
+    parts = cut("a", "b", "c")
+    whole = merged(parts)
+    assert whole is not None
+    assert [one.since for one in complete_snapshots([whole])] == [one.since for one in complete_snapshots(parts)]
 
 
 def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_later() -> None:
@@ -136,26 +145,6 @@ def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_s
     assert [line["table"] for line in logs if line["event"] == "snapshot_too_old_to_heal"] == ["Planes"]
     assert (len(world.told), world.shapes.marks == {}) == ((1, True) if automatic else (0, False))
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
-
-
-async def half_read_and_lost(world: World) -> None:
-    """Let half of a snapshot be confirmed by a topic that then loses it, and mark the table."""
-    for key in range(10):
-        world.write(key, "a")
-    world.clock.step(SECOND)
-    await world.request()
-    store = FakeSnapshotStore(world.snapshots, "stopped half way", LEASE)
-    (claimed,) = await store.claim([("Planes", 0)])
-    cut = await store.cut(claimed, [])
-    assert cut is not None
-    await store.save([RangeProgress(cut, KeyText('["4"]'), 5, cut.read_at)], release=True)
-    world.clock.step(SECOND)
-    world.shapes.marks = {"Planes": a_loss(world.clock.now())}
-    world.clock.step(SECOND)
-
-
-def a_loss(before: Nanoseconds) -> Mark:
-    return Mark("Planes", (Finding("Planes", Kind.TABLE_LOST, START, before),))
 
 
 @pytest.mark.parametrize("automatic", [False, True])

@@ -2,175 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.changes import ChangeMaker, spanner_sequence
-from services.spanner_reader.core.records import ColumnType
-from services.spanner_reader.core.snapshot import OLDEST_READ, UNFINISHED, ConfirmedKeys, KeyText, RangeState
-from services.spanner_reader.ports import CatalogLook, WatchedTable
-from services.spanner_reader.snapshot_ends import SnapshotEnds
-from services.spanner_reader.snapshots import SnapshotOptions, Snapshots
-from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
-from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
-from shared.runtime.stop import Stop
-from tests.fakes.life import CrashError, Life
-from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Versions
-from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
-from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
-from tests.fakes.virtual_time import run_in_virtual_time
-
-START = parse_timestamp("2026-11-21T12:00:00Z")
-LEASE = timedelta(seconds=30)
-SECOND = timedelta(seconds=1)
-PLANES = WatchedTable(
-    "Planes",
-    ("Id",),
-    (ColumnType("Id", '{"code":"INT64"}', True, 1), ColumnType("Name", '{"code":"STRING"}', False, 2)),
-    "NEW_ROW",
+from services.spanner_reader.core.snapshot.snapshot import (
+    OLDEST_READ,
+    ConfirmedKeys,
+    KeyText,
+    RangeState,
+    SnapshotRange,
 )
-
-
-class CatalogNow(FakeCatalog):
-    """A catalog whose looks are at Spanner's time."""
-
-    def __init__(self, clock: SteppingClock, *tables: WatchedTable) -> None:
-        super().__init__(*tables)
-        self._clock = clock
-
-    async def look(self) -> CatalogLook:
-        """Return the tables as they are now."""
-        self.time = self._clock.now() - 1_000
-        return await super().look()
-
-
-@dataclass
-class World:
-    """A table that goes on changing, what its stream has published of that, and a table of snapshots."""
-
-    clock: SteppingClock = field(default_factory=lambda: SteppingClock(START))
-    versions: Versions = field(init=False)
-    snapshots: SnapshotTable = field(init=False)
-    topic: Topic = field(default_factory=Topic)
-    stream: list[tuple[str, int, str | None]] = field(default_factory=list)
-    """Sequence, key and value of every change since the start."""
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
-    shapes: Shapes = field(default_factory=Shapes)
-    streaming: bool = False
-    trusted: bool = True
-    resting: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.versions, self.snapshots = Versions(self.clock), SnapshotTable(self.clock)
-        self.catalog = CatalogNow(self.clock, PLANES)
-
-    def write(self, key: int, value: str | None) -> None:
-        """Commit a change a while after the one before."""
-        self.clock.step(SECOND)
-        self.versions.write(key, value)
-        if self.streaming:
-            sequence = str(spanner_sequence(microseconds(self.clock.now()), "0", 0))
-            self.stream.append((sequence, key, value))
-
-    def reader(
-        self,
-        owner: str = "reader",
-        *,
-        life: Life | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
-        cuts: Sequence[int] = (),
-        publisher: FakePublisher | None = None,
-        unconfirmed_bytes: int = 1 << 20,
-        automatic: bool = False,
-        included: Callable[[str], bool] = lambda _table: True,
-    ) -> tuple[Snapshots, FakeRows]:
-        """Return a reader of snapshots, and its way to the rows."""
-        life = life or Life()
-        rows = FakeRows(self.versions, cuts=cuts, life=life, meanwhile=meanwhile)
-        store = FakeSnapshotStore(self.snapshots, owner, LEASE, life)
-        publisher = publisher or FakePublisher(self.topic, life, seed=len(owner))
-        changes = ChangeMaker("source", 4, {})
-        ends = SnapshotEnds(
-            store=store,
-            shapes=FakeShapeStore(self.shapes, life),
-            catalog=self.catalog,
-            publisher=publisher,
-            changes=changes,
-            included=included,
-            trusted=lambda: self.trusted,
-            metrics=self.metrics,
-            automatic=automatic,
-            every=5 * SECOND,
-        )
-        reader = Snapshots(
-            ends=ends,
-            store=store,
-            rows=rows,
-            catalog=self.catalog,
-            publisher=publisher,
-            changes=changes,
-            included=included,
-            trusted=lambda: self.trusted,
-            rests=lambda table: table in self.resting,
-            metrics=self.metrics,
-            stop=Stop(),
-            options=SnapshotOptions(save=SECOND, unconfirmed_bytes=unconfirmed_bytes),
-        )
-        return reader, rows
-
-    async def request(self, *, again: bool = False) -> None:
-        """Ask for a snapshot as of now."""
-        await FakeSnapshotStore(self.snapshots, "asks", LEASE).request(["Planes"], self.clock.now(), again=again)
-
-    @property
-    def over(self) -> bool:
-        """Tell whether nothing is left to read."""
-        return all(one.state not in UNFINISHED for one in self.snapshots.rows.values())
-
-    @property
-    def told(self) -> list[str]:
-        """Return since when the table is complete, as was said of it."""
-        return [header.complete_since for header in self.topic.headers if isinstance(header.complete_since, str)]
-
-    def mirrored(self, ghosts: Collection[int] = (), swept: str = "") -> dict[int, str]:
-        """Return the rows as BigQuery holds them: of each key the change with the highest sequence.
-
-        With ``ghosts`` that were there before, of which no change tells, and without what is older than ``swept``.
-        """
-        oldest = ChangeSequenceNumber((0,))
-        newest: dict[int, tuple[ChangeSequenceNumber, str | None]] = dict.fromkeys(ghosts, (oldest, "a ghost"))
-        published = [
-            (change.sequence, int(change.key.split('"')[3]), None if change.row is None else change.row.split('"')[3])
-            for change in self.topic.changes
-        ]
-        for text, key, value in [*published, *self.stream]:
-            sequence = parse_sequence(text)
-            if key not in newest or newest[key][0] < sequence:
-                newest[key] = sequence, value
-        before = parse_sequence(swept) if swept else oldest
-        return {key: value for key, (at, value) in sorted(newest.items()) if value is not None and at >= before}
-
-
-async def until_over(world: World, *readers: Snapshots) -> None:
-    """Let readers read until nothing is left, and stop them."""
-    tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
-    try:
-        while not (world.over and await readers[-1].over()):
-            await asyncio.sleep(0.5)
-            for task in tasks:
-                if task.done():
-                    task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from tests.fakes.life import CrashError, Life
+from tests.fakes.spanner_reader import FakePublisher
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.worlds.changing_table import LEASE, SECOND, START, World, until_over
 
 
 def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:
@@ -217,6 +67,114 @@ def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back() -> 
     run_in_virtual_time(scenario())
     assert world.mirrored() == world.versions.at(world.clock.now())
     assert all(header.origin == "snapshot" for header in world.topic.headers)
+
+
+def test_of_what_is_read_one_row_is_kept_and_seldom_looked_at_until_something_is_asked_for_again() -> None:
+    world = World()
+    for key in range(20):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        reader, _rows = world.reader(cuts=[4, 9, 14])
+        surveys: list[int] = []
+        task = asyncio.create_task(reader.keep_reading())
+        while not (world.over and len(world.snapshots.rows) == 1 and await reader.over()):
+            await asyncio.sleep(0.5)
+            if task.done():
+                task.result()
+        (kept,) = world.snapshots.rows.values()
+        assert (kept.state, kept.rows, len(world.told)) == (RangeState.DONE, 20, 1)
+        world.surveyed = lambda ranges: surveys.append(len(ranges))
+        await asyncio.sleep(100)
+        assert 2 <= len(surveys) <= 12
+        assert set(surveys) == {1}
+        await world.request(again=True)
+        await asyncio.sleep(60)
+        assert len(world.told) == 2
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+
+
+def read_in_parts(world: World, table: str, parts: int) -> None:
+    """Store a snapshot of a table that has been read to its end in parts."""
+    for number in range(parts):
+        until = None if number == parts - 1 else KeyText(f'["{number}"]')
+        one = SnapshotRange(
+            table=table,
+            number=number,
+            run=1,
+            after=KeyText(f'["{number - 1}"]') if number else None,
+            until=until,
+            last=until,
+            read_at=START,
+            first_read_at=START,
+            rows=1,
+            state=RangeState.DONE,
+        )
+        world.snapshots.rows[one.place] = one
+
+
+def test_a_requested_snapshot_is_read_though_no_ranges_of_finished_ones_can_be_merged() -> None:
+    world = World(merges_fail=True)
+    for key in range(20):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        for table in ("A", "B", "C"):
+            read_in_parts(world, table, 3)
+        await world.request()
+        async with asyncio.timeout(600):
+            await until_over(world, world.reader()[0])
+        assert {"A", "B", "C"} <= set(world.merges), "each has its turn"
+
+    run_in_virtual_time(scenario())
+    assert world.mirrored() == world.versions.at(world.clock.now())
+
+
+def test_ranges_of_one_table_are_merged_in_a_round() -> None:
+    world = World()
+    merges: list[int] = []
+    world.surveyed = lambda _ranges: merges.append(len(world.merges))
+
+    async def scenario() -> None:
+        for number in range(4):
+            read_in_parts(world, f"T{number}", 2)
+        task = asyncio.create_task(world.reader()[0].keep_reading())
+        await asyncio.sleep(100)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
+    assert merges[:5] == [0, 1, 2, 3, 4]
+    assert len(world.snapshots.rows) == 4
+
+
+def test_leases_are_renewed_though_surveys_take_longer_than_a_lease() -> None:
+    world = World()
+    for key in range(40):
+        world.write(key, "a")
+
+    async def scenario() -> None:
+        await world.request()
+        publisher = FakePublisher(world.topic, by_hand=True)
+        store_clock = asyncio.get_running_loop()
+        began, start = store_clock.time(), world.clock.time
+        task = asyncio.create_task(world.reader(publisher=publisher)[0].keep_reading())
+        await asyncio.sleep(5)
+        world.survey_takes = timedelta(minutes=10)
+        for _second in range(300):
+            await asyncio.sleep(1)
+            world.clock.time = Nanoseconds(start + int((store_clock.time() - began) * 1e9))
+            (held,) = world.snapshots.rows.values()
+            assert held.lease_until is not None
+            assert held.lease_until > world.clock.time, "another reader may take it"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(scenario())
 
 
 def test_no_more_than_its_share_waits_for_confirmation() -> None:

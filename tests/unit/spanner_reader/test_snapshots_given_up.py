@@ -1,10 +1,10 @@
 """A snapshot that finds no table is given up, and it alone: not one that was asked for since."""
 
-from services.spanner_reader.core.snapshot import RangeState
+from services.spanner_reader.core.snapshot.snapshot import RangeState
 from services.spanner_reader.ports import CatalogLook
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.test_snapshots import PLANES, SECOND, World, until_over
+from tests.worlds.changing_table import PLANES, SECOND, World, until_over
 
 
 def test_a_reader_that_finds_no_table_gives_up_none_that_was_asked_for_meanwhile() -> None:

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.snapshot import RangeState
+from services.spanner_reader.core.snapshot.snapshot import RangeState
 from services.spanner_reader.ports import NotReadableError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.test_snapshots import World, until_over
+from tests.worlds.changing_table import World, until_over
 
 KEYS = 40
 

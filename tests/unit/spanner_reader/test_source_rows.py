@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.changes import ChangeMaker
-from services.spanner_reader.core.snapshot import KeyText
+from services.spanner_reader.app.source_rows import PublishedRows
+from services.spanner_reader.core.snapshot.snapshot import KeyText
+from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.ports import WatchedTable
-from services.spanner_reader.source_rows import PublishedRows
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -23,7 +23,7 @@ from shared.runtime.stop import Stop
 from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.test_snapshots import PLANES, SECOND, START, CatalogNow
+from tests.worlds.changing_table import PLANES, SECOND, START, CatalogNow
 
 
 class BreakingRows(FakeRows):
@@ -226,6 +226,8 @@ def test_tables_that_are_not_mirrored_are_refused_by_name() -> None:
     assert run_in_virtual_time(world.answers.tables()) == ["Planes"]
     batch, _done = run_in_virtual_time(world.answers.describe(Describe("Planes")))
     assert decode_batch(batch).header.primary_key == ("Id",)
+    with pytest.raises(MisconfiguredError, match=r"table Nope is not among .*, which are: Planes"):
+        run_in_virtual_time(world.answers.describe(Describe("Nope")))
 
     world.included.clear()
 

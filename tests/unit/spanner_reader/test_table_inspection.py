@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.core.destinations import Plan, destinations
-from services.cdc_consumer.core.history import history_definition
-from services.cdc_consumer.core.tables import source_columns
-from services.cdc_consumer.core.types import COLUMN_TYPES
-from services.spanner_reader.adapters.schema import StreamDefinition
-from services.spanner_reader.adapters.table_inspection import MIRRORED_TYPES, inspect_soft_delete, inspect_table
-from services.spanner_reader.core.shapes import ColumnShape, TableShape
+from services.cdc_consumer.core.schema.destinations import Plan, destinations
+from services.cdc_consumer.core.schema.history import history_definition
+from services.cdc_consumer.core.schema.tables import source_columns
+from services.cdc_consumer.core.types.types import COLUMN_TYPES
+from services.spanner_reader.adapters.doctor.table_inspection import MIRRORED_TYPES, inspect_soft_delete, inspect_table
+from services.spanner_reader.adapters.schema.catalog import StreamDefinition
+from services.spanner_reader.core.schema.shapes import ColumnShape, TableShape
 from shared.contracts.change_batch import Column, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.tables_file import TablesFile, read_tables_file

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.core.shapes import DROPPED_UNSEEN, Kind
+from services.spanner_reader.core.schema.shapes import DROPPED_UNSEEN, Kind
 from services.spanner_reader.ports import CatalogLook
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop

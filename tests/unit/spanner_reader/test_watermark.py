@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.watermark import ConfirmedPrefix
+from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
 START = Nanoseconds(1_000)

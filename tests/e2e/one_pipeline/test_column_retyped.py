@@ -1,0 +1,126 @@
+"""A column dropped and added again with another type: who says so, what flows on, and the cures to the letter."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+
+import msgspec
+import pytest
+
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import Service
+from deploy.local.platform.source import Row, Write
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
+from shared.contracts.reasons import Reason
+from tests.e2e.rig import Message, Rig
+
+pytestmark = pytest.mark.timeout(1_800)
+
+PATIENCE = timedelta(minutes=5)
+SECOND = 1_000_000_000  # in nanoseconds
+ANNOUNCEMENT = ""  # the header of a new column list alone: a letter that holds no change, and so no key
+
+
+class Said:
+    """What a command of a service has said."""
+
+    def __init__(self, rig: Rig, service: str, *words: str, settings: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", f"services.{service}", *words]
+        environment = {**rig.processes.environment, **settings, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        self.code, self.text = done.returncode, done.stdout
+
+
+def reader_says(rig: Rig, *words: str) -> Said:
+    return Said(rig, "spanner_reader", *words, settings=rig.pipeline.reader_environment())
+
+
+def consumer_says(rig: Rig, consumer: Service, *words: str) -> Said:
+    return Said(rig, "cdc_consumer", "status", "--address", consumer.address, *words, settings={})
+
+
+def states(rig: Rig, consumer: Service) -> Mapping[str, str]:
+    tables = msgspec.json.decode(consumer_says(rig, consumer, "--json").text)["tables"]
+    return {table["table"]: table["state"] for table in tables}
+
+
+def singer(key: int, **row: object) -> Write:
+    values: Row = {"Id": key, "Name": f"singer {key}", **row}  # type: ignore[dict-item]
+    return Write("insert_or_update", "Singers", values)
+
+
+def tag(name: str) -> Write:
+    return Write("insert_or_update", "Tags", {"Tag": name})
+
+
+def letters(rig: Rig, of: set[str]) -> Sequence[DeadLetter]:
+    """Return the letters of these keys; one of the announcement is among them if the reader looked before it read."""
+    found: list[DeadLetter] = []
+
+    def kept() -> bool:
+        found.extend(rig.letters())
+        return {letter.key for letter in found} >= of
+
+    rig.wait(kept, f"the letters of {sorted(of)}", PATIENCE)
+    assert {letter.key for letter in found} <= {*of, ANNOUNCEMENT}
+    return found
+
+
+def test_a_column_added_again_with_another_type_is_said_by_both_services_and_mended_by_their_cures(rig: Rig) -> None:
+    consumer, reader = rig.consumer(), rig.start_reader(CHECK_SCHEMA_EVERY="1s")
+    rig.wait_until_ready(reader, consumer, patience=PATIENCE)
+    singers = rig.named("Singers")
+    rig.commit(*[singer(key, Born=date(1990, 1, key)) for key in (1, 2, 3)], tag("before"))
+    rig.wait_until_equal(patience=PATIENCE)
+
+    rig.database.alter(f"ALTER TABLE {singers} DROP COLUMN Born", f"ALTER TABLE {singers} ADD COLUMN Born INT64")
+    rig.commit(singer(2, Born=1992), singer(4, Born=1994), tag("after"))
+
+    unfit = letters(rig, of={"[2]", "[4]"})
+    assert {letter.reason for letter in unfit} == {Reason.SCHEMA_CONFLICT}
+    rig.wait_until_equal(["Tags", "Albums"], PATIENCE)
+    kept = {row["Id"]: row["Born"] for row in rig.rows("Singers")}
+    assert kept == {key: date(1990, 1, key) for key in (1, 2, 3)}
+
+    rig.wait(lambda: reader_says(rig, "status").code == 1, "the reader to say so", PATIENCE)
+    told = reader_says(rig, "status").text
+    assert f"{singers}: needs re-sync since" in told
+    assert "column type changed (Born)" in told
+    # Anybody may forge one such batch: the consumer says so of a healthy table when another comes a minute later.
+    a_minute_later = max(letter.failed_at for letter in unfit) + 61 * SECOND
+    rig.wait(lambda: time.time_ns() > a_minute_later, "a minute to pass", PATIENCE)
+    rig.commit(singer(2, Born=1992), singer(4, Born=1994))
+    letters(rig, of={"[2]", "[4]"})
+    rig.wait(lambda: states(rig, consumer).get(singers) == "refused", "the consumer to say so", PATIENCE)
+    shown = consumer_says(rig, consumer)
+    assert (shown.code, states(rig, consumer)[rig.named("Tags")]) == (1, "running")
+
+    # The consumer's cure: the column goes, and the letters are replayed.
+    drop = re.search(r"\((ALTER TABLE \S+ DROP COLUMN `Born`)\)", shown.text)
+    assert drop is not None, shown.text
+    assert drop[1] in unfit[0].detail
+    assert "; then replay" in unfit[0].detail
+    rig.target.query(drop[1])
+    rig.published()
+    rig.publish([Message(one.data, {**one.attributes, REPLAY_OF: one.identity}, one.ordering_key) for one in unfit])
+    rig.wait(
+        lambda: {row["Id"]: row.get("Born") for row in rig.rows("Singers")} == {1: None, 2: 1992, 3: None, 4: 1994},
+        "the replayed changes to be applied",
+        PATIENCE,
+    )
+
+    # The reader's: every row comes again, and the mark is taken away.
+    touch = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", told)
+    synced = re.search(rf"`python -m services.spanner_reader (synced {singers})`", told)
+    assert touch is not None, told
+    assert synced is not None, told
+    assert rig.database.execute(touch[1])[0] == 4
+    rig.wait_until_equal(patience=PATIENCE)
+    assert reader_says(rig, *synced[1].split()).code == 0
+
+    rig.wait(lambda: set(states(rig, consumer).values()) == {"running"}, "all tables to run", PATIENCE)
+    assert (reader_says(rig, "status").code, consumer_says(rig, consumer).code) == (0, 0)
+    assert {letter.key for letter in rig.letters()} <= {ANNOUNCEMENT}

@@ -1,0 +1,77 @@
+"""What readers set aside, since no message holds it: through the real collector, and what a person does about it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.platform.services import LettersCommand, letters_in, start_dead_letter
+from deploy.local.platform.source import Write
+from tests.e2e.rig import Rig
+
+pytestmark = pytest.mark.timeout(1_800)
+
+LARGE = 7_000_000
+"""Bytes of a value that Spanner takes; as base64 in a change it is more than a message of Pub/Sub has room for."""
+
+
+class Person:
+    """Somebody at the commands of a rig's dead-letter service."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        settings = rig.pipeline.dead_letter_environment(letters_in(rig.processes.directory))
+        self._command = LettersCommand({**rig.processes.environment, **settings, "MILLRACE_USER": "ada"})
+
+    def says(self, *words: str, code: int = 0) -> str:
+        """Run a command; return what it says."""
+        found, said = self._command(*words)
+        assert found == code, (words, said)
+        return said
+
+    def sees(self, count: int, attempts: int) -> Sequence[Mapping[str, Any]]:
+        """Wait until so many letters have failed so often; return them."""
+        found: list[Mapping[str, Any]] = []
+
+        def there() -> bool:
+            code, said = self._command("list", "--json")
+            if code == 0:
+                found[:] = json.loads(said)["letters"]
+            return code == 0 and [one["attempts"] for one in found] == [attempts] * count
+
+        self.rig.wait(there, f"{count} letters that have failed {attempts} times")
+        return found
+
+
+def test_a_row_too_large_for_any_message_is_one_letter_however_often_it_is_read_and_is_made_good_at_its_source(
+    rig: Rig, tmp_path: Path
+) -> None:
+    large = Write("insert", "Singers", {"Id": 2, "Name": "two", "Photo": bytes(LARGE)})
+    rig.commit(Write("insert", "Singers", {"Id": 1, "Name": "one"}), large, Write("insert", "Tags", {"Tag": "a"}))
+    reader, letters = rig.start_reader(), start_dead_letter(rig.processes, rig.pipeline)
+    rig.wait_until_ready(reader, letters, rig.consumer())
+    person = Person(rig)
+
+    (letter,) = person.sees(1, attempts=1)
+    assert (letter["reason"], letter["table"], letter["key"]) == ("too_large", rig.named("Singers"), "[2]")
+    assert letter["failed_in"] == "spanner_reader"
+    assert letter["payload_bytes"] > LARGE
+    assert {row["Id"] for row in rig.rows("Singers")} <= {1}, "its neighbours in the transaction go on"
+
+    # Read once more from the beginning, by a reader that knows nothing of the first: the same letter, failed once more.
+    reader.process.kill()
+    rig.wait_until_ready(rig.start_reader("spanner_reader_again", PARTITION_TABLE="other_partitions"))
+    (same,) = person.sees(1, attempts=2)
+    assert {name for name in letter if letter[name] != same[name]} == {"attempts", "last_failed_at"}
+
+    # It cannot be replayed or edited, and the words say what can be done.
+    refused = person.says("replay", "--all", "--execute", code=1)
+    assert "write the row once more at its source" in " ".join(refused.split())
+    refused = person.says("edit", letter["id"], "--set", 'Name="2"', "--why", "smaller", code=1)
+    assert "write the row once more at its source" in " ".join(refused.split())
+    rig.commit(Write("update", "Singers", {"Id": 2, "Photo": b"small"}))
+    rig.wait_until_equal()
+    person.says("discard", "--id", letter["id"], "--why", "smaller at its source")
+    person.says("list", code=3)

@@ -1,0 +1,113 @@
+"""A table dropped and made again, of which no record tells: healed by snapshot and sweep, by command or by itself."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from deploy.local.platform.emulators import ROOT
+from deploy.local.platform.services import Service
+from deploy.local.platform.source import Write
+from tests.e2e.rig import Rig
+
+pytestmark = pytest.mark.timeout(1_800)
+
+PATIENCE = timedelta(minutes=5)
+SOURCE = "python -m services.spanner_reader rows"
+
+
+def says(rig: Rig, service: str, *words: str, code: int | None = 0) -> Any:
+    """Run a command, with the settings of both services; return its document."""
+    command = [sys.executable, "-m", f"services.{service}", *words, "--json"]
+    settings = {**rig.pipeline.consumer_environment(rig.processes.directory), **rig.pipeline.reader_environment()}
+    environment = {**rig.processes.environment, **settings, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert code in (None, done.returncode), (words, done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+def reader_status(rig: Rig) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = says(rig, "spanner_reader", "status", code=None)
+    return found
+
+
+def tags(*names: str) -> list[Write]:
+    return [Write("insert_or_update", "Tags", {"Tag": name}) for name in names]
+
+
+def singer(key: int) -> Write:
+    return Write("insert_or_update", "Singers", {"Id": key, "Name": f"singer {key}"})
+
+
+def make_again(rig: Rig) -> None:
+    """Drop the table and make it again, with some of the rows that it had and one more; the reader sees both."""
+    rig.commit(singer(1), *tags("stays", "goes", "goes too"))
+    rig.wait_until_equal(patience=PATIENCE)
+    table = rig.named("Tags")
+    rig.database.alter(f"DROP TABLE {table}")
+    rig.wait(lambda: reader_status(rig)["left"] == [table], "the reader to see that the table is gone", PATIENCE)
+    rig.database.alter(f"CREATE TABLE {table} (Tag STRING(MAX) NOT NULL) PRIMARY KEY (Tag)")
+    rig.commit(singer(2), *tags("stays", "comes"))
+
+
+def told_of(consumer: Service, table: str) -> Mapping[str, Any]:
+    return next((one for one in consumer.status().get("tables", ()) if one["table"] == table), {})
+
+
+def test_a_table_that_was_made_again_is_healed_by_command(rig: Rig) -> None:
+    consumer, reader = rig.consumer(), rig.start_reader(CHECK_SCHEMA_EVERY="1s")
+    rig.wait_until_ready(reader, consumer, patience=PATIENCE)
+    table = rig.named("Tags")
+    make_again(rig)
+
+    rig.wait(lambda: reader_status(rig)["needs_resync"], "the table to be marked", PATIENCE)
+    (mark,) = reader_status(rig)["needs_resync"]
+    assert (mark["table"], mark["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
+    says(rig, "spanner_reader", "snapshot", table)
+
+    def to_sweep() -> str | None:
+        shown: str | None = told_of(consumer, table).get("to_sweep", "")
+        return shown
+
+    def complete_since() -> str | None:
+        (shown,) = says(rig, "spanner_reader", "snapshot", "--status", table, code=None)["snapshots"]
+        since: str | None = shown["complete_since"]
+        return since
+
+    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", PATIENCE)
+    since = complete_since()
+    assert since is not None
+    rig.wait(lambda: to_sweep() == since, "the consumer to know what is to be swept", PATIENCE)
+    assert says(rig, "spanner_reader", "status")["needs_resync"] == []
+
+    def swept(*words: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = says(
+            rig, "cdc_consumer", "sweep", table, "--before", since, "--source", SOURCE, *words, code=None
+        )
+        return found
+
+    rig.wait(lambda: swept()["in_source"] == 0, "the snapshot's rows to arrive", PATIENCE)
+    dry = swept()
+    assert (dry["gone"], dry["some_gone"], dry["deleted"]) == (2, ['["goes"]', '["goes too"]'], 0)
+    done = swept("--execute")
+    assert (done["deleted"], done["in_source"], done["left"]) == (2, 0, 0)
+    rig.wait_until_equal(patience=PATIENCE)
+    rig.wait(lambda: to_sweep() is None, "the consumer to say that it is done", PATIENCE)
+
+
+def test_a_table_that_was_made_again_is_healed_by_itself(rig_without_spark: Rig) -> None:
+    rig = rig_without_spark
+    source = {"SOURCE_ROWS": SOURCE, **rig.pipeline.reader_environment()}
+    consumer = rig.consumer(SWEEP="automatic", SWEEP_AFTER="2s", **source)
+    reader = rig.start_reader(CHECK_SCHEMA_EVERY="1s", RESYNC="automatic")
+    rig.wait_until_ready(reader, consumer, patience=PATIENCE)
+    make_again(rig)
+
+    rig.wait_until_equal(patience=PATIENCE)
+    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", PATIENCE)
+    rig.commit(*tags("after"))
+    rig.wait_until_equal(patience=PATIENCE)

@@ -1,0 +1,196 @@
+"""All four services restarted one after the other under load: each ends as it should, nothing is lost, nothing is told.
+
+The rows, and the messages that cannot be applied, hold a marker: no log may have it, at DEBUG neither.
+"""
+
+import base64
+import http.client
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from deploy.local.platform.processes import GRACE, Processes
+from deploy.local.platform.services import Service, letters_in, start_dead_letter, start_reader
+from deploy.local.platform.source import Write
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.core.selection import Selection
+from shared.contracts.change_batch import encode_batch
+from shared.contracts.reasons import Reason
+from tests.builders import a_change, a_header
+from tests.e2e.rig import Message, Rig
+from tests.integration.bigtable_front import Front, FrontTable, set_cell
+
+pytestmark = pytest.mark.timeout(1_800)
+
+MARKER: Final = f"marked{uuid.uuid4().hex}"
+PATIENCE: Final = timedelta(minutes=7)
+ROWS: Final = 40
+READY: Final = 200
+NOT_READY: Final = 503
+
+
+class Load:
+    """Writes to both sources, and messages that can never be applied, until it is told to stop."""
+
+    def __init__(self, rig: Rig, table: FrontTable) -> None:
+        self._rig = rig
+        self._table = table
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="load", daemon=True)
+        self.cells: dict[str, bytes] = {}
+        self.poison = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join()
+
+    def _write(self) -> None:
+        for number in itertools.count():
+            if self._over.wait(0.15):  # the emulator takes one transaction at a time, and reads its stream between them
+                return
+            key = number % ROWS
+            self._rig.commit(
+                Write("insert_or_update", "Singers", {"Id": key, "Name": f"{MARKER} {number}"}),
+                Write("insert_or_update", "Tags", {"Tag": f"{MARKER} {number % 7}"}),
+            )
+            if number % 9 == 8:
+                self._rig.commit(Write("delete", "Singers", {"Id": (number * 7) % ROWS}))
+            self.cells[f"row-{key}"] = value = f"{MARKER} {number}".encode()
+            self._table.write(f"row-{key}".encode(), set_cell("f", b"q", value))
+            if number % 8 == 7:
+                self._rig.publish([_undecodable(number), _unfit(number)])
+                self.poison += 2
+
+
+def _undecodable(number: int) -> Message:
+    return Message(f"{MARKER} {number}".encode(), {"table": "planes", "note": MARKER}, "planes/1")
+
+
+def _unfit(number: int) -> Message:
+    change = a_change(number, name=f"{MARKER} {number}", seats=MARKER)
+    return Message(encode_batch(a_header(), [change]), {"table": "planes", "change_count": "1"}, "planes/1")
+
+
+def test_every_service_restarted_under_load_ends_as_it_should_and_nothing_is_lost_or_told(
+    rig: Rig, processes: Processes, bigtable_front: str
+) -> None:
+    with Front(bigtable_front) as front:
+        table = front.table("f")
+        wide = rig.standing.bigtable(table)
+        partitions = f"partitions-{uuid.uuid4().hex[:8]}"
+        starts: dict[str, Callable[[], Service]] = {
+            "spanner_reader": lambda: rig.start_reader(LOG_LEVEL="DEBUG"),
+            "bigtable_reader": lambda: start_reader(
+                processes, wide, "bigtable_reader", PARTITION_TABLE=partitions, LOG_LEVEL="DEBUG"
+            ),
+            "cdc_consumer": rig.consumer,
+            "dead_letter": lambda: start_dead_letter(processes, rig.pipeline, LOG_LEVEL="DEBUG"),
+        }
+        first = {name: start() for name, start in starts.items()}
+        services = dict(first)
+        rig.wait_until_ready(*services.values(), patience=PATIENCE)
+
+        load = Load(rig, table)
+        with load.running():
+            for name, start in starts.items():
+                before = load.poison
+                code, answers = stopped(services[name])
+                assert code == 0, services[name].process.obituary()
+                if name == "cdc_consumer":  # which takes seconds to end; the others may be gone between two looks
+                    assert NOT_READY in answers, "it says that it is not ready before it is gone"
+                services[name] = start()
+                rig.wait_until_ready(services[name], patience=PATIENCE)
+                rig.wait(lambda before=before: load.poison > before, "more load", PATIENCE)  # type: ignore[misc]
+
+        rig.wait_until_equal(("Singers", "Tags"), patience=PATIENCE)
+        rig.wait(
+            lambda: mirrored(rig.target.rows(wide.table) or []) == load.cells, "Bigtable's mirror to be equal", PATIENCE
+        )
+        rig.wait(lambda: letters(processes) == load.poison, f"{load.poison} letters", PATIENCE)
+        counted = {name: service.exposed() for name, service in services.items()}
+        processes.end_all()
+        rig.standing.stop()
+    for name, text in counted.items():
+        assert MARKER not in text, name
+        assert 10 < len([line for line in text.splitlines() if not line.startswith("#")]) < 200, name
+    told = {name: service.process.output() for name, service in first.items()}  # and what the second start says
+    for name, text in told.items():
+        assert MARKER not in text, f"{name}: {next(line for line in text.splitlines() if MARKER in line)}"
+        said = [json.loads(line) for line in text.splitlines()]
+        names = [one["message"] for one in said]
+        assert names.count("service_started") == names.count("service_stopped") == 2, name
+        assert {one["service"] for one in said} == {name}
+        assert all({"time", "severity", "message"} <= one.keys() for one in said)
+
+
+def stopped(service: Service) -> tuple[int | None, Collection[int | None]]:
+    """Ask a service twice to end; return its exit code, and what it said from then on of being ready."""
+    answers: list[int | None] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            answers.append(readiness(service))
+            time.sleep(0.005)
+
+    looking = threading.Thread(target=look, name="readiness", daemon=True)
+    looking.start()
+    pid = service.process.pid
+    asked = len(answers)
+    service.process.ask_to_end()
+    try:
+        os.kill(pid, signal.SIGTERM)
+        code = service.process.wait(GRACE)
+    finally:
+        over.set()
+        looking.join()
+    since = list(itertools.dropwhile(lambda answer: answer == READY, answers[asked:]))
+    assert READY not in since, "ready again after it was asked to stop"
+    return code, since
+
+
+def readiness(service: Service) -> int | None:
+    """Return the status by which it says whether it is ready; None where there is no answer."""
+    try:
+        with urllib.request.urlopen(f"http://{service.address}/readyz", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+def mirrored(rows: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the rows of Bigtable as BigQuery has them."""
+    found: dict[str, bytes] = {}
+    for row in rows:
+        cells: Any = row["f"]
+        cells = json.loads(cells) if isinstance(cells, str) else cells
+        found[str(row["row_key"])] = base64.b64decode(cells["q"])
+    return found
+
+
+def letters(processes: Processes) -> int:
+    """Return how many letters the store has, each as often as it failed for the reason that it should."""
+    with closing(open_database(f"sqlite:///{letters_in(processes.directory)}", make=False)) as database:
+        page = SqlLetterStore(database).find(Selection(), limit=1_000, after=None)
+    assert {one.reason for one in page.letters} <= {Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT}
+    return len(page.letters)

@@ -1,0 +1,82 @@
+"""`make bench` from end to end at a tiny size: every figure that is promised is there, and none is judged."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local.platform.emulators import ROOT
+from tests.benchmarks.drain import ACCEPTED_TARGET, APPLIED_TARGET
+
+PROMISED = {
+    "drain.accepted",
+    "drain.applied",
+    "reader.records_per_cpu_second",
+    "snapshot.rows_per_second",
+    "snapshot.cpu_per_row",
+    "bigtable_snapshot.rows_per_second",
+    "bigtable_snapshot.cpu_per_row",
+    "bigtable_snapshot.first_rows_after",
+    "bigtable_reader.row.records_per_cpu_second",
+    "bigtable_reader.changelog.records_per_cpu_second",
+    "bigtable_reader.published_p50_at_200",
+    "drain.accepted.packed_at_10000",
+    "freshness.p99_at_1",
+    "freshness.p50_at_500",
+    "freshness.p99_at_500",
+    "amplification.zipf",
+    "amplification.uniform",
+    "idle.cores",
+    "letters.list",
+    "letters.groups",
+    "letters.filters",
+    "letters.stats",
+    "replay.letters",
+    "replay.letters_asking_for_mirrors",
+}
+
+
+@pytest.mark.timeout(1200)
+def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
+    tiny = {
+        "BENCH_CHANGES": "2000",
+        "BENCH_RUNS": "1",
+        "BENCH_KEYS": "500",
+        "BENCH_BASELINE_CHANGES": "200",
+        "BENCH_RECORDS": "100",
+        "BENCH_SECONDS": "2",
+        "BENCH_SNAPSHOT_ROWS": "1000",
+        "BENCH_LETTERS": "200",
+        "BENCH_REPLAYED": "200",
+        "BENCH_OUTPUT": str(tmp_path / "bench.json"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks"],
+        cwd=ROOT,
+        env={**os.environ, **tiny},
+        capture_output=True,
+        text=True,
+        timeout=1100,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = {one["name"]: one for one in json.loads((tmp_path / "bench.json").read_text())}
+    assert figures.keys() >= PROMISED
+    for one in figures.values():
+        assert one.keys() >= {"name", "value", "unit", "runs"}
+        assert len(one["runs"]) == 1
+        assert one["value"] == one["runs"][0]
+        assert one["value"] >= 0
+    for name in ("drain.accepted", "drain.applied", "reader.records_per_cpu_second", "replay.letters"):
+        assert figures[name]["ratio"] == pytest.approx(figures[name]["value"] / figures[name]["baseline"])
+    assert figures["drain.accepted"]["target"] == ACCEPTED_TARGET
+    assert figures["drain.applied"]["target"] == APPLIED_TARGET
+    assert figures["amplification.zipf"]["value"] <= figures["amplification.uniform"]["value"] <= 1
+    assert "every value as it should be" in ended.stdout
+    # The profiles. So few changes are through most stages between two looks, but not through what waits for them.
+    for part in ("consumer, 2,000 changes", "JVM: tasks", "PySpark worker", "append: answers", "reader, 100 changes"):
+        assert part in ended.stdout

@@ -1,0 +1,54 @@
+"""The archive of Spark's classes, as Java takes it: one that does not fit is ignored, without a word."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local.platform.emulators import find_java
+from deploy.local.platform.services import child_environment
+from services.cdc_consumer.adapters.spark.spark_session import JAVA_OPTIONS, class_archive, spark_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.integration
+
+
+def java_options() -> list[str]:
+    return [one for one in shlex.split(spark_settings("local[2]", "1g", 2)[JAVA_OPTIONS]) if one.startswith("-X")]
+
+
+def test_an_archive_that_is_none_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "a spark"
+    home.mkdir()
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    without = java_options()
+    class_archive().write_bytes(b"no archive")
+    options = java_options()
+    assert options[: len(without)] == without
+    assert f"-XX:SharedArchiveFile={home}/{class_archive().name}" in options
+
+    for given in (without, options):
+        ended = subprocess.run(
+            [find_java(os.environ), *given, "-version"], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert ended.stdout == ""
+        assert "cds" not in ended.stderr
+
+
+def test_where_java_is_missing_no_archive_is_made_and_the_reason_is_said(tmp_path: Path) -> None:
+    environment = child_environment(os.environ) | {
+        "PYTHONPATH": str(ROOT),
+        "SPARK_HOME": str(tmp_path),
+        "JAVA_HOME": str(tmp_path / "nowhere"),
+    }
+    command = [sys.executable, "-m", "services.cdc_consumer.wiring.class_archive"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "no archive of Spark's classes" in ended.stderr
+    assert "none was found in JAVA_HOME" in ended.stderr
+    assert list(tmp_path.iterdir()) == []

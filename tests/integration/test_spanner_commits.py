@@ -1,0 +1,140 @@
+"""What the service answers as the emulator never does: commits that are asked for again, done and yet refused, or
+aborted, and schema changes that take long.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import grpc
+import pytest
+
+from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.adapters.spanner import connection
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
+from services.spanner_reader.core.stream.partitions import NewPartition
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
+from services.spanner_reader.ports import Progress
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import parse_timestamp
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+from tests.integration.scripted_spanner import RefusalError, ScriptedSpanner, ScriptedStream
+
+pytestmark = pytest.mark.integration
+
+START = parse_timestamp("2026-11-21T09:00:00Z")
+CHILD = PartitionToken("child")
+EXISTS = RefusalError(grpc.StatusCode.ALREADY_EXISTS, "Row [] in table millrace_partitions already exists")
+ABORTED = RefusalError(grpc.StatusCode.ABORTED, "The transaction was aborted")
+
+
+class Scripted:
+    """A partition table behind a server that answers commits by a script."""
+
+    def __init__(self, database: SpannerDatabase) -> None:
+        self.server = ScriptedSpanner("Everything", ScriptedStream(START), database.instance.address)
+        self.path = database.path
+
+    @asynccontextmanager
+    async def stores(self) -> AsyncIterator[tuple[SpannerPartitionStore, SpannerTopicStore]]:
+        """Return stores whose tables are there."""
+        channels = Channels(self.server.address)
+        database = Database(self.path, channels)
+        store = SpannerPartitionStore(
+            database, "partitions", change_stream="Everything", owner="reader", lease=timedelta(seconds=30)
+        )
+        await store.create_table()
+        yield store, SpannerTopicStore(database, "partitions")
+        await channels.close()
+
+
+@pytest.fixture
+def scripted(database: Callable[..., SpannerDatabase]) -> Iterator[Scripted]:
+    """Return an empty partition table behind a scripted server."""
+    scripted = Scripted(database())
+    yield scripted
+    scripted.server.stop()
+
+
+def test_a_commit_that_is_asked_for_again_inserts_once(scripted: Scripted) -> None:
+    async def scenario() -> None:
+        async with scripted.stores() as (store, topics):
+            scripted.server.commits_asked_for_again = 4
+            await topics.keep("projects/p/topics/t")
+            assert await store.add_root(START, None)
+            (root,) = await store.claim([ROOT], None)
+            assert await store.finish(Progress(root, START), [NewPartition(CHILD, frozenset({ROOT}), START)]) == {CHILD}
+            assert scripted.server.commits_asked_for_again == 0
+            survey = await store.survey()
+            assert ([one.token for one in survey.unfinished], survey.finished) == ([CHILD], 1)
+        first, again = scripted.server.commits[:2]
+        assert first.transaction_id == again.transaction_id
+        assert (len(first.mutations), len(again.mutations)) == (1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_after_a_row_that_exists_already_the_rows_are_read_again_and_say_what_to_do(scripted: Scripted) -> None:
+    async def scenario() -> None:
+        async with scripted.stores() as (store, _topics):
+            scripted.server.commits_refused = [EXISTS]
+            with pytest.raises(TransientError, match="already exists"):
+                await store.add_root(START, None)
+            assert not await store.add_root(START, None), "it was there, whoever inserted it"
+            (root,) = await store.claim([ROOT], None)
+            scripted.server.commits_refused = [EXISTS]
+            children = [NewPartition(CHILD, frozenset({ROOT}), START)]
+            finished = await retried(Stop(), lambda: store.finish(Progress(root, START), children))
+            assert finished == frozenset(), "our own doing, whose answer was another"
+            assert [one.token for one in (await store.survey()).unfinished] == [CHILD]
+
+    asyncio.run(scenario())
+
+
+def test_an_aborted_transaction_hands_its_priority_to_the_next_attempt_alone(scripted: Scripted) -> None:
+    async def scenario() -> None:
+        async with scripted.stores() as (store, _topics):
+            await store.add_root(START, None)
+            begun = scripted.server.begun
+            del begun[:]
+            scripted.server.commits_refused = [ABORTED]
+            await retried(Stop(), lambda: store.claim([ROOT], None))
+            await store.attend()
+            aborted = scripted.server.commits[-3].transaction_id
+            assert [options.read_write.multiplexed_session_previous_transaction_id for options in begun] == [
+                b"",
+                aborted,
+                b"",
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_tables_whose_making_takes_long_are_waited_for_and_made_once(
+    database: Callable[..., SpannerDatabase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "DDL_TIMEOUT", 0.1)
+    scripted = Scripted(database())
+    scripted.server.schema_changes_last = True
+
+    async def scenario() -> None:
+        channels = Channels(scripted.server.address)
+        reading = Database(scripted.path, channels)
+        statement = "CREATE TABLE t (id INT64) PRIMARY KEY (id)"
+        for _attempt in range(3):
+            with pytest.raises(TransientError, match=r"CREATE TABLE t in .* still running .*operations describe"):
+                await reading.change_schema(statement)
+        scripted.server.schema_changes_last = False
+        await reading.change_schema(statement)
+        assert scripted.server.calls["UpdateDatabaseDdl"] == 1
+        with pytest.raises(MisconfiguredError):
+            await reading.change_schema("CREATE TABLE nonsense")
+        await reading.change_schema("DROP TABLE t")
+        await channels.close()
+
+    asyncio.run(scenario())
+    scripted.server.stop()

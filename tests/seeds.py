@@ -1,0 +1,14 @@
+"""How much chance a run tries: 20 seeds and a fifth of a costly property's examples; `make test-all` tries all.
+
+The variable SEEDS sets it, in percent of all.
+"""
+
+import os
+
+SEEDS = int(os.environ.get("SEEDS", "20"))
+"""How many seeds a test with random histories plays."""
+
+
+def examples(count: int) -> int:
+    """Return how many of the examples of a costly property are tried: no less than ten."""
+    return max(min(count, 10), count * SEEDS // 100)

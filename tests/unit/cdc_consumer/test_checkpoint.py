@@ -1,0 +1,82 @@
+"""A checkpoint is writable and of one consumer, or the consumer does not start."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.cdc_consumer.__main__ import main
+from services.cdc_consumer.adapters.spark.checkpoint import on_disk, owned_checkpoint
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.service import MISCONFIGURED
+
+ROOT = Path(__file__).resolve().parents[3]
+OWNING = """
+import sys
+from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint
+with owned_checkpoint(sys.argv[1]):
+    print("owned", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_checkpoint_has_one_consumer_until_that_is_killed(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "made{}" / "by it"
+    command = [sys.executable, "-c", OWNING, str(checkpoint)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)}
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "owned\n"
+
+        owner = rf"process {other.pid} on {socket.gethostname()}"
+        told = rf"another consumer \({owner}\) uses the checkpoint .*CHECKPOINT_LOCATION of its own"
+        with pytest.raises(MisconfiguredError, match=told), owned_checkpoint(str(checkpoint)):
+            pass
+        with owned_checkpoint(str(tmp_path / "another")):
+            pass
+        other.kill()
+
+    for _ in range(2):
+        with owned_checkpoint(str(checkpoint)):
+            pass
+
+
+def test_a_consumer_that_cannot_write_its_checkpoint_ends_with_the_setting_and_without_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    settings = {
+        "GOOGLE_CLOUD_PROJECT": "p",
+        "SUBSCRIPTION": "s",
+        "DEAD_LETTER_TOPIC": "d",
+        "BIGQUERY_DATASET": "mirror",
+        "CHECKPOINT_LOCATION": str(tmp_path / "file" / "checkpoint"),
+        "SPARK_HOME": str(tmp_path / "nowhere"),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+    assert main([]) == MISCONFIGURED
+
+    said = capsys.readouterr().err
+    assert f"checkpoint {tmp_path}/file/checkpoint cannot be used: Not a directory" in said
+    assert "CHECKPOINT_LOCATION" in said
+
+
+@pytest.mark.parametrize("scheme", ["file://", "file:"])
+def test_a_file_url_is_the_directory_that_it_names(tmp_path: Path, scheme: str) -> None:
+    assert on_disk(f"{scheme}/checkpoints/of one") == Path("/checkpoints/of one")
+    with owned_checkpoint(f"{scheme}{tmp_path}/checkpoint"):
+        assert (tmp_path / "checkpoint").is_dir()
+        with pytest.raises(MisconfiguredError, match="another consumer"):
+            owned_checkpoint(str(tmp_path / "checkpoint")).__enter__()
+
+
+@pytest.mark.parametrize("location", [None, "", "gs://bucket/x", "s3a://b/x", "hdfs://host:8020/x", "file://host/x"])
+def test_what_is_not_on_a_disk_of_this_machine_has_no_lock(location: str | None) -> None:
+    assert on_disk(location) is None
+    with owned_checkpoint(location), owned_checkpoint(location):
+        pass

@@ -1,0 +1,77 @@
+"""Rows on their way in while their table is altered."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from emulators.bigquery.append_errors import AppendRefusedError
+from emulators.bigquery.catalog import DatasetName, Table, TableName
+from emulators.bigquery.column_types import Column, column_type
+from emulators.bigquery.rows import DELETED, Rows
+from emulators.bigquery.sql import Defaults
+from emulators.bigquery.statements import run
+from emulators.bigquery.warehouse import Warehouse
+from emulators.bigquery.writer_schema import SEQUENCE_NUMBER
+
+DEFAULTS = Defaults("p", "d")
+
+
+@pytest.fixture
+def warehouse() -> Iterator[Warehouse]:
+    warehouse = Warehouse(lambda: 1_700_000_000_000_000)
+    warehouse.create_dataset(DatasetName("p", "d"), {})
+    yield warehouse
+    warehouse.close()
+
+
+@pytest.fixture
+def table(warehouse: Warehouse) -> Table:
+    columns = (Column("k", column_type("INT64")), Column("v", column_type("STRING")))
+    return warehouse.create_table(Table(TableName("p", "d", "t"), columns, primary_key=("k",)))
+
+
+def rows(key: int) -> Rows:
+    columns = {
+        "k": pa.array([key], pa.int64()),
+        "v": pa.array(["x"], pa.string()),
+        SEQUENCE_NUMBER: pa.array(["0" * 64], pa.string()),
+        DELETED: pa.array([False], pa.bool_()),
+    }
+    return Rows(pa.table(columns), changes=True)
+
+
+def count(warehouse: Warehouse) -> int:
+    found = run(warehouse, "SELECT COUNT(*) FROM t", DEFAULTS, {}).rows
+    assert found is not None
+    return int(found.column(0)[0].as_py())
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE t DROP COLUMN v", "ALTER TABLE t DROP PRIMARY KEY"])
+def test_rows_read_for_what_has_gone_are_refused_and_those_accepted_before_are_kept(
+    warehouse: Warehouse, table: Table, statement: str
+) -> None:
+    warehouse.append(table, rows(1))
+    run(warehouse, statement, DEFAULTS, {})
+
+    with pytest.raises(AppendRefusedError):
+        warehouse.append(table, rows(2))
+    assert count(warehouse) == 1
+
+
+def test_rows_read_before_a_column_was_added_are_taken(warehouse: Warehouse, table: Table) -> None:
+    run(warehouse, "ALTER TABLE t ADD COLUMN w STRING", DEFAULTS, {})
+    warehouse.append(table, rows(1))
+
+    assert count(warehouse) == 1
+
+
+def test_rows_of_a_merge_that_failed_are_not_lost(warehouse: Warehouse, table: Table) -> None:
+    warehouse.append(table, rows(1))
+    other = pa.table({**dict(zip(rows(2).columns.column_names, rows(2).columns.columns, strict=True)), "odd": [1]})
+    warehouse.storage.accept(table, Rows(other, changes=True))
+    with pytest.raises(Exception, match="odd"):
+        warehouse.storage.merge(table)
+    warehouse.storage.alter(table, table.changed(1, columns=(*table.columns, Column("odd", column_type("INT64")))))
+
+    assert count(warehouse) == 2

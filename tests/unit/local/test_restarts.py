@@ -1,0 +1,87 @@
+"""A service that has died is restarted, with a pause that grows, until that does not help."""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.local.platform.processes import ProcessDiedError, Processes, wait_until
+from deploy.local.platform.restarts import MOST, Restarts
+from deploy.local.platform.services import Service
+from shared.contracts.timestamps import Nanoseconds
+
+
+class Clock:
+    """Stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def now(self) -> Nanoseconds:
+        return Nanoseconds(self.seconds * 1_000_000_000)
+
+
+class World:
+    """A service of a shell's, and an emulator that lives."""
+
+    def __init__(self, processes: Processes, script: str) -> None:
+        self.processes, self.clock, self.said = processes, Clock(), list[str]()
+        self.service = Service(processes.start("reader", ["sh", "-c", script]), 0)
+        self.restarts = Restarts(processes, [self.service], self.clock, self.said.append)
+
+    def dies(self) -> None:
+        wait_until(lambda: bool(self.processes.dead), "the service to die", timeout=timedelta(seconds=20))
+
+    def restarted_after(self, seconds: int) -> None:
+        self.dies()
+        assert not self.restarts.look()
+        self.clock.seconds += seconds - 1
+        assert not self.restarts.look()
+        self.clock.seconds += 1
+        assert self.restarts.look()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path, os.environ) as processes:
+        yield processes
+
+
+def test_a_killed_service_is_restarted_in_its_place_with_a_line_that_says_so(processes: Processes) -> None:
+    world = World(processes, "sleep 60")
+    last = processes.start("last", ["sleep", "60"])
+    before = world.service.process
+    os.kill(before.pid, 9)
+    world.restarted_after(1)
+
+    assert world.service.process is not before
+    assert processes.running == [world.service.process, last]
+    assert world.service.process.exit_code is None
+    assert world.said == ["reader ended with exit code 137; it is restarted in 1 s", "reader is restarted"]
+    processes.check()
+
+
+def test_pauses_grow_and_a_service_that_always_dies_is_given_up_with_the_cause(processes: Processes) -> None:
+    world = World(processes, "echo its last words; exit 1")
+    for seconds in (1, 2, 4, 8, 16)[:MOST]:
+        world.restarted_after(seconds)
+    world.dies()
+    with pytest.raises(ProcessDiedError, match=r"(?s)given up after 5 restarts.*exit code 1.*its last words"):
+        world.restarts.look()
+
+
+def test_a_service_that_needs_a_person_is_not_restarted(processes: Processes) -> None:
+    world = World(processes, "echo TOPIC is not set; exit 2")
+    world.dies()
+    with pytest.raises(ProcessDiedError, match=r"(?s)a restart would not help.*TOPIC is not set"):
+        world.restarts.look()
+
+
+def test_the_end_of_an_emulator_is_the_end_of_the_platform(processes: Processes) -> None:
+    world = World(processes, "sleep 60")
+    processes.start("emulator", ["false"])
+    world.dies()
+    with pytest.raises(ProcessDiedError, match="emulator ended with exit code 1"):
+        world.restarts.look()

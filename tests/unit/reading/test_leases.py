@@ -1,0 +1,81 @@
+"""The leases of any reader: when progress is saved with them, and when they are lost."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.reading.owned import OPTIONS, Leases, Owned
+
+
+class World:
+    """A store that remembers what was saved, and a topic that is trusted or not."""
+
+    def __init__(self) -> None:
+        self.saved: list[str] = []
+        self.released: list[str] = []
+        self.lost = 0
+        self.trusted = True
+        self.leases = Leases(self, self, OPTIONS, lambda: self.trusted)
+
+    async def advance(self, progress: Sequence[str], *, release: bool = False) -> Collection[str]:
+        """Remember progress; no partition has another owner."""
+        (self.released if release else self.saved).extend(progress)
+        return ()
+
+    def lease_lost(self) -> None:
+        """Count it."""
+        self.lost += 1
+
+    def own(self, key: str) -> Owned:
+        """Return a partition with a new lease, which is read."""
+        owned = Owned(key)
+        owned.task = asyncio.create_task(asyncio.sleep(3_600))
+        self.leases.take(owned, asyncio.get_running_loop().time())
+        return owned
+
+
+def test_no_progress_is_saved_while_the_topic_may_lose_messages_and_a_release_keeps_the_claimed_progress() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.own("p")
+        keeper = asyncio.create_task(world.leases.keep())
+        await asyncio.sleep(6)
+        assert world.saved == ["p"]
+        world.trusted = False
+        await asyncio.sleep(20)
+        keeper.cancel()
+        await world.leases.release_all()
+        assert world.saved == ["p"]
+        assert world.released == ["p as it was claimed"]
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_renewal_that_arrives_after_the_lease_has_expired_here_does_not_extend_it() -> None:
+    async def scenario() -> None:
+        world = World()
+        owned = world.own("p")
+        owned.is_expired = True
+        keeper = asyncio.create_task(world.leases.keep())
+        await asyncio.sleep(6)
+        keeper.cancel()
+        assert world.saved == ["p"]
+        assert owned.over
+        assert world.lost == 1
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_lease_that_is_not_renewed_ends_the_reading_at_its_end_and_not_before() -> None:
+    async def scenario() -> None:
+        world = World()
+        owned = world.own("p")
+        over = []
+        for wait in (29, 2):
+            await asyncio.sleep(wait)
+            over.append(owned.over)
+        assert over == [False, True]
+        assert owned.task is not None
+        assert owned.task.cancelled()
+
+    run_in_virtual_time(scenario())

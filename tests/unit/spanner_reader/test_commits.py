@@ -1,0 +1,199 @@
+"""What a transaction on the partition table sends to Spanner: in which Commit, and how often."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from google.api_core.exceptions import Aborted, ServiceUnavailable
+from google.cloud.spanner_v1 import (
+    CommitRequest,
+    CommitResponse,
+    ExecuteSqlRequest,
+    PartialResultSet,
+    RollbackRequest,
+    Session,
+)
+from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
+
+from services.spanner_reader.adapters.spanner.connection import Channels, Database, row
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State
+from services.spanner_reader.core.stream.records import PartitionToken
+from services.spanner_reader.ports import Progress
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import format_timestamp, parse_timestamp
+from tests.fakes.virtual_time import run_in_virtual_time
+
+START = parse_timestamp("2026-11-21T09:00:00Z")
+TIME = format_timestamp(START)
+PARENT, CHILD = PartitionToken("parent"), PartitionToken("child")
+RUNNING = Partition(
+    token=PARENT, start=START, watermark=START, state=State.RUNNING, owner="reader", lease_until=START, fencing=1
+)
+
+
+class FakeSpanner:
+    """Google's client of Spanner: every query has the same rows, and some commits are asked for again."""
+
+    def __init__(self, *rows: Sequence[Any], asks_again: int = 0) -> None:
+        self.commits: list[Any] = []
+        self.rolled_back: list[bytes] = []
+        self.begun_after: list[bytes] = []
+        """The aborted transaction that each transaction names as the one before it."""
+        self.answers: list[_Answer] = []
+        """What the next queries are answered with, instead of the rows."""
+        self._rows = rows
+        self._asks_again = asks_again
+
+    async def create_session(self, **_call: Any) -> Session:
+        return Session(name="sessions/s", multiplexed=True)
+
+    async def rollback(self, request: RollbackRequest, **_call: Any) -> None:
+        self.rolled_back.append(request.transaction_id)
+
+    async def execute_streaming_sql(self, request: ExecuteSqlRequest, **_call: Any) -> "_Answer":
+        read_write = request.transaction.begin.read_write
+        self.begun_after.append(read_write.multiplexed_session_previous_transaction_id)
+        if self.answers:
+            return self.answers.pop(0)
+        fields = [{"name": f"c{place}"} for place in range(len(self._rows[0]))]
+        answer = PartialResultSet.pb(PartialResultSet(metadata={"row_type": {"fields": fields}}))
+        answer.metadata.transaction.id = b"t"
+        for one in self._rows:
+            answer.values.extend(row(one).values)
+        return _Answer([PartialResultSet(answer)])
+
+    async def commit(self, request: CommitRequest, **_call: Any) -> CommitResponse:
+        self.commits.append(CommitRequest.pb(CommitRequest.deserialize(CommitRequest.serialize(request))))
+        if not self._asks_again:
+            return CommitResponse()
+        self._asks_again -= 1
+        return CommitResponse(precommit_token=MultiplexedSessionPrecommitToken(precommit_token=b"newer", seq_num=2))
+
+
+class _Answer:
+    def __init__(self, responses: Sequence[PartialResultSet], error: Exception | None = None) -> None:
+        self._responses = responses
+        self._error = error
+
+    async def __aiter__(self) -> AsyncIterator[PartialResultSet]:
+        for response in self._responses:
+            yield response
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        """Be over."""
+
+
+class _Silent(_Answer):
+    """An answer that stops after its first responses and never ends."""
+
+    async def __aiter__(self) -> AsyncIterator[PartialResultSet]:
+        async for response in super().__aiter__():
+            yield response
+        await asyncio.Event().wait()
+
+
+BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "transaction": {"id": b"begun"}})]
+
+
+def in_a_store(spanner: FakeSpanner, work: Callable[[SpannerPartitionStore], Awaitable[object]]) -> None:
+    async def scenario() -> None:
+        channels = cast("Channels", SimpleNamespace(client=spanner, streaming=None, admin=None))
+        database = Database("projects/p/instances/i/databases/d", channels)
+        lease = timedelta(seconds=30)
+        await work(SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=lease))
+
+    run_in_virtual_time(scenario())
+
+
+def a_row(partition: Partition) -> Sequence[Any]:
+    """Return a partition as the partition table's query has it."""
+    watermark, state = format_timestamp(partition.watermark), partition.state.value
+    return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, str(partition.fencing), TIME]
+
+
+def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit() -> None:
+    spanner = FakeSpanner([TIME], asks_again=2)
+    in_a_store(spanner, lambda store: store.attend())
+
+    assert [len(one.mutations) for one in spanner.commits] == [1, 0, 0]
+    assert [one.precommit_token.precommit_token for one in spanner.commits[1:]] == [b"newer", b"newer"]
+    assert {one.transaction_id for one in spanner.commits} == {b"t"}
+
+
+def test_no_commit_finishes_a_partition_whose_children_are_not_stored() -> None:
+    spanner = FakeSpanner(a_row(RUNNING))
+    children = [NewPartition(CHILD, frozenset({PARENT}), START)]
+    in_a_store(spanner, lambda store: store.finish(Progress(RUNNING, START), children))
+
+    finished: set[str] = set()
+    stored: set[str] = set()
+    for commit in spanner.commits:
+        for mutation in commit.mutations:
+            finished |= {one[0] for one in mutation.update.values if State.FINISHED.value in list(one)}
+            stored |= {one[0] for one in mutation.insert.values}
+        assert not finished or stored == {CHILD}, "a crash after this commit would lose the child"
+    assert finished == {PARENT}
+
+
+def test_a_transaction_whose_read_fails_after_its_first_response_is_rolled_back() -> None:
+    spanner = FakeSpanner([TIME])
+    broken: Exception = ServiceUnavailable("GOAWAY")  # type: ignore[no-untyped-call]
+    spanner.answers = [_Answer(BEGUN, broken)]
+    with pytest.raises(TransientError, match="GOAWAY"):
+        in_a_store(spanner, lambda store: store.attend())
+
+    assert spanner.rolled_back == [b"begun"]
+
+
+def test_a_transaction_whose_caller_is_cancelled_while_it_reads_is_rolled_back() -> None:
+    spanner = FakeSpanner([TIME])
+    spanner.answers = [_Silent(BEGUN)]
+
+    async def cancelled(store: SpannerPartitionStore) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store.attend(), 1)
+
+    in_a_store(spanner, cancelled)
+
+    assert spanner.rolled_back == [b"begun"]
+
+
+def test_the_priority_of_an_aborted_transaction_outlasts_an_attempt_that_is_aborted_in_its_read() -> None:
+    spanner = FakeSpanner([TIME])
+    aborted: Exception = Aborted("another transaction has the locks")  # type: ignore[no-untyped-call]
+
+    async def attempts(store: SpannerPartitionStore) -> None:
+        for answer in (_Answer(BEGUN, aborted), _Answer([], aborted)):
+            spanner.answers = [answer]
+            with pytest.raises(TransientError):
+                await store.attend()
+        await store.attend()
+        await store.attend()
+
+    in_a_store(spanner, attempts)
+
+    assert spanner.begun_after == [b"", b"begun", b"begun", b""]
+
+
+def test_an_answer_without_any_response_is_no_empty_result() -> None:
+    spanner = FakeSpanner([TIME])
+    spanner.answers = [_Answer([])]
+    with pytest.raises(TransientError, match="before its first response"):
+        in_a_store(spanner, lambda store: store.attend())
+
+    assert (spanner.commits, spanner.rolled_back) == ([], [])
+
+
+def test_a_commit_that_spanner_asks_for_again_and_again_is_given_up_and_rolled_back() -> None:
+    spanner = FakeSpanner([TIME], asks_again=10)
+    with pytest.raises(TransientError, match="asked for another Commit after each of 4"):
+        in_a_store(spanner, lambda store: store.attend())
+
+    assert len(spanner.commits) == 4
+    assert spanner.rolled_back == [b"t"]

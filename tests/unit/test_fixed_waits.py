@@ -1,0 +1,58 @@
+"""No test waits for seconds to pass where it could wait for what it waits for."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fixed_waits import VIRTUAL_TIME, fixed_waits
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def found_in(root: Path, **modules: str) -> list[tuple[int, float]]:
+    """Return line and seconds of what is found in a folder of these modules."""
+    for name, text in modules.items():
+        (root / name).with_suffix(".py").write_text(text, encoding="utf-8")
+    return [(one.line, one.seconds) for one in fixed_waits(root, ".")]
+
+
+def test_every_fixed_wait_of_the_tests_has_its_reason_beside_it() -> None:
+    assert fixed_waits(ROOT, "tests") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("time.sleep(2)", 2),
+        ("await_ = asyncio.sleep(1.5)", 1.5),
+        ("stop.wait(timedelta(seconds=3))", 3),
+        ("self._over.wait(2)", 2),
+        ("LEASE = timedelta(minutes=1)\ntime.sleep(0.5 * LEASE.total_seconds() + 1)", 31),
+        ("from constants import LONG\ntime.sleep(LONG)", 7),
+    ],
+)
+def test_a_pause_of_more_than_a_second_is_found(tmp_path: Path, text: str, seconds: float) -> None:
+    line = text.count("\n") + 1
+    assert found_in(tmp_path, module=text, constants="LONG = 7") == [(line, seconds)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time.sleep(2)  # the emulator tells nobody",
+        "# the emulator tells nobody\ntime.sleep(2)",
+        "time.sleep(0.5)",
+        "assert stop.wait(60)",
+        "while not over.wait(5):\n    pass",
+        "time.sleep(seconds)",
+    ],
+)
+def test_a_reason_a_short_pause_and_an_upper_limit_are_not_found(tmp_path: Path, text: str) -> None:
+    assert found_in(tmp_path, module=text) == []
+
+
+def test_virtual_time_costs_nothing_in_a_module_that_runs_in_it_and_in_what_that_imports(tmp_path: Path) -> None:
+    pause = "asyncio.sleep(60)"
+    runs = f"from {VIRTUAL_TIME} import run_in_virtual_time\nfrom world import World\n{pause}"
+
+    assert found_in(tmp_path, runs=runs, world=pause, apart=pause) == [(1, 60)]

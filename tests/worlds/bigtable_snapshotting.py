@@ -1,0 +1,55 @@
+"""A Bigtable table with rows of before, and the snapshot command beside its readers."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+
+import msgspec
+
+from services.bigtable_reader.core.snapshot.snapshot import SnapshotPart
+from shared.contracts.change_batch import decode_batch
+from tests.integration.bigtable_front import INSTANCE, FrontTable
+from tests.integration.pubsub_topics import pull
+from tests.worlds.bigtable_pipeline import BigtablePipeline
+
+PATIENCE = timedelta(seconds=120)
+
+
+class Snapshotting(BigtablePipeline):
+    """A pipeline that notes which snapshot rows came how often, and which snapshots were said to be complete."""
+
+    def pull(self) -> None:
+        """Take what is on the subscription now."""
+        for one in pull(self.channel, self.topology.subscription):
+            batch = decode_batch(one.message.data)
+            if isinstance(batch.header.complete_since, str):
+                self.lines.add(batch.header.complete_since)
+            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
+                row_key, text = json.loads(bytes(key))["row_key"].encode(), bytes(row).decode()
+                if batch.header.origin == "snapshot":
+                    self.arrived.append((row_key, sequence, text))
+                if row_key not in self.newest or sequence > self.newest[row_key][0]:
+                    self.newest[row_key] = sequence, None if text == "null" else text
+
+    def command(self, *arguments: str, **variables: str) -> tuple[int | None, str]:
+        """Run a command beside the reader to its end."""
+        return self.says("snapshot", *arguments, **variables)
+
+    def wait_until_said(self, number: int) -> None:
+        """Wait until so many snapshots are complete."""
+        self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, PATIENCE)
+
+    def swept(self) -> None:
+        """Forget what no snapshot brought since the last that was complete, as the consumer's sweep does."""
+        since = max(self.lines)
+        self.newest = {key: found for key, found in self.newest.items() if found[0] >= since}
+
+    def saved(self) -> Mapping[int, SnapshotPart]:
+        """Return how far each part is."""
+        parts = FrontTable(self.table.front, f"{INSTANCE}/tables/{self.partitions}").rows()
+        (snapshot,) = (cells for key, cells in parts.items() if key.endswith(b"#snapshot"))
+        newest = {cell[:2]: value for cell, value in sorted(snapshot.items(), key=lambda one: one[0][2])}
+        found = [
+            msgspec.json.decode(value, type=SnapshotPart) for (family, _), value in newest.items() if family != "shape"
+        ]
+        return {part.number: part for part in found}

@@ -1,0 +1,161 @@
+"""A pipeline without a reader, for tests of the consumer: the test publishes, and a consumer applies."""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import psutil
+
+from deploy.local.platform.emulators import HOST
+from deploy.local.platform.processes import Processes, wait_until
+from deploy.local.platform.services import CONSUMER, Pipeline, Service, start_consumer, wait_until_ready
+from deploy.local.platform.target import BigQueryDataset
+from services.cdc_consumer.commands.status import status
+from shared.contracts.dead_letter import DeadLetter, from_message
+from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.channels import open_channel
+from shared.pubsub.stubs import (
+    AcknowledgeRequest,
+    ModifyAckDeadlineRequest,
+    PublishRequest,
+    PubsubMessage,
+    PullRequest,
+    acknowledge_stub,
+    modify_ack_deadline_stub,
+    publish_stub,
+    pull_stub,
+)
+from shared.pubsub.topology import create_topology
+from tests.integration.stand_in import StandIn
+
+ACK_DEADLINE = timedelta(seconds=15)
+STOP_WITHIN = timedelta(seconds=10)
+PATIENCE = timedelta(minutes=2, seconds=30)
+WITHOUT_SPARK, ON_SPARK = "tests.worlds.without_spark", CONSUMER
+
+
+class World:
+    """A pipeline without a reader: the test publishes, and a consumer applies."""
+
+    def __init__(self, pipeline: Pipeline, processes: Processes, stand_in: StandIn) -> None:
+        self.pipeline = pipeline
+        self.processes = processes
+        self.stand_in = stand_in
+        self.project = f"setup-{uuid.uuid4().hex[:8]}"
+        self.channel = open_channel(pipeline.pubsub)
+        self.topology = replace(pipeline.topology, ack_deadline=ACK_DEADLINE)
+        self.dataset = BigQueryDataset(pipeline.bigquery_rest, pipeline.project, pipeline.dataset)
+        create_topology(self.channel, self.topology)
+        self.dataset.create()
+
+    def launch(self, name: str = "cdc_consumer", *, module: str = WITHOUT_SPARK, **settings: str) -> Service:
+        """Start a consumer; one of the same name goes on with the files of the one before."""
+        return start_consumer(self.processes, self.pipeline, name, module=module, **settings)
+
+    def start(self, name: str = "cdc_consumer", *, module: str = WITHOUT_SPARK, **settings: str) -> Service:
+        """Start a consumer and wait until it is ready."""
+        consumer = self.launch(name, module=module, **settings)
+        wait_until_ready(self.processes, consumer)
+        return consumer
+
+    def publish(self, *messages: Mapping[str, Any]) -> None:
+        for one in messages:
+            message = PubsubMessage(
+                data=one["data"], attributes=dict(one["attributes"]), ordering_key=one["ordering_key"]
+            )
+            request = PublishRequest(topic=self.topology.topic, messages=[message])
+            publish_stub(self.channel)(request, timeout=10)
+
+    def wait_for_rows(self, expected: Mapping[int, str], table: str = "planes") -> None:
+        def equal() -> bool:
+            return self.names(table) == expected
+
+        self.processes.wait_until(equal, f"{table} to be {expected}", PATIENCE)
+
+    def names(self, table: str = "planes") -> Mapping[int, str] | None:
+        rows = self.dataset.rows(table)
+        return None if rows is None else {row["id"]: row["name"] for row in rows}
+
+    def letters(self) -> Sequence[DeadLetter]:
+        request = PullRequest(
+            subscription=self.topology.dead_letter_subscription, max_messages=100, return_immediately=True
+        )
+        received = pull_stub(self.channel)(request, timeout=10).received_messages
+        if received:
+            acknowledgement = AcknowledgeRequest(
+                subscription=self.topology.dead_letter_subscription, ack_ids=[one.ack_id for one in received]
+            )
+            acknowledge_stub(self.channel)(acknowledgement, timeout=10)
+        return [from_message(one.message.data, one.message.attributes) for one in received]
+
+    def deliver(self, until: int) -> None:
+        """Lease the one message there is and give it back, again and again, until it has been delivered so often."""
+        pull, modify = pull_stub(self.channel), modify_ack_deadline_stub(self.channel)
+        subscription = self.topology.subscription
+
+        def once() -> bool | None:
+            request = PullRequest(subscription=subscription, max_messages=10, return_immediately=True)
+            received = pull(request, timeout=10).received_messages
+            ids = [one.ack_id for one in received]
+            if ids:
+                modify(
+                    ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=10
+                )
+            assert len(received) <= 1
+            return True if received and received[0].delivery_attempt >= until else None
+
+        wait_until(once, f"delivery {until}", timeout=3 * ACK_DEADLINE)
+
+    def fault(self, **fault: Any) -> None:
+        self.stand_in.control("POST", "faults", **fault)
+
+    def mend(self) -> None:
+        self.stand_in.control("DELETE", "faults")
+
+
+def counter(consumer: Service, name: str) -> float:
+    return consumer.metrics().get(f"millrace_{name}_total", 0)
+
+
+def command_line(process: psutil.Process) -> Sequence[str]:
+    """Return how a process was called; nothing if it has ended meanwhile, as a shell that starts another does."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return ()
+
+
+def acks(consumer: Service, least: int) -> Callable[[], bool]:
+    """Tell whether so many messages are acked. More, where a slow start of Spark let a lease run out."""
+    return lambda: counter(consumer, "leases_acked") >= least
+
+
+def ends(consumer: Service) -> int | None:
+    """Ask a consumer to end; return its exit code, None where it does not end in time."""
+    consumer.process.ask_to_end()
+    return consumer.process.wait(STOP_WITHIN)
+
+
+class Screen:
+    """What is printed."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+def asked(consumer: Service) -> Mapping[str, Any] | None:
+    """Return what is said, tables by name; None while nobody answers."""
+    screen: Any = Screen()
+    try:
+        status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, screen)
+    except MisconfiguredError:
+        return None
+    document: dict[str, Any] = json.loads(screen.text)
+    return document | {"tables": {one["table"]: one for one in document["tables"]}}

@@ -1,0 +1,114 @@
+"""A store of dead letters and the commands as processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.core.letters import Arrival, State, StoredLetter
+from services.dead_letter.core.selection import Selection
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.names import short_name
+from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub
+from shared.pubsub.topology import Topology
+from tests.builders import a_change
+from tests.integration.stand_in import PROJECT
+from tests.unit.dead_letter.letters import a_letter, at
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 120.0  # seconds
+
+
+@dataclass
+class Place:
+    """A store with letters, and where they are replayed to."""
+
+    file: Path
+    pubsub: str
+    channel: grpc.Channel
+    topology: Topology
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "PUBSUB_EMULATOR_HOST": self.pubsub,
+            "TOPIC": short_name(self.topology.topic),
+            "DATABASE": f"sqlite:///{self.file}",
+            "MILLRACE_USER": "ada",
+            **self.variables,
+        }
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "services.dead_letter", *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=PATIENCE)
+        return process.returncode, out, err
+
+    def replay(self, *options: str, code: int = 0) -> Any:
+        found, out, err = self.run("replay", "--all", "--execute", "--json", *options)
+        assert found == code, err
+        return json.loads(out)
+
+    def keep(self, letters: Sequence[DeadLetter], message: str = "first") -> None:
+        """Let letters arrive, as the collector keeps them."""
+        with closing(open_database(self.environment["DATABASE"])) as database:
+            arrivals = [Arrival(letter=letter, message_id=f"{message} {n}") for n, letter in enumerate(letters)]
+            SqlLetterStore(database).keep(arrivals, Nanoseconds(time.time_ns()))
+
+    def letters(self, *states: State) -> Sequence[StoredLetter]:
+        with closing(open_database(self.environment["DATABASE"])) as database:
+            return list(SqlLetterStore(database).in_replay_order(Selection(states=frozenset(states))))
+
+    def replayed(self) -> int:
+        return len(self.letters(State.REPLAYED))
+
+    def wait_until(self, many: int) -> None:
+        ends = time.monotonic() + PATIENCE
+        while self.replayed() < many:
+            assert time.monotonic() < ends, "nothing was replayed"
+
+    def published(self) -> list[Any]:
+        """Take every message from the topic's subscription."""
+        pull, ack = pull_stub(self.channel), acknowledge_stub(self.channel)
+        found: list[Any] = []
+        name = self.topology.subscription
+        while received := pull(
+            PullRequest(subscription=name, max_messages=1_000, return_immediately=True), timeout=10
+        ).received_messages:
+            found += [one.message for one in received]
+            ack(AcknowledgeRequest(subscription=name, ack_ids=[one.ack_id for one in received]), timeout=10)
+        return found
+
+
+def fresh(count: int, keys: int = 8) -> list[DeadLetter]:
+    """Return letters of changes that were committed just now."""
+    now = at(time.time_ns())
+    letters = []
+    for number in range(count):
+        letter = a_letter(a_change(number % keys + 1, sequence=number + 1), ordering_key=f"planes/{number % keys}")
+        data = letter.data.replace(letter.commit_timestamp.encode(), now.encode())
+        letters.append(replace(letter, data=data, commit_timestamp=now, identity=""))
+    return letters

@@ -1,0 +1,120 @@
+"""Dead letters on fakes, what replays of them reach, and the commands."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+from services.dead_letter.adapters.editor import edit_text
+from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
+from services.dead_letter.commands.app import run_commands
+from services.dead_letter.commands.tools import Tools
+from services.dead_letter.core.letters import Action, Arrival, LetterId, State
+from services.dead_letter.core.pipeline import Pipeline
+from services.dead_letter.core.selection import Selection
+from shared.contracts.dead_letter import DeadLetter
+from tests.fakes.effects import Effects
+from tests.fakes.letter_store import FakeLetterStore
+from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
+from tests.unit.dead_letter.letters import NOW
+
+OPEN = Selection(states=frozenset({State.OPEN}))
+
+
+class Dying:
+    """A store whose calls are effects, before one of which the process dies."""
+
+    def __init__(self, store: FakeLetterStore, effects: Effects) -> None:
+        self._store = store
+        self._effects = effects
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._effects.note(name)
+            return method(*arguments, **options)
+
+        return call if name in ("claim", "sent", "set_state", "release") else method
+
+
+class World:
+    """A store with letters, and what replays of them reach."""
+
+    def __init__(self) -> None:
+        self.store = FakeLetterStore()
+        self.publisher = FakeReplayPublisher()
+        self.mirrors = FakeMirrors()
+        self.clock = WaitedClock(NOW)
+        self.arrivals = 0
+
+    def keep(self, *letters: DeadLetter) -> Sequence[LetterId]:
+        """Let letters arrive, for the first time or again."""
+        for letter in letters:
+            self.arrivals += 1
+            self.store.keep([Arrival(letter=letter, message_id=str(self.arrivals))], self.clock.now())
+        return [LetterId(letter.identity) for letter in letters]
+
+    def keep_again(self, letters: Sequence[DeadLetter]) -> None:
+        """Let letters fail again."""
+        self.keep(*letters)
+
+    def replay(self, effects: Effects | None = None, **options: Any) -> Outcome:
+        """Run one replay of what is open."""
+        tell = options.pop("tell", None)
+        store: Any = self.store if effects is None else Dying(self.store, effects)
+        self.publisher.effects = effects or Effects()
+        order: dict[str, Any] = {"selection": OPEN, "who": "ada", "execute": True} | options
+        return Replay(store, self.publisher, self.mirrors, self.clock, self.clock).run(ReplayOrder(**order), tell)
+
+    def states(self) -> Mapping[State, int]:
+        return {state: count for state, count in self.store.stats().by_state.items() if count}
+
+
+class Shell:
+    """A person at the command line of a world."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.world = World()
+        self.capsys = capsys
+        self.out = self.err = ""
+        self.editor: Any = None
+        self.store_error: Exception | None = None
+        self.mirrors: Any = self.world.mirrors
+
+    def run(self, *arguments: str) -> int:
+        @contextmanager
+        def store() -> Iterator[Any]:
+            if self.store_error is not None:
+                raise self.store_error
+            yield self.world.store
+
+        tools = Tools(
+            store=store,
+            publisher=lambda _stop: nullcontext(self.world.publisher),
+            mirrors=lambda: nullcontext(self.mirrors),
+            pipeline=lambda subscription, topic: Pipeline(subscription=subscription, topic=topic),
+            who="ada",
+            editor=lambda text: edit_text(self.editor, text),
+            clock=self.world.clock,
+            stopping=lambda: nullcontext(self.world.clock),
+        )
+        code = run_commands(arguments, tools)
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    def asked(self, *arguments: str) -> Any:
+        """Run a command with --json that has to succeed; return its document."""
+        assert self.run(*arguments, "--json") == 0, self.err
+        return json.loads(self.out)
+
+    def ids(self, *arguments: str) -> set[str]:
+        code = self.run("list", *arguments, "--json")
+        found = {one["id"] for one in json.loads(self.out)["letters"]}
+        assert code == (0 if found else 3)
+        return found
+
+    def actions(self, letter: DeadLetter) -> Sequence[Action]:
+        return [entry.action for entry in self.world.store.trail(LetterId(letter.identity))]

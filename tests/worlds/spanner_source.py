@@ -1,0 +1,92 @@
+"""A Spanner database with interleaved tables and a change stream, and the reader of it in this process."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from deploy.local.platform.source import Operation, SpannerDatabase, Value, Write
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
+from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.app.stream.held import Options
+from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from shared.contracts.change_batch import Change
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.spanner_reader import FakePublisher, Topic
+from tests.fakes.subscriptions import FakeSubscriptions
+
+TABLES = (
+    """CREATE TABLE Singers (Id INT64 NOT NULL, Base STRING(10) NOT NULL, Name STRING(64), Born DATE,
+         Next INT64 AS (Id + 1) STORED) PRIMARY KEY (Base, Id DESC)""",
+    """CREATE TABLE Albums (Base STRING(10) NOT NULL, Id INT64 NOT NULL, Album INT64 NOT NULL, Title STRING(MAX))
+         PRIMARY KEY (Base, Id DESC, Album), INTERLEAVE IN PARENT Singers ON DELETE CASCADE""",
+    "CREATE TABLE Tags (Tag STRING(20) NOT NULL, Id INT64 NOT NULL) PRIMARY KEY (Tag, Id)",
+    "CREATE CHANGE STREAM Everything FOR Singers, Albums, Tags OPTIONS (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')",
+)
+HEARTBEAT = timedelta(seconds=1)
+
+
+@dataclass
+class Source:
+    """A watched database, and the time at which it was empty."""
+
+    database: SpannerDatabase
+    started: Nanoseconds
+
+    def commit(self, *writes: tuple[Operation, str, Mapping[str, Value]]) -> Nanoseconds:
+        return self.database.commit([Write(operation, table, row) for operation, table, row in writes])
+
+    def read_all(self, stream: str = "Everything", end: Nanoseconds | None = None) -> Topic:
+        """Read from the time it was empty until now, with a reader of the real adapters and a fake publisher."""
+        topic = Topic()
+        asyncio.run(asyncio.wait_for(self._read(stream, topic, end or self.database.now()), 60))
+        return topic
+
+    async def _read(self, stream: str, topic: Topic, end: Nanoseconds) -> None:
+        channels = Channels(self.database.instance.address)
+        try:
+            database = Database(self.database.path, channels)
+            lease = timedelta(seconds=30)
+            store = SpannerPartitionStore(database, "Partitions", change_stream=stream, owner="test", lease=lease)
+            catalog = SpannerCatalog(database, stream)
+            tables = (await catalog.look()).watched
+            await store.create_table()
+            await store.add_root(self.started, end)
+            reader = Reader(
+                stream=SpannerChangeStream(database, stream),
+                store=store,
+                publisher=FakePublisher(topic),
+                subscriptions=FakeSubscriptions(),
+                catalog=catalog,
+                shapes=SpannerShapeStore(database, "Partitions"),
+                pauses=SpannerPauseStore(database, "Partitions"),
+                changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
+                metrics=FakeMetrics(),
+                health=Health(),
+                options=Options(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),
+            )
+            await reader.run(Stop())
+        finally:
+            await channels.close()
+
+
+def a_source(database: Callable[..., SpannerDatabase]) -> Source:
+    """Return a fresh database with interleaved tables, a table of key columns only, and a change stream."""
+    made = database(*TABLES)
+    return Source(made, made.now())
+
+
+def changes_of(topic: Topic, table: str) -> list[Change]:
+    return [change for header, changes in topic.batches if header.table == table for change in changes]
+
+
+def singer(number: int, name: str | None = "n") -> dict[str, Value]:
+    return {"Base": "b", "Id": number, "Name": name}
