@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.spark.spark_session import Java
+from services.cdc_consumer.adapters.spark.spark_session import starting_java
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from shared.pubsub.channels import open_channel
@@ -72,8 +73,9 @@ def messages_in(directory: Path, event: str) -> list[str]:
     return [identity for one in read_journal(directory, event) for identity in one["messages"]]
 
 
-def spark_session(directory: Path) -> SparkSession:
-    """Start Spark on this machine's two cores."""
+@contextmanager
+def spark_session(directory: Path) -> Iterator[SparkSession]:
+    """Run Spark on this machine's two cores for the block."""
     # The workers import this package and the source's, from wherever the tests were started.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -88,9 +90,15 @@ def spark_session(directory: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     # As the consumer does, by no fork: the tests of this process have used gRPC.
-    session = Java(os.environ, settings, directory / "connection", Stop()).open_session()
-    _register(session)
-    return session
+    with starting_java(os.environ, settings, Stop()) as java:
+        session = java.open_session()
+        _register(session)
+        try:
+            yield session
+        finally:
+            for query in session.streams.active:
+                query.stop()
+            session.stop()
 
 
 def _register(session: SparkSession) -> None:

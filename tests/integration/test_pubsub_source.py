@@ -35,11 +35,8 @@ Start = Callable[..., StreamingQuery]
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = spark_session(tmp_path_factory.mktemp("spark"))
-    yield session
-    for query in session.streams.active:
-        query.stop()
-    session.stop()
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture
