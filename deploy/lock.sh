@@ -10,6 +10,6 @@ compile() {
     "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-emit-index-url "$@" pyproject.toml
 }
 compile --extra development --output-file requirements/development.txt "${@}"
-for image in spanner_reader bigtable_reader cdc_consumer dead_letter toolbox local; do
+for image in spanner_reader bigtable_reader cdc_consumer dead_letter toolbox emulators local; do
     compile --extra "$image" --constraint requirements/development.txt --output-file "requirements/$image.txt"
 done

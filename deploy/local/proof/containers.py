@@ -47,6 +47,8 @@ _BUILT_AS: Final = {
     "cdc_consumer": CONSUMER,
     "dead_letter": DEAD_LETTER,
     "toolbox": TOOLBOX,
+    "bigquery": "bigquery",
+    "bigtable_streams": "bigtable",
     "local": "create",
 }
 """Of each image a service that is made of it."""
@@ -109,7 +111,7 @@ def run_containers(
         built = _build(project, say)
         wrong = [problem for image in IMAGES for problem in check_image(project, image)]
         if not wrong:
-            say("each image holds its own services and no others, no build tools, and does not run as root")
+            say("each image holds what it runs and nothing else, no build tools, and does not run as root")
         started = _up(project, stop, say)
         with _stack(project) as stack:
             killer = _Killer(project, settings, stop, say)

@@ -1,37 +1,62 @@
-"""What is asked of an image of services before anything runs in it."""
+"""Check an image before anything runs in it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from deploy.local.platform.compose import Project
 
-_SERVICES: Final = ("spanner_reader", "bigtable_reader", "cdc_consumer", "dead_letter")
-IMAGES: Final = {**{service: (service,) for service in _SERVICES}, "toolbox": _SERVICES}
-"""The services that each image holds."""
+_SERVICES: Final = (
+    "services.spanner_reader",
+    "services.bigtable_reader",
+    "services.cdc_consumer",
+    "services.dead_letter",
+)
+_EMULATORS: Final = ("emulators.bigquery", "emulators.bigtable_streams")
+IMAGES: Final[Mapping[str, Sequence[str]]] = {
+    **{package.rpartition(".")[2]: (package,) for package in (*_SERVICES, *_EMULATORS)},
+    "toolbox": _SERVICES,
+}
+"""The packages that each image runs."""
 _TOOLS: Final = ("cc", "gcc", "make", "git", "pip", "pip3")
-_ASKED: Final = """
+_PROBLEMS: Final = """
 import importlib, json, os, shutil, sys
 own, others, tools = json.loads(sys.argv[1])
-wrong = [] if os.getuid() else ["it runs as root"]
-for one in own:
-    importlib.import_module(f"services.{one}.__main__")
-for other in others:
+problems = [] if os.getuid() else ["it runs as root"]
+for package in own:
+    importlib.import_module(f"{package}.__main__")
+for package in others:
     try:
-        importlib.import_module(f"services.{other}")
+        importlib.import_module(package)
     except ModuleNotFoundError:
         continue
-    wrong.append(f"it holds {other}")
-wrong += [f"it has {tool}" for tool in tools if shutil.which(tool)]
-print(json.dumps(wrong))
+    problems.append(f"it holds {package}")
+problems += [f"it has {tool}" for tool in tools if shutil.which(tool)]
+print(json.dumps(problems))
+"""
+_CONSUMER: Final = "cdc_consumer"
+_REFUSED_ARCHIVE: Final = """
+import subprocess
+from services.cdc_consumer.adapters.spark.spark_session import class_archive
+spark = class_archive().parent
+java = ["java", "-Xshare:on", f"-XX:SharedArchiveFile={class_archive()}", "-cp", f"{spark}/conf/:{spark}/jars/*"]
+ran = subprocess.run([*java, "-version"], capture_output=True, text=True)
+print((ran.stdout + ran.stderr).strip().replace("\\n", " ") if ran.returncode else "")
 """
 
 
 def check_image(project: Project, name: str) -> Sequence[str]:
-    """Return what is wrong with an image: it holds its services and no others, and no build tools."""
-    others = [one for one in _SERVICES if one not in IMAGES[name]]
-    image = project.image(name)
-    alone = ("--rm", "--read-only", "--network", "none", "--cap-drop", "ALL")
-    told = json.dumps([IMAGES[name], others, _TOOLS])
-    said = project.docker("run", *alone, "--entrypoint", "python", image, "-c", _ASKED, told)
-    return [f"image {name}: {what}" for what in json.loads(said.splitlines()[-1])]
+    """Return the problems of an image: it runs its own packages, holds no others, and has no build tools."""
+    others = [one for one in (*_SERVICES, *_EMULATORS) if one not in IMAGES[name]]
+    answer = _run_python(project, name, _PROBLEMS, json.dumps([IMAGES[name], others, _TOOLS]))
+    problems = list(json.loads(answer.splitlines()[-1]))
+    if name == _CONSUMER and (refusal := _run_python(project, name, _REFUSED_ARCHIVE).strip()):
+        problems.append(f"Java refuses the archive of Spark's classes: {refusal}")
+    return [f"image {name}: {problem}" for problem in problems]
+
+
+def _run_python(project: Project, name: str, program: str, *arguments: str) -> str:
+    """Run a program in a container without network, rights or a writable disk; return its output."""
+    temporary = ("--tmpfs", "/tmp:exec,mode=1777")  # noqa: S108  the container's own
+    alone = ("--rm", "--read-only", *temporary, "--network", "none", "--cap-drop", "ALL")
+    return project.docker("run", *alone, "--entrypoint", "python", project.image(name), "-c", program, *arguments)

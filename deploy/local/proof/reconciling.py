@@ -50,7 +50,7 @@ class ReconcileCommand:
         """Compare all that a source has."""
         told = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(
-            [sys.executable, "-m", *reconcile_command(rows_command(pipeline.module))],
+            [sys.executable, "-m", CONSUMER, *reconcile_command(rows_command(pipeline.module))],
             env={**self.environment, **told},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -61,8 +61,8 @@ class ReconcileCommand:
 
 
 def reconcile_command(source: str) -> Sequence[str]:
-    """Return the module and the arguments that compare all tables; ``source`` is the command that answers for them."""
-    return [CONSUMER, "reconcile", "--all", "--json", "--settle", _SETTLE, "--source", source]
+    """Return the command that compares all tables; ``source`` is the command that reads them."""
+    return ["reconcile", "--all", "--json", "--settle", _SETTLE, "--source", source]
 
 
 def rows_command(module: str) -> str:

@@ -13,12 +13,19 @@ from deploy.local.platform.emulators import ROOT
 
 FILE = ROOT / "deploy/Dockerfile"
 SERVICES = ("bigtable_reader", "cdc_consumer", "dead_letter", "spanner_reader")
-OURS = {name: (f"services/{name}",) for name in SERVICES} | {"toolbox": ("services",), "local": ("emulators", "deploy")}
+EMULATORS = ("bigquery", "bigtable_streams")
+WITH_SHARED: Mapping[str, Sequence[str]] = {
+    **{name: (f"services/{name}",) for name in SERVICES},
+    "toolbox": ("services",),
+    "local": ("emulators", "deploy"),
+}
 """What each image has of the code, beside what is shared."""
+OURS = (*WITH_SHARED, *EMULATORS)
 TARGETS = (*OURS, "emulators_of_sdk")
 BASE = "python:3.11-slim-bookworm"
 BUILDS = [*map(Path, ("deploy/Dockerfile", "deploy/local/emulators_of_sdk/compose.yaml"))]
 BUILDS += map(Path, ("README.md", "docs/how-to/run-in-containers.md"))
+BUILDS += [Path("emulators", name, "README.md") for name in EMULATORS]
 KNOWN_OPTIONS = ("--from=", "--mount=type=cache,", "--interval=", "--timeout=", "--start-period=")
 
 Instruction = tuple[str, str]
@@ -48,6 +55,11 @@ def of(stage: str, name: str) -> Sequence[str]:
     return [rest for each, rest in stages()[stage] if each == name]
 
 
+def packages_of(image: str) -> str:
+    """Return which requirements an image is made with."""
+    return "emulators" if image in EMULATORS else image
+
+
 def test_every_image_is_a_target_of_one_dockerfile() -> None:
     assert [*ROOT.glob("[!.]*/**/Dockerfile")] == [FILE]
     copied = {name for _, rest in instructions() for name in re.findall(r"^--from=(\w+)", rest)}
@@ -61,15 +73,36 @@ def test_hadolint_finds_nothing() -> None:
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", WITH_SHARED)
 def test_an_image_is_made_of_its_services_and_what_is_shared_packages_first(name: str) -> None:
     assert [rest.split()[:-1] for rest in of(name, "COPY")] == [
         [f"--from={name}_packages", "/opt/venv"],
         ["--from=shared", "/app"],
-        *(["--from=code", f"/app/{part}"] for part in OURS[name]),
+        *(["--from=code", f"/app/{part}"] for part in WITH_SHARED[name]),
     ]
     assert of(f"{name}_packages", "COPY") == [f"requirements/{name}.txt /requirements.txt"]
     assert of("shared", "COPY") == ["services/__init__.py services/", "shared shared"]
+
+
+@pytest.mark.parametrize("name", EMULATORS)
+def test_the_image_of_an_emulator_is_made_of_its_packages_and_its_code_only(name: str) -> None:
+    assert [rest.split() for rest in of(name, "COPY")] == [
+        ["--from=emulators_packages", "/opt/venv", "/opt/venv"],
+        ["--from=code", "/app/emulators/*.py", "emulators/"],
+        ["--from=code", f"/app/emulators/{name}", f"emulators/{name}"],
+    ]
+    assert of("emulators_packages", "COPY") == ["requirements/emulators.txt /requirements.txt"]
+
+
+def test_the_toolbox_starts_the_launcher() -> None:
+    assert of("toolbox", "ENTRYPOINT") == ['["/usr/bin/tini", "--", "python", "-m", "services"]']
+
+
+def test_the_archive_of_classes_is_made_by_root_once_the_code_is_there() -> None:
+    names = [*stages()["cdc_consumer"]]
+    made = names.index(("RUN", "python -m services.cdc_consumer.wiring.class_archive"))
+    assert names[made - 2][1].endswith("services/cdc_consumer")
+    assert (names[made - 1], names[made + 1]) == (("USER", "0:0"), ("USER", "10001:10001"))
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -99,7 +132,9 @@ def test_nothing_is_run_again_because_the_revision_is_another(name: str) -> None
 
 @pytest.mark.parametrize("name", OURS)
 def test_packages_are_the_locked_ones_and_are_installed_in_a_stage_of_their_own(name: str) -> None:
-    installing = [rest for rest in of(f"{name}_packages", "RUN") if rest.endswith(" $INSTALL /requirements.txt")]
+    installing = [
+        rest for rest in of(f"{packages_of(name)}_packages", "RUN") if rest.endswith(" $INSTALL /requirements.txt")
+    ]
     (options,) = of("packages", "ENV")
     assert len(installing) == 1
     assert re.search(r" install --no-deps .*--require-hashes --requirement\"$", options)
