@@ -18,7 +18,7 @@ from deploy.local.platform.services import BIGTABLE_READER, BigtablePipeline, Se
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub
-from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, held, running_service, wait_until
 from tests.benchmarks.results import Measured, percentile
@@ -136,10 +136,10 @@ def _read_backlog(
             numbers = range(first, min(records, first + ROWS_A_CALL))
             rows = [MutateRow(pipeline.table, row_key(each), cells_of(each)) for each in numbers]
             instance.apply(MutateRows(pipeline.table, rows))
-        before = cpu_seconds(reader.process)
+        before = cpu_times(reader.process)
     wanted = already + records * mode.changes
     wait_until(platform, lambda: _published(reader) >= wanted, "the backlog to be published", 0.5)
-    return records / (cpu_seconds(reader.process) - before)
+    return records / used_since(before, reader.process)
 
 
 def _baseline(platform: Platform, pipeline: BigtablePipeline, mode: Mode, start: Nanoseconds, records: int) -> float:

@@ -26,7 +26,7 @@ from tests.benchmarks.bigtable import (
     row_key,
     running_bigtable_reader,
 )
-from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, wait_until
 from tests.benchmarks.results import Measured
@@ -93,7 +93,7 @@ def _take(
     for, and the numbers that rows are published under come to be above all that was stamped before. The clock of the
     reading starts at the last look that showed none of them.
     """
-    already, before = confirmed_rows(reader), cpu_seconds(reader.process)
+    already, before = confirmed_rows(reader), cpu_times(reader.process)
     command = [sys.executable, "-m", BIGTABLE_READER, "snapshot", *keys]
     environment = {**platform.processes.environment, **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
     subprocess.run(command, env=environment, check=True, capture_output=True)
@@ -109,7 +109,7 @@ def _take(
 
     wait_until(platform, some, "the first rows of the snapshot", LOOK_AGAIN)
     wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", LOOK_AGAIN)
-    return none_at - asked, time.monotonic() - none_at, cpu_seconds(reader.process) - before
+    return none_at - asked, time.monotonic() - none_at, used_since(before, reader.process)
 
 
 def _baseline(platform: Platform, pipeline: BigtablePipeline, rows: int) -> tuple[float, float]:

@@ -4,28 +4,54 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from deploy.local.platform.processes import Process
 
 
-def cpu_seconds(*processes: Process) -> float:
-    """Return the CPU seconds, of user and system, that the processes and all below them have used so far."""
-    return sum(sum(cpu_by_role(process).values()) for process in processes)
+class OneProcess(NamedTuple):
+    """A process of a tree: ``jvm``, ``python`` below it, ``driver`` above it."""
+
+    role: str
+    pid: int
+    created: float
 
 
-def cpu_by_role(process: Process) -> Mapping[str, float]:
-    """Return the CPU seconds of a tree by what its processes are: ``jvm``, ``python`` below it, ``driver`` above it."""
-    found: defaultdict[str, float] = defaultdict(float)
-    root = psutil.Process(process.pid)
-    below = {child.pid for jvm in root.children() if _is_java(jvm) for child in jvm.children(recursive=True)}
-    for one in (root, *root.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
-            used = times.user + times.system + times.children_user + times.children_system
-            found["jvm" if _is_java(one) else "python" if one.pid in below else "driver"] += used
-    return dict(found)
+CpuTimes = Mapping[OneProcess, float]
+"""The CPU seconds, of user and system, that each process has used itself."""
+
+
+def cpu_times(*processes: Process) -> CpuTimes:
+    """Return what the processes and all below them have used so far."""
+    found: dict[OneProcess, float] = {}
+    for process in processes:
+        root = psutil.Process(process.pid)
+        below = {child.pid for jvm in root.children() if _is_java(jvm) for child in jvm.children(recursive=True)}
+        for one in (root, *root.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                role = "jvm" if _is_java(one) else "python" if one.pid in below else "driver"
+                found[OneProcess(role, one.pid, one.create_time())] = times.user + times.system
+    return found
+
+
+def used_by_role(before: CpuTimes, after: CpuTimes) -> Mapping[str, float]:
+    """Return the CPU seconds that were used between two samples, by role.
+
+    Each process is compared with itself, for the sum over a tree goes down when a process ends: Spark's Python daemon
+    ignores SIGCHLD, so the system adds the time of a worker that ended to no other process.
+    """
+    used = dict.fromkeys((one.role for one in (*before, *after)), 0.0)
+    for one, seconds in after.items():
+        used[one.role] += seconds - before.get(one, 0.0)
+    return used
+
+
+def used_since(before: CpuTimes, *processes: Process) -> float:
+    """Return the CPU seconds that the processes and all below them have used since a sample of them."""
+    return sum(used_by_role(before, cpu_times(*processes)).values())
 
 
 def jvm_threads(process: Process) -> Mapping[str, float]:

@@ -17,7 +17,7 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import Pipeline, Service
 from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.backlog import Backlog, one_change_a_message, pack, release
-from tests.benchmarks.cpu import cpu_by_role, cpu_seconds
+from tests.benchmarks.cpu import CpuTimes, cpu_times, used_by_role
 from tests.benchmarks.pipelines import PROJECT, Platform, held, running_consumer, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
@@ -214,17 +214,20 @@ def _prove(platform: Platform, dataset: BigQueryDataset, backlogs: Backlogs) -> 
     platform.say(f"  {rows:,} rows, every value as it should be")
 
 
-def _cpu(platform: Platform, consumer: Service) -> Mapping[str, float]:
+def _cpu(platform: Platform, consumer: Service) -> Mapping[str, CpuTimes]:
     emulator = next(one for one in platform.processes.running if one.name == "pubsub_emulator")
     return {
-        **{f"consumer {role}": seconds for role, seconds in cpu_by_role(consumer.process).items()},
-        "Pub/Sub emulator": cpu_seconds(emulator),
-        "stand-in": cpu_seconds(platform.stand_in(), platform.null.process),
+        "consumer": cpu_times(consumer.process),
+        "Pub/Sub emulator": cpu_times(emulator),
+        "stand-in": cpu_times(platform.stand_in(), platform.null.process),
     }
 
 
-def _spent(before: Mapping[str, float], after: Mapping[str, float], backlog: Backlog) -> Mapping[str, float]:
-    return {name: (after[name] - before.get(name, 0.0)) * 1e6 / backlog.changes for name in after}
+def _spent(before: Mapping[str, CpuTimes], after: Mapping[str, CpuTimes], backlog: Backlog) -> Mapping[str, float]:
+    used = {who: used_by_role(before[who], after[who]) for who in after}
+    by_name = {f"consumer {role}": seconds for role, seconds in used.pop("consumer").items()}
+    by_name |= {who: sum(roles.values()) for who, roles in used.items()}
+    return {name: seconds * 1e6 / backlog.changes for name, seconds in by_name.items()}
 
 
 def _cpu_of(name: str, drained: Drained) -> list[Measured]:

@@ -22,7 +22,7 @@ from typing import Final, Self
 from deploy.local.platform.services import Pipeline, Service
 from deploy.local.platform.source import SpannerDatabase, SpannerInstance
 from deploy.local.platform.target import BigQueryDataset
-from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
 from tests.benchmarks.reader import commit, fresh_source, pipeline_of, running_reader, running_spanner
 from tests.benchmarks.results import Measured, percentile
@@ -201,11 +201,11 @@ def _idle(platform: Platform, steady: Steady, sizes: Sizes) -> list[Measured]:
         services = dict(zip(parts, (reader, steady.consumer), strict=True))
         platform.processes.stop.wait(timedelta(seconds=min(15, sizes.seconds)))
         for _ in range(sizes.runs):
-            before = {part: cpu_seconds(service.process) for part, service in services.items()}
+            before = {part: cpu_times(service.process) for part, service in services.items()}
             began = time.monotonic()
             platform.processes.stop.wait(timedelta(seconds=sizes.seconds))
             for part, service in services.items():
-                parts[part].append((cpu_seconds(service.process) - before[part]) / (time.monotonic() - began))
+                parts[part].append(used_since(before[part], service.process) / (time.monotonic() - began))
             platform.say(f"  idle: {' + '.join(f'{each[-1]:.3f}' for each in parts.values())} cores")
     runs = [sum(each) for each in zip(*parts.values(), strict=True)]
     return [

@@ -13,7 +13,7 @@ from deploy.local.platform import emulators
 from deploy.local.platform.services import READER, Pipeline, Service
 from deploy.local.platform.source import SpannerDatabase, SpannerInstance, Write
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, held, running_service, wait_until
 from tests.benchmarks.results import Measured
@@ -112,11 +112,11 @@ def read_backlog(
         for number in range(1, rounds + 1):
             commit(source.database, number, 1)
         before_it()
-        before = cpu_seconds(reader.process)
+        before = cpu_times(reader.process)
     wait_until(
         platform, lambda: _published(reader) >= already + rounds * len(TABLES), "the backlog to be published", 0.5
     )
-    return rounds * len(TABLES) / (cpu_seconds(reader.process) - before)
+    return rounds * len(TABLES) / used_since(before, reader.process)
 
 
 def commit(database: SpannerDatabase, number: int, rows: int, tables: Sequence[str] = TABLES) -> int:

@@ -17,7 +17,7 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import READER, Pipeline, Service
 from deploy.local.platform.source import SpannerInstance, Write
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
-from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, wait_until
 from tests.benchmarks.reader import INSTANCE, Source, pipeline_of, running_reader, running_spanner
@@ -83,12 +83,12 @@ def _take(platform: Platform, pipeline: Pipeline, reader: Service, rows: int, *t
     The command is a process of its own, and not counted; nor is the time until the reader notices what was asked for.
     """
     already, claimed = confirmed_rows(reader), len(_claims(reader))
-    before = cpu_seconds(reader.process)
+    before = cpu_times(reader.process)
     command = [sys.executable, "-m", READER, "snapshot", *tables]
     environment = {**platform.processes.environment, **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
     subprocess.run(command, env=environment, check=True, capture_output=True)
     wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", LOOK_AGAIN)
-    ended, cpu = time.time(), cpu_seconds(reader.process) - before
+    ended, cpu = time.time(), used_since(before, reader.process)
     return ended - _claims(reader)[claimed], cpu
 
 
