@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 from deploy.local.platform.compose import Project
@@ -18,6 +19,7 @@ IMAGES: Final[Mapping[str, Sequence[str]]] = {
     "toolbox": _SERVICES,
 }
 """The packages that each image runs."""
+_LONGEST: Final = timedelta(minutes=5)  # Java starts, on a machine that may be busy
 _TOOLS: Final = ("cc", "gcc", "make", "git", "pip", "pip3")
 _PROBLEMS: Final = """
 import importlib, json, os, shutil, sys
@@ -36,13 +38,15 @@ print(json.dumps(problems))
 """
 _CONSUMER: Final = "cdc_consumer"
 _REFUSED_ARCHIVE: Final = """
-import subprocess
+import os, subprocess
 from services.cdc_consumer.adapters.spark.spark_session import class_archive
-spark = class_archive().parent
-java = ["java", "-Xshare:on", f"-XX:SharedArchiveFile={class_archive()}", "-cp", f"{spark}/conf/:{spark}/jars/*"]
-ran = subprocess.run([*java, "-version"], capture_output=True, text=True)
-print((ran.stdout + ran.stderr).strip().replace("\\n", " ") if ran.returncode else "")
+archive = class_archive()
+options = f"-Xshare:on -XX:SharedArchiveFile={archive}"
+command = [archive.parent / "bin/spark-submit", "--driver-java-options", options, "--version"]
+ran = subprocess.run(command, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, capture_output=True, text=True)
+print((ran.stdout + ran.stderr)[-300:] if ran.returncode else "")
 """
+"""Java starts with `-Xshare:on` only where it takes the archive: the classes of this Spark, made by this Java."""
 
 
 def check_image(project: Project, name: str) -> Sequence[str]:
@@ -59,4 +63,5 @@ def _run_python(project: Project, name: str, program: str, *arguments: str) -> s
     """Run a program in a container without network, rights or a writable disk; return its output."""
     temporary = ("--tmpfs", "/tmp:exec,mode=1777")  # noqa: S108  the container's own
     alone = ("--rm", "--read-only", *temporary, "--network", "none", "--cap-drop", "ALL")
-    return project.docker("run", *alone, "--entrypoint", "python", project.image(name), "-c", program, *arguments)
+    command = ("run", *alone, "--entrypoint", "python", project.image(name), "-c", program, *arguments)
+    return project.docker(*command, timeout=_LONGEST)
