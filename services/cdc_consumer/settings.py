@@ -100,6 +100,10 @@ class Settings:
         default=timedelta(minutes=15),
         least=timedelta(seconds=15),
     )
+    refused_after: timedelta = setting(
+        "over what time the headers of a table that has had changes are refused before `status` shows it as refused",
+        default=timedelta(minutes=1),
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     host: str = setting("the address that health and metrics listen on", default="127.0.0.1")

@@ -29,9 +29,15 @@ from tests.integration.wire import wire
 
 ACK_DEADLINE: Final = timedelta(seconds=10)
 """The shortest that Pub/Sub takes, so that what a killed consumer leased comes back soon."""
-LIVENESS: Final = timedelta(seconds=20)
+LIVENESS: Final = timedelta(seconds=15)
 """How long a consumer may give no sign of life: shorter than the outages that it has to survive."""
-SETTINGS: Final = {"LIVENESS": f"{LIVENESS.seconds}s", "LOG_LEVEL": "DEBUG", "POISON_LIMIT": "1000000"}
+REFUSED_AFTER: Final = timedelta(seconds=1)
+SETTINGS: Final = {
+    "LIVENESS": f"{LIVENESS.seconds}s",
+    "REFUSED_AFTER": f"{REFUSED_AFTER.seconds}s",
+    "LOG_LEVEL": "DEBUG",
+    "POISON_LIMIT": "1000000",
+}
 """No log may hold a value, at DEBUG neither; and no test may trip a limit for another."""
 
 _names = itertools.count(1)

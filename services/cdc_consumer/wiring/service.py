@@ -44,7 +44,7 @@ from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
-from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
 from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
 from services.cdc_consumer.commands.command_line import COMMANDS, PROGRAM
 from services.cdc_consumer.commands.status import status
@@ -159,7 +159,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
         lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
         mirrors_kept(settings),
         held,
-        tasks_report=settings.tasks_report,
+        StatusOptions(tasks_report=settings.tasks_report, refused_after=settings.refused_after),
     )
 
     metrics.show_refused(told.refused)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
-from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
 from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
@@ -235,7 +235,7 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
 
 def test_where_tasks_do_not_report_nothing_is_said_of_what_they_hold() -> None:
     world = World()
-    status = ConsumerStatus(world.clock, world.read, world.marked.append, tasks_report=False)  # type: ignore[arg-type]
+    status = ConsumerStatus(world.clock, world.read, world.marked.append, options=StatusOptions(tasks_report=False))  # type: ignore[arg-type]
     status.take(Report(counts=Counts(messages=2, rows_written=2, acked=2)))
 
     document = status.document(ready=True, alive=True)

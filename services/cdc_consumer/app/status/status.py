@@ -30,8 +30,6 @@ _LOOK_AGAIN: Final = timedelta(seconds=10)
 _LOOK_ANYWAY: Final = timedelta(seconds=30)
 _ON_ITS_WAY: Final = timedelta(minutes=1)
 """Until what comes again is certain to be pulled, and held by a process that says so."""
-_REPEATED: Final = timedelta(minutes=1)
-"""Over what time a table that was well has to be refused by headers, and by nothing else, to be called refused."""
 _REFUSED_FOR: Final = timedelta(days=1)
 """For how long it is called so after the last such header."""
 _SEEN: Final = timedelta(minutes=10)
@@ -53,14 +51,14 @@ class _Table:
     """When the last of what was put off comes again, whatever the table has been since."""
     latest: Applied | None = None
 
-    def refusal(self, now: int, *, mirrored: bool) -> tuple[str, int] | None:
+    def refusal(self, now: int, refused_after: timedelta, *, mirrored: bool) -> tuple[str, int] | None:
         """Return why its changes become dead letters, and since when; None: they do not.
 
         Any publisher may forge or break a header. So a table that has had changes, or has a mirror, is refused by
         headers only where they keep coming and nothing else does.
         """
         once_well = mirrored or self.latest is not None
-        repeated = _micros_between(self.unfit_since, self.unfit_until) >= _REPEATED
+        repeated = _micros_between(self.unfit_since, self.unfit_until) >= refused_after
         of_late = _micros_between(self.unfit_until, now) <= _REFUSED_FOR
         if not self.unfit or (once_well and not (repeated and of_late)):
             return None
@@ -82,6 +80,17 @@ class _Labels:
     reading: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusOptions:
+    """``tasks_report``: where the tasks do not, what they hold is not known, and neither is how many they are.
+
+    ``refused_after``: over what time a table that had changes is refused by headers alone, to be called refused.
+    """
+
+    tasks_report: bool = True
+    refused_after: timedelta = timedelta(minutes=1)
+
+
 class ConsumerStatus:
     """Takes the reports of all processes; safe to use from any thread.
 
@@ -89,8 +98,6 @@ class ConsumerStatus:
     process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
     cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
     is not there any more, is in trouble until it is made anew.
-
-    Where the tasks do not report (``tasks_report``), what they hold is not known, and neither is how many they are.
     """
 
     def __init__(
@@ -100,8 +107,7 @@ class ConsumerStatus:
         mark_made_anew: Callable[[Mirror], None],
         kept: Kept | None = None,
         held: Held | None = None,
-        *,
-        tasks_report: bool = True,
+        options: StatusOptions = StatusOptions(),
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
@@ -115,8 +121,8 @@ class ConsumerStatus:
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
         self._held = held or Held(clock)
-        self._tasks_report = tasks_report
-        self._kinds = ("messages", "acked", "put_off", *(("given_back",) if tasks_report else ()))
+        self._options = options
+        self._kinds = ("messages", "acked", "put_off", *(("given_back",) if options.tasks_report else ()))
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
         self._labels = _Labels()
@@ -163,10 +169,11 @@ class ConsumerStatus:
             dropped = self._dropped
             tables = [
                 {
-                    **_shown(name, self._tables.get(name) or _Table(), mirrors.get(name), dropped.get(name), now),
+                    **_shown(name, table, mirrors.get(name), dropped.get(name), now, self._options.refused_after),
                     "not_swept": self._not_swept.get(name, ""),
                 }
                 for name in sorted({*self._tables, *mirrors, *dropped})
+                for table in [self._tables.get(name) or _Table()]
             ]
             return {
                 "service": "cdc_consumer",
@@ -185,7 +192,7 @@ class ConsumerStatus:
                 },
                 "messages": {name: self._counted[name] for name in self._kinds},
                 "lag_seconds": self._lag(now),
-                "processes": self._processes(now) if self._tasks_report else None,
+                "processes": self._processes(now) if self._options.tasks_report else None,
             }
 
     def mirrors(self) -> Sequence[Mirror]:
@@ -209,7 +216,8 @@ class ConsumerStatus:
 
     def _refused(self, now: int) -> Collection[str]:
         mirrors = {one.table for one in self._labels.mirrors}
-        return [name for name, one in self._tables.items() if one.refusal(now, mirrored=name in mirrors) is not None]
+        after = self._options.refused_after
+        return [name for name, one in self._tables.items() if one.refusal(now, after, mirrored=name in mirrors)]
 
     def oldest_held_lately(self) -> int | None:
         """Return when the oldest message was published that any process holds or held lately, in microseconds."""
@@ -334,13 +342,15 @@ def _restored(kept: Kept | None) -> dict[str, int]:
         return {}
 
 
-def _shown(name: str, table: _Table, mirror: Mirror | None, dropped_at: int | None, now: int) -> Mapping[str, object]:
+def _shown(
+    name: str, table: _Table, mirror: Mirror | None, dropped_at: int | None, now: int, refused_after: timedelta
+) -> Mapping[str, object]:
     """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
     troubles = []
     if why := table.waits_for(now):
         since = table.put_off_since if table.put_off else table.stuck_since
         troubles.append({"state": PUT_OFF, "since": _time(since), "why": why})
-    if refusal := table.refusal(now, mirrored=mirror is not None):
+    if refusal := table.refusal(now, refused_after, mirrored=mirror is not None):
         troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})
     if dropped_at is not None:
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
