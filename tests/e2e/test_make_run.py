@@ -52,7 +52,7 @@ def test_spanner_alone_needs_nothing_of_bigtable_and_a_run_that_ends_unequal_exi
     None
 ):
     mark = new_mark()
-    size = {"SOURCES": "spanner", "BEFORE": "200", "ROWS": "100", "SECONDS": "5", "RATE": "40", "PATIENCE": "30s"}
+    size = {"SOURCES": "spanner", "BEFORE": "0", "ROWS": "100", "SECONDS": "5", "RATE": "40", "PATIENCE": "20s"}
     command = [sys.executable, "-m", "deploy.local", "run"]
     environment = child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

@@ -27,7 +27,7 @@ from tests.integration.wire import Wire
 pytestmark = pytest.mark.timeout(300)  # an outage takes its time, and so does a busy machine
 
 
-LEASES_ENDED = 3 * ACK_DEADLINE
+LEASES_ENDED = 2 * ACK_DEADLINE
 """How long BigQuery is away: every lease has run out by then, unless it was extended again and again."""
 
 
@@ -94,7 +94,7 @@ def state_of(consumer: Service, table: str) -> tuple[int, Mapping[str, Any]]:
     return code, next(one for one in tables if one["table"] == table)
 
 
-def test_appends_refused_for_three_ack_deadlines_mean_no_redelivery_and_no_letter(rig: Rig) -> None:
+def test_appends_refused_for_two_ack_deadlines_mean_no_redelivery_and_no_letter(rig: Rig) -> None:
     consumer, deliveries = warm(rig)
     singers = rig.named("Singers")
     rig.wait(lambda: state_of(consumer, singers)[1]["state"] == "running", "the table to be said to run")

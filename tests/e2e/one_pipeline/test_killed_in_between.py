@@ -20,6 +20,9 @@ from tests.e2e.standing import Standing
 
 pytestmark = pytest.mark.timeout(600)  # services are started again and again
 
+LEASE = "3s"
+"""How long the partitions of a reader that was killed stay its own: the next reader waits for that."""
+
 
 def singer(key: int, name: str) -> Write:
     return Write("insert_or_update", "Singers", {"Id": key, "Name": name})
@@ -84,7 +87,7 @@ def test_the_consumer_killed_while_it_adds_a_column_loses_nothing(
 
 
 def test_the_reader_killed_between_publish_and_watermark_publishes_again_and_loses_nothing(rig: Rig) -> None:
-    consumer, reader = rig.consumer(), rig.start_reader()
+    consumer, reader = rig.consumer(), rig.start_reader(LEASE_DURATION=LEASE)
     rig.wait_until_ready(consumer, reader)
     seen = Counter[PublishedChange]()
 
@@ -106,7 +109,7 @@ def test_the_reader_killed_between_publish_and_watermark_publishes_again_and_los
                 "WHERE state != 'FINISHED'"
             )
         ]
-        reader = rig.start_reader()
+        reader = rig.start_reader(LEASE_DURATION=LEASE)
         rig.wait_until_ready(reader)
         if max(saved) < committed:
             caught |= published(prefix)
@@ -129,7 +132,7 @@ def test_partitions_that_live_for_a_second_lose_nothing(standing: Standing, proc
     with emulators.spanner_emulator(processes, override_change_stream_partition_token_alive_seconds="1") as address:
         instance = SpannerInstance.create(address, PROJECT, "churning")
         rig = Rig(standing, instance, processes)
-        reader = rig.start_reader()
+        reader = rig.start_reader(LEASE_DURATION=LEASE)
         rig.wait_until_ready(rig.consumer(), reader)
 
         committed, there = set[tuple[str, int]](), set[int]()
@@ -143,7 +146,7 @@ def test_partitions_that_live_for_a_second_lose_nothing(standing: Standing, proc
                 there.remove(gone)
             if number == 75:
                 reader.process.kill()  # in the middle of it all, partitions half handed on
-                reader = rig.start_reader()
+                reader = rig.start_reader(LEASE_DURATION=LEASE)
                 rig.wait_until_ready(reader)
         rig.wait(lambda: rig.counted(reader, "millrace_partitions_split_total"), "a partition to split")
         rig.wait(lambda: rig.counted(reader, "millrace_partitions_merged_total"), "partitions to merge")
