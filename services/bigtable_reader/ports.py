@@ -11,7 +11,8 @@ from services.bigtable_reader.core.schema.seen import Seen
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
 from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Survey
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, StreamQuery, StreamRecord
+from services.bigtable_reader.core.stream.records import Child, KeyRange, StreamQuery, StreamRecord
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError

@@ -11,8 +11,9 @@ from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Chann
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core.stream.partitions import Partition, Piece, Progress, Survey, overlapping, uncovered
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Position, RangeToken
 from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PartitionStore
 from shared.contracts.errors import TransientError
 

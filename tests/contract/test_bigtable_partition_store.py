@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.schema.seen import Seen
-from services.bigtable_reader.core.stream.records import Microseconds, Position
+from services.bigtable_reader.core.stream.records import Position
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,

@@ -13,8 +13,7 @@ from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.spanner.connection import Channels, Database
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.core.pauses import NEVER
-from services.spanner_reader.core.schema.shapes import ColumnShape, Kind, Look, TableShape
+from services.spanner_reader.core.schema.shapes import NEVER, ColumnShape, Kind, Look, TableShape
 from services.spanner_reader.ports import PauseStore, ShapeStore
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp

@@ -12,7 +12,7 @@ from services.bigtable_reader.core.schema import resync as core
 from services.bigtable_reader.core.schema.resync import Kind, Resync
 from services.bigtable_reader.core.schema.seen import Seen
 from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Position
 from services.bigtable_reader.core.stream.topology import (
     Ending,
     Patience,
@@ -26,6 +26,7 @@ from services.bigtable_reader.core.stream.topology import (
     successors,
     waiting,
 )
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
 

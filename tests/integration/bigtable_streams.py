@@ -15,12 +15,12 @@ from services.bigtable_reader.core.stream.records import (
     CloseStream,
     DataChange,
     KeyRange,
-    Microseconds,
     Position,
     RangeToken,
     StreamQuery,
     StreamRecord,
 )
+from services.bigtable_reader.core.times import Microseconds
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable
 
 HEARTBEAT = 100  # milliseconds

@@ -22,7 +22,8 @@ from google.cloud.bigtable_v2.types import (
 
 from services.bigtable_reader.adapters.bigtable.connection import STREAMS_PER_CONNECTION, Channels, Method, Table
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
-from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, Microseconds, Position, StreamQuery
+from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, Position, StreamQuery
+from services.bigtable_reader.core.times import Microseconds
 
 pytestmark = pytest.mark.integration
 

@@ -30,8 +30,8 @@ from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop

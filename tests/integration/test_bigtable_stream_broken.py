@@ -23,12 +23,12 @@ from services.bigtable_reader.core.stream.records import (
     CloseStream,
     Heartbeat,
     KeyRange,
-    Microseconds,
     Position,
     RangeToken,
     StreamQuery,
     StreamRecord,
 )
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import TransientError
 
 pytestmark = pytest.mark.integration

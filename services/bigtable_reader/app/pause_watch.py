@@ -3,7 +3,7 @@
 import structlog
 
 from services.bigtable_reader.app.stall_watch import shown
-from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.core.times import Microseconds
 
 
 class PauseWatch:

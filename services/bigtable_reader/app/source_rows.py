@@ -21,7 +21,7 @@ from services.bigtable_reader.core.changes.refused import Made, Refused
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, floor_under
 from services.bigtable_reader.core.stream.partitions import Survey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.stream.times import instant
+from services.bigtable_reader.core.times import instant
 from services.bigtable_reader.ports import Publisher, ReadRefusedError, Rows, TableScan
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence

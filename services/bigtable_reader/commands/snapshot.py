@@ -14,7 +14,8 @@ import msgspec
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, watched_ranges
 from services.bigtable_reader.core.stream.partitions import Survey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import Clock, SnapshotStore, TableScan
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError

@@ -9,13 +9,9 @@ nothing, and a snapshot that begins after the resumption covers all that was dro
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
-from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark, marked
+from services.spanner_reader.core.schema.shapes import NEVER, Finding, Kind, Mark, marked
 from shared.contracts.timestamps import Nanoseconds
-
-NEVER: Final = Nanoseconds((1 << 63) - 1)
-"""When a pause ends that nobody has ended: no snapshot is later."""
 
 
 @dataclass(frozen=True, slots=True)

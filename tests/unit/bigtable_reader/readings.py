@@ -12,7 +12,8 @@ from services.bigtable_reader.core.changes.images import ImageMaker, RowCells, T
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId
-from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Microseconds, Position, SetCell
+from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Position, SetCell
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Header
 from tests.fakes.bigtable_table import EPOCH

@@ -20,12 +20,12 @@ from services.bigtable_reader.core.stream.records import (
     CloseStream,
     Heartbeat,
     KeyRange,
-    Microseconds,
     Position,
     RangeToken,
     StreamQuery,
     StreamRecord,
 )
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError

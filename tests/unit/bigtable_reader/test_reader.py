@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.stream.held import Options
 from services.bigtable_reader.core.stream.partitions import PieceId, Progress
-from services.bigtable_reader.core.stream.records import Microseconds, SetCell
+from services.bigtable_reader.core.stream.records import SetCell
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health

@@ -24,7 +24,8 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     cuts_of,
     requested,
 )
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
 from tests.fakes.bigtable_partitions import PartitionTable
 from tests.fakes.bigtable_reader import FakePublisher, Topic

@@ -12,7 +12,8 @@ from services.bigtable_reader.app.source_rows import PublishedRows
 from services.bigtable_reader.commands.snapshot import key_of
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.stream.partitions import Survey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds, SetCell
+from services.bigtable_reader.core.stream.records import ALL_KEYS, SetCell
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.change_sequence import four_sections

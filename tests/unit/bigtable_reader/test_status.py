@@ -12,7 +12,8 @@ from services.bigtable_reader.app.status.metrics import ReaderMetrics
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.schema.resync import Finding, Kind, Mark
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Saved, Survey
-from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.records import KeyRange, Position, RangeToken
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.status import print_status
 

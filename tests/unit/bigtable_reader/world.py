@@ -15,14 +15,8 @@ from services.bigtable_reader.app.snapshot.snapshots import Snapshots
 from services.bigtable_reader.app.stream.held import Options
 from services.bigtable_reader.app.stream.reader import Reader
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.stream.records import (
-    DeleteCells,
-    DeleteFamily,
-    Entry,
-    KeyRange,
-    Microseconds,
-    SetCell,
-)
+from services.bigtable_reader.core.stream.records import DeleteCells, DeleteFamily, Entry, KeyRange, SetCell
+from services.bigtable_reader.core.times import Microseconds
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable

@@ -26,9 +26,10 @@ from google.cloud.bigtable_v2.types import (
 
 from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
-from services.bigtable_reader.core.stream.anew import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.stream.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
-from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, Microseconds, StreamQuery, StreamRecord
+from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, StreamQuery, StreamRecord
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 

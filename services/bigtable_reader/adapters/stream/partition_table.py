@@ -20,13 +20,14 @@ from services.bigtable_reader.adapters.stream.partition_cells import Content, Le
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.piece_row import PieceRow, Tended
 from services.bigtable_reader.adapters.stream.unchanged import Unchanged
+from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.schema.resync import Kind, marked
 from services.bigtable_reader.core.schema.seen import Seen
 from services.bigtable_reader.core.stream import topology as shape
-from services.bigtable_reader.core.stream.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Position
 from services.bigtable_reader.core.stream.topology import Ending, Patience, Reshaped, Successor
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
 

@@ -3,7 +3,7 @@
 import structlog
 
 from services.bigtable_reader.core.snapshot.snapshot import watched_ranges
-from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import SnapshotStore
 from shared.contracts.bigtable_options import BigtableOptions
 

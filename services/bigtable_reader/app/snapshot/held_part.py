@@ -7,7 +7,7 @@ from typing import Final
 
 from services.bigtable_reader.core.snapshot.confirmed_keys import ConfirmedKeys
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, SnapshotPart
-from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.core.times import Microseconds
 
 _ROWS_AT_ONCE: Final = 2_000
 """Of fewer the calls cost more than the rows; many more would keep the records of the stream waiting,

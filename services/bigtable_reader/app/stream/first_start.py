@@ -7,7 +7,8 @@ from typing import Final
 import structlog
 
 from services.bigtable_reader.core.stream.partitions import Resume, begins
-from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, StreamQuery
+from services.bigtable_reader.core.stream.records import KeyRange, Position, StreamQuery
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import ChangeStream, PartitionStore, PositionLostError
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp

@@ -8,8 +8,8 @@ from typing import Final
 
 from services.bigtable_reader.core.stream.partitions import Partition, Progress
 from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.stamps import Stamps
+from services.bigtable_reader.core.times import Microseconds
 from shared.reading.leases import OwnedPartition, ReaderOptions
 
 _LEAST_RESERVE: Final = timedelta(seconds=20)

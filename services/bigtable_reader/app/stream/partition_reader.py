@@ -21,8 +21,9 @@ from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Refused
 from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import CloseStream, DataChange, Heartbeat, Microseconds, StreamQuery
+from services.bigtable_reader.core.stream.records import CloseStream, DataChange, Heartbeat, StreamQuery
 from services.bigtable_reader.core.stream.topology import partition_around
+from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import (
     ChangeStream,
     Clock,

@@ -23,9 +23,9 @@ from services.bigtable_reader.app.stream.held import Held, Options
 from services.bigtable_reader.app.stream.leases import Leases
 from services.bigtable_reader.app.stream.partition_reader import PartitionReader
 from services.bigtable_reader.app.stream.read_back import ReadBack
+from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import Kind
-from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.stream.partitions import Piece, Survey
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.stream.sharing import claimable, fair_share, has_reached, low_watermark

@@ -22,7 +22,7 @@ from services.bigtable_reader.core.stream.records import (
     SetCell,
     UnknownEntry,
 )
-from services.bigtable_reader.core.stream.times import instant
+from services.bigtable_reader.core.times import instant
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Column, Header
 from shared.contracts.errors import PoisonRecordError

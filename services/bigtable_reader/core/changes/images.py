@@ -21,8 +21,8 @@ from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.names import family_column
 from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, NO_ROW, Made, Refused, key_text, refused
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
-from services.bigtable_reader.core.stream.records import ChangeKind, DataChange, Microseconds
-from services.bigtable_reader.core.stream.times import instant
+from services.bigtable_reader.core.stream.records import ChangeKind, DataChange
+from services.bigtable_reader.core.times import Microseconds, instant
 from shared.contracts.bigtable_options import (
     ROW_KEY,
     BigtableOptions,

@@ -8,9 +8,10 @@ from typing import Literal, NewType
 
 import msgspec
 
+from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.schema.resync import Mark
-from services.bigtable_reader.core.stream.anew import ANEW_WITH_ALL_ROWS
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Position
+from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 
 PieceId = NewType("PieceId", str)

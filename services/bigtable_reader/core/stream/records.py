@@ -3,12 +3,11 @@
 Source: `google.bigtable.v2.ReadChangeStreamResponse` (googleapis, bigtable.proto).
 """
 
-from typing import Final, Literal, NewType
+from typing import Final, Literal
 
 import msgspec
 
-Microseconds = NewType("Microseconds", int)
-"""Since 1970-01-01 in UTC. Bigtable truncates the times of change streams to microseconds."""
+from services.bigtable_reader.core.times import Microseconds
 
 ChangeKind = Literal["USER", "GARBAGE_COLLECTION"]
 

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Survey, uncovered
-from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.core.times import Microseconds
 
 _NOTHING_MORE: Final[Mapping[PieceId, Microseconds]] = {}
 

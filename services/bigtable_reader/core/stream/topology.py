@@ -11,7 +11,8 @@ from datetime import timedelta
 import msgspec
 
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Progress, overlapping, uncovered
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Position, RangeToken
+from services.bigtable_reader.core.times import Microseconds
 
 _MICROSECOND = timedelta(microseconds=1)
 _SAFELY_KEPT = timedelta(minutes=5)

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from services.spanner_reader.app.snapshot.snapshot_status import summaries, summary_line
-from services.spanner_reader.core.pauses import NEVER, Pauses
+from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.resync import cure
-from services.spanner_reader.core.schema.shapes import Look, Mark
+from services.spanner_reader.core.schema.shapes import NEVER, Look, Mark
 from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
 from services.spanner_reader.core.stream.partitions import State, Survey, low_watermark
 from shared.contracts.timestamps import format_timestamp

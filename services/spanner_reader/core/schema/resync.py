@@ -5,8 +5,7 @@ A snapshot does. Without one, an own update of every row makes Spanner write eac
 
 from typing import Final
 
-from services.spanner_reader.core.pauses import NEVER
-from services.spanner_reader.core.schema.shapes import Kind, Mark
+from services.spanner_reader.core.schema.shapes import NEVER, Kind, Mark
 from shared.contracts.timestamps import format_timestamp
 
 _UNPROVEN: Final = (

@@ -27,6 +27,8 @@ the other has looked again, the next look here marks again. A snapshot that heal
 """
 
 
+NEVER: Final = Nanoseconds((1 << 63) - 1)
+"""The end of a finding that lasts: no snapshot is later."""
 _NO_TIME: Final = Nanoseconds(0)
 
 

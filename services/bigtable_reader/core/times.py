@@ -1,9 +1,12 @@
-"""Microseconds as RFC 3339 texts. Most times of a stream are close together, so their seconds are remembered."""
+"""Times of the change stream, and their RFC 3339 texts. Most are close together, so the texts of seconds are cached."""
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, NewType
 
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+Microseconds = NewType("Microseconds", int)
+"""Since 1970-01-01 in UTC. Bigtable truncates the times of change streams to microseconds."""
 
 _MILLION: Final = 1_000_000
 
