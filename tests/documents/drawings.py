@@ -217,7 +217,7 @@ def snapshot_states() -> str:
     waiting = Box(side, 12, 128, ["waits", "stream paused"], "other")
     again = Box(side, 106, 128, ["new time", "T is not kept", "or 23 h old"], "other")
     given_up = Box(side, 216, 128, ["canceled", "--cancel"], "bad")
-    untold = Box(side, 292, 128, ["never announced", "topic lost rows"], "bad")
+    untold = Box(side, 292, 128, ["unannounced", "topic lost rows"], "bad")
     late = Box(side, 386, 128, ["rejected", "came 20 h late"], "bad")
     return _picture(
         "The states of a snapshot of one table",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.documents import commands, configuration, metrics, wire_messages
+from tests.documents import commands, configuration, errors, metrics, wire_messages
 from tests.documents.drawings import DRAWINGS
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
@@ -13,6 +13,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     configuration.FILE: configuration.text,
     metrics.FILE: metrics.text,
     commands.FILE: commands.text,
+    errors.FILE: errors.text,
     **DRAWINGS,
     **wire_messages.FILES,
 }

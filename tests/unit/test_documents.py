@@ -1,7 +1,6 @@
 """The documents: generated pages are up to date, links resolve, and what they tell the reader to type exists."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 import pytest
 
 from tests.documents.commands import SERVICES
+from tests.documents.errors import fixed_texts
 from tests.documents.made import DOCS, DOCUMENTS
 
 ROOT: Final = DOCS.parent
@@ -17,6 +17,11 @@ _LINK: Final = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)]*)?\)")
 _CODE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _README_LINES: Final = 120
 _TERMS: Final = 15
+_WORD: Final = re.compile(r"\b[a-z]{2,}\b")
+_WORDS_OF_A_MESSAGE: Final = 5
+_NAMES_OF_GOOGLE: Final = {"drop_unknown_fields", "require_partition_filter", "use_table_schema"}
+_CODE_FOLDERS: Final = ("services", "shared", "deploy", "emulators")
+QUOTING: Final = [page for page in PAGES if page.parent.name in {"how-to", "explanation", "tutorial"}]
 
 
 @pytest.mark.parametrize("file", DOCUMENTS)
@@ -61,11 +66,34 @@ def test_every_page_of_a_folder_is_in_its_index() -> None:
 
 
 def test_every_message_of_the_page_on_errors_is_one_that_a_service_prints() -> None:
-    code = "\n".join(path.read_text(encoding="utf-8") for part in ("services", "shared") for path in _sources(part))
     messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "reference/errors.md").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert len(messages) > len(SERVICES)
-    assert [message for message in messages if message not in code] == []
+    assert [message for message in messages if not any(message in fixed for fixed in fixed_texts())] == []
+
+
+@pytest.mark.parametrize("page", QUOTING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_of_events_and_labels_that_a_page_quotes_are_in_the_code(page: Path) -> None:
+    names = {name.removesuffix("_total") for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", _prose(page))}
+
+    assert names - _names() - _NAMES_OF_GOOGLE == set()
+
+
+@pytest.mark.parametrize("page", QUOTING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_states_that_begin_a_row_of_a_page_are_states_that_the_code_prints(page: Path) -> None:
+    states = set(re.findall(r"^\| \*([a-z -]+)\*", _prose(page), re.MULTILINE))
+
+    assert states - fixed_texts() == set()
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in QUOTING if page.parent.name != "explanation"], ids=lambda path: path.name
+)
+def test_output_that_a_page_quotes_has_words_that_the_code_prints(page: Path) -> None:
+    blocks = re.findall(r"^```text\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if len(_WORD.findall(line)) >= _WORDS_OF_A_MESSAGE]
+
+    assert [line for line in lines if not any(words in line for words in _phrases())] == []
 
 
 def test_decisions_are_numbered_and_dated() -> None:
@@ -107,5 +135,14 @@ def _commands(service: str) -> frozenset[str]:
     return frozenset(re.findall(rf"^### {service} (\w+)$", page, re.MULTILINE))
 
 
-def _sources(part: str) -> Iterator[Path]:
-    yield from (ROOT / part).rglob("*.py")
+@cache
+def _phrases() -> frozenset[str]:
+    """Return the fixed words of the code's texts that are two words at least."""
+    return frozenset(words for words in map(str.strip, fixed_texts()) if re.search(r"[a-z]{2,} [a-z]{2,}", words))
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Return all names in the code's texts, such as those of log events, and of its settings and folders."""
+    code = (path.read_text(encoding="utf-8") for part in _CODE_FOLDERS for path in (ROOT / part).rglob("*.py"))
+    return frozenset(name for text in code for name in re.findall(r"[a-z]+(?:_[a-z]+)+", text))
