@@ -20,9 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.spark.options import encode_options
 from services.cdc_consumer.adapters.spark.spark_session import starting_java
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
-from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from shared.pubsub.channels import open_channel
 from shared.runtime.stop import Stop
 from tests.worlds.without_spark import Session
@@ -115,17 +116,12 @@ def start_query(
     hold: float = 0,
     shuffled: bool = True,
     trigger: Mapping[str, Any] | None = None,
-    **options: str,
+    **options: Any,
 ) -> StreamingQuery:
     """Start the query: source, messages of a key together, acknowledging sink; the journal is in ``directory``."""
     (directory / "journal").mkdir(exist_ok=True)
-    messages = (
-        session.readStream.format("pubsub")
-        .option("subscription", subscription)
-        .option("emulatorHost", emulator)
-        .options(**options)
-        .load()
-    )
+    source = SourceOptions(subscription=subscription, emulator_host=emulator, **options)
+    messages = session.readStream.format("pubsub").options(**encode_options(source)).load()
     writer = (
         (messages.repartition(2, "ordering_key") if shuffled else messages)
         .writeStream.format("acknowledging")

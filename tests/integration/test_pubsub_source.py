@@ -83,7 +83,7 @@ def test_over_many_micro_batches_published_is_leased_is_acked(
     start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
     topology = a_topology(channel)
-    query = start(topology.subscription, microBatchMessages="250")
+    query = start(topology.subscription, micro_batch_messages=250)
     published: list[str] = []
     for count in (1, 700, 2, 250, 0, 1_100, 3):
         published += publish(channel, topology.topic, count)
@@ -100,7 +100,7 @@ def test_no_message_waits_for_another_task_to_find_one(
     start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
     topology = a_topology(channel)
-    start(topology.subscription, idleWait="60s")
+    start(topology.subscription, idle_wait=timedelta(seconds=60))
     publish(channel, topology.topic, 1)
     wait_for_acks(journal, 1)
     for count in (1, 2, 1, 3, 1):
@@ -113,7 +113,7 @@ def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro
     start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
     topology = a_topology(channel)
-    start(topology.subscription, idleWait="60s", tasks="2")
+    start(topology.subscription, idle_wait=timedelta(seconds=60), tasks=2)
     published: list[str] = []
     for key in range(8):  # of keys that are routed to one task or the other
         message = {"data": b"one", "ordering_key": f"planes/{key}"}
@@ -132,7 +132,7 @@ def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
     start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
     topology = a_topology(channel)
-    start(topology.subscription, idleWait="60s", tasks="2", hold="3")
+    start(topology.subscription, idle_wait=timedelta(seconds=60), tasks=2, hold=3)
     published = publish(channel, topology.topic, 1)
     for _round in range(3):
         wait_for(lambda: len(messages_in(journal, "taken")) == len(published), "the micro-batch to be under way")  # noqa: B023
@@ -150,7 +150,7 @@ def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
 
 def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path) -> None:
     topology = a_topology(channel)
-    query = start(topology.subscription, idleWait="1s")
+    query = start(topology.subscription, idle_wait=timedelta(seconds=1))
     publish(channel, topology.topic, 1)
     wait_for((tmp_path / "checkpoint/commits/0").exists, "the first micro-batch")
 
@@ -164,7 +164,7 @@ def test_after_the_stop_file_nothing_is_leased_any_more(
 ) -> None:
     topology = a_topology(channel)
     stop_file = tmp_path / "stop"
-    query = start(topology.subscription, stopFile=str(stop_file))
+    query = start(topology.subscription, stop_file=str(stop_file))
     publish(channel, topology.topic, 1)
     wait_for((tmp_path / "checkpoint/commits/0").exists, "the first micro-batch")
 
@@ -186,8 +186,8 @@ def test_available_now_drains_the_subscription_and_ends(
         topology.subscription,
         trigger={"availableNow": True},
         shuffled=False,
-        microBatchMessages="200",
-        idleWait="1s",
+        micro_batch_messages=200,
+        idle_wait=timedelta(seconds=1),
     )
 
     assert query.awaitTermination(90)

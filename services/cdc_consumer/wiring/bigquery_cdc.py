@@ -2,8 +2,7 @@
 
     spark.dataSource.register(BigQueryCdcDataSource)
     messages.repartition(2, "ordering_key").writeStream.format("bigquery_cdc")
-        .option("subscription", "projects/P/subscriptions/S").option("deadLetterTopic", "projects/P/topics/T")
-        .option("project", "P").option("dataset", "D").option("checkpointLocation", ...).start()
+        .options(**encode_options(SinkOptions(...))).option("checkpointLocation", ...).start()
 
 Takes the rows of the ``pubsub`` source and settles each message itself, in the task, once its changes are durable. No
 more tasks than slots: a task that waits holds leases that nobody extends.
@@ -12,24 +11,14 @@ This module is the composition root on an executor. Spark keeps the worker proce
 a task opens here the next one finds open. `commit` and `abort` run in yet another process, on the driver's machine,
 which has nothing but the tasks' counts.
 
-Options: ``subscription`` and ``deadLetterTopic`` (or short names), ``project`` and ``dataset`` of BigQuery,
-``pubsubProject`` (the same project), ``ackDeadline`` (asked of Pub/Sub), ``pubsubEmulatorHost``,
-``bigqueryEmulatorHost``, ``bigqueryStorageEmulatorHost``, ``stopFile`` (once it is there, a task that waits for a
-service gives up), ``reportSocket`` (where tasks send counts and what they hold: nowhere if it is not set),
-``commitSocket`` (where `commit` sends its counts; ``reportSocket``), ``suspectsDirectory`` (which outlives the workers:
-where they count how many of them a message has ended, and keep by when what they have put off comes again),
-``poisonLimit`` (how many messages that cannot be read, or ten times as many changes that cannot be applied, may become
-dead letters in each process although most of what it saw last is such: 100), ``tablesFile`` (the text of one, for the
-workers do not see the driver's disk; every table is mirrored), ``dataDirectory`` (as the source's, where the rows say
-only where the messages' data is), ``clockMargin`` (how far ahead of BigQuery's clock a source's times may be: 5m),
-``logLevel``.
+The option ``settings`` holds the JSON of `SinkOptions` (`encode_options`).
 """
 
 import functools
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -47,6 +36,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import CLOCK_MARGIN
 from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
+from services.cdc_consumer.adapters.spark.options import decode_options
 from services.cdc_consumer.adapters.stream.data_files import forget_data, with_data
 from services.cdc_consumer.adapters.stream.deaths import DeathsOnDisk
 from services.cdc_consumer.adapters.stream.kept_file import KeptFile
@@ -58,12 +48,10 @@ from services.cdc_consumer.app.stream.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
-from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
 from shared.pubsub.letters import DeadLetterPublisher
-from shared.pubsub.names import subscription_path, topic_path
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED
@@ -77,24 +65,35 @@ _FIRST_ANSWER: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options of the sink, read and checked."""
+    """The options of the sink."""
 
     subscription: str
+    """Its full name, as the dead-letter topic's."""
     dead_letter_topic: str
     project: str
+    """Of BigQuery, as the dataset."""
     dataset: str
     ack_deadline: timedelta | None = None
+    """None: Pub/Sub is asked for it."""
     pubsub_emulator_host: str | None = None
     bigquery_emulator_host: str | None = None
     bigquery_storage_emulator_host: str | None = None
     stop_file: str | None = None
+    """Once this file is there, a task that waits for a service gives up."""
     report_socket: str | None = None
+    """Where tasks report counts and outstanding messages; None: nowhere."""
     commit_socket: str | None = None
+    """Where `commit` reports its counts; None: to ``report_socket``."""
     suspects_directory: str | None = None
+    """Where workers keep crash counts, and until when messages are deferred. It outlives them."""
     poison_limit: int = POISON_LIMIT
+    """See `PoisonFlood`."""
     tables_file: str = ""
+    """The text of one, because workers do not see the driver's disk; empty: every table is mirrored."""
     data_directory: str | None = None
+    """As the source's: rows say only where the messages' data is."""
     clock_margin: timedelta = CLOCK_MARGIN
+    """How far ahead of BigQuery's clock a source's times may be."""
     log_level: str = "INFO"
 
 
@@ -121,7 +120,7 @@ class BigQueryCdcDataSource(DataSource):
             raise MisconfiguredError(
                 f"the bigquery_cdc sink takes the rows of the pubsub source; columns are missing: {', '.join(missing)}"
             )
-        return BigQueryCdcWriter(read_options(self.options))
+        return BigQueryCdcWriter(decode_options(SinkOptions, self.options))
 
 
 class BigQueryCdcWriter(DataSourceStreamArrowWriter):
@@ -208,47 +207,6 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         configure_logs("cdc_consumer", self._options.log_level)
         structlog.get_logger().info(event, batch=batch_id, **counts.fields())
         send_report(self._options.commit_socket or self._options.report_socket, Report(counts=counts))
-
-
-def read_options(options: Mapping[str, str]) -> SinkOptions:
-    """Return the options of a sink; MisconfiguredError naming those that are missing or malformed."""
-    known = {name.lower(): value for name, value in options.items() if value}
-    missing = [name for name in ("subscription", "deadLetterTopic", "project", "dataset") if name.lower() not in known]
-    if missing:
-        raise MisconfiguredError(
-            "the bigquery_cdc sink needs " + " ".join(f'.option("{name}", ...)' for name in missing)
-        )
-    project = known.get("pubsubproject", known["project"])
-    durations: dict[str, timedelta] = {}
-    for name in ("ackDeadline", "clockMargin"):
-        try:
-            if text := known.get(name.lower()):
-                durations[name] = parse_duration(text)
-        except ValueError as error:
-            raise MisconfiguredError(f"option {name} of the bigquery_cdc sink: {error}") from error
-    poison_limit = known.get("poisonlimit", str(POISON_LIMIT))
-    if not poison_limit.isdecimal():
-        raise MisconfiguredError(f"option poisonLimit={poison_limit!r} of the bigquery_cdc sink: not a whole number")
-    read_tables_file(known.get("tablesfile", ""))
-    return SinkOptions(
-        subscription=subscription_path(project, known["subscription"]),
-        dead_letter_topic=topic_path(project, known["deadlettertopic"]),
-        project=known["project"],
-        dataset=known["dataset"],
-        ack_deadline=durations.get("ackDeadline"),
-        clock_margin=durations.get("clockMargin", CLOCK_MARGIN),
-        pubsub_emulator_host=known.get("pubsubemulatorhost"),
-        bigquery_emulator_host=known.get("bigqueryemulatorhost"),
-        bigquery_storage_emulator_host=known.get("bigquerystorageemulatorhost"),
-        stop_file=known.get("stopfile"),
-        report_socket=known.get("reportsocket"),
-        commit_socket=known.get("commitsocket"),
-        suspects_directory=known.get("suspectsdirectory"),
-        poison_limit=int(poison_limit),
-        tables_file=known.get("tablesfile", ""),
-        data_directory=known.get("datadirectory"),
-        log_level=known.get("loglevel", "INFO"),
-    )
 
 
 def _process_name() -> str:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
 from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint
+from services.cdc_consumer.adapters.spark.options import encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     Java,
     QueryFailedError,
@@ -39,7 +40,7 @@ from services.cdc_consumer.adapters.spark.spark_words import words_as_lines
 from services.cdc_consumer.adapters.status.mirrors import mark_made_anew, read_mirrors
 from services.cdc_consumer.adapters.stream.deaths import choose_directory
 from services.cdc_consumer.adapters.stream.kept_file import MIRRORS, KeptFile
-from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.app.status.held import Held
@@ -50,7 +51,7 @@ from services.cdc_consumer.commands.command_line import COMMANDS, PROGRAM
 from services.cdc_consumer.commands.status import status
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, SinkOptions
 from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
 from services.cdc_consumer.wiring.delete_missing_rows.sweeping import sweeping
 from services.cdc_consumer.wiring.doctor import doctor
@@ -73,7 +74,7 @@ from shared.runtime.tables_file import load_tables_file
 FAILED: Final = 1
 LEFT: Final = 3
 
-_IDLE_WAIT: Final = "4s"  # what a stop may have to wait for while there is nothing to do
+_IDLE_WAIT: Final = timedelta(seconds=4)  # what a stop may have to wait for while there is nothing to do
 _FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may take: Spark's own end needs the rest
 _GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
@@ -310,43 +311,52 @@ def start_query(
     """
     session.dataSource.register(PubsubDataSource)
     session.dataSource.register(BigQueryCdcDataSource)
-    shared = {
-        "subscription": subscription_path(settings.project, settings.subscription),
-        "ackDeadline": f"{ack_deadline.total_seconds():.0f}s",
-        "stopFile": str(exchange / "stop"),
-        "logLevel": settings.log_level,
-    }
-    if settings.tasks_report:
-        shared["reportSocket"] = str(exchange / "reports")
+    subscription = subscription_path(settings.project, settings.subscription)
+    stop_file, reports, data_directory = str(exchange / "stop"), str(exchange / "reports"), None
+    report_socket = reports if settings.tasks_report else None
     if settings.one_machine:  # what messages hold goes past Spark
         (exchange / "data").mkdir()
-        shared["dataDirectory"] = str(exchange / "data")
-    source = shared | {
-        "emulatorHost": settings.pubsub_emulator_host or "",
-        "tasks": str(settings.tasks),
-        "microBatchMessages": str(settings.micro_batch_messages),
-        "microBatchBytes": str(settings.micro_batch_bytes),
-        "linger": f"{settings.linger / timedelta(milliseconds=1):.0f}ms",
-        "idleWait": _IDLE_WAIT,
-    }
-    sink = shared | {
-        "deadLetterTopic": topic_path(settings.project, settings.dead_letter_topic),
-        "project": settings.dataset_project,
-        "dataset": settings.bigquery_dataset,
-        "pubsubEmulatorHost": settings.pubsub_emulator_host or "",
-        "bigqueryEmulatorHost": settings.bigquery_emulator_host or "",
-        "bigqueryStorageEmulatorHost": settings.bigquery_storage_emulator_host or "",
-        "tablesFile": tables,
-        "clockMargin": f"{settings.clock_margin / timedelta(milliseconds=1):.0f}ms",
-        "poisonLimit": str(settings.poison_limit),
-        "suspectsDirectory": str(choose_directory(settings.checkpoint_location) or ""),
-        "checkpointLocation": settings.checkpoint_location or str(exchange / "checkpoint"),
-        "commitSocket": str(exchange / "reports"),  # `commit` runs on this machine, wherever tasks do
-    }
-    messages = session.readStream.format("pubsub").options(**source).load()
+        data_directory = str(exchange / "data")
+    source = SourceOptions(
+        subscription=subscription,
+        emulator_host=settings.pubsub_emulator_host,
+        tasks=settings.tasks,
+        micro_batch_messages=settings.micro_batch_messages,
+        micro_batch_bytes=settings.micro_batch_bytes,
+        linger=settings.linger,
+        idle_wait=_IDLE_WAIT,
+        ack_deadline=ack_deadline,
+        stop_file=stop_file,
+        report_socket=report_socket,
+        data_directory=data_directory,
+        log_level=settings.log_level,
+    )
+    suspects = choose_directory(settings.checkpoint_location)
+    sink = SinkOptions(
+        subscription=subscription,
+        dead_letter_topic=topic_path(settings.project, settings.dead_letter_topic),
+        project=settings.dataset_project,
+        dataset=settings.bigquery_dataset,
+        ack_deadline=ack_deadline,
+        pubsub_emulator_host=settings.pubsub_emulator_host,
+        bigquery_emulator_host=settings.bigquery_emulator_host,
+        bigquery_storage_emulator_host=settings.bigquery_storage_emulator_host,
+        stop_file=stop_file,
+        report_socket=report_socket,
+        commit_socket=reports,  # `commit` runs on this machine, wherever tasks do
+        suspects_directory=str(suspects) if suspects else None,
+        poison_limit=settings.poison_limit,
+        tables_file=tables,
+        data_directory=data_directory,
+        clock_margin=settings.clock_margin,
+        log_level=settings.log_level,
+    )
+    messages = session.readStream.format("pubsub").options(**encode_options(source)).load()
     if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
         messages = messages.repartition(settings.tasks, "ordering_key")
-    writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer").options(**sink)
+    checkpoint = settings.checkpoint_location or str(exchange / "checkpoint")
+    writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer")
+    writer = writer.options(**encode_options(sink), checkpointLocation=checkpoint)
     return (writer.trigger(availableNow=True) if settings.trigger == "available-now" else writer).start()
 
 

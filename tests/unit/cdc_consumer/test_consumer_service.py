@@ -2,6 +2,7 @@
 
 import pickle
 import queue
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.spark.options import decode_options, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
     check_java,
@@ -20,12 +22,14 @@ from services.cdc_consumer.adapters.stream.reports import receiving_reports, sen
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, read_options
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, SinkOptions
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from tests.unit.cdc_consumer.world import NEEDED, NOW, SetClock
 
-OPTIONS = {"subscription": "s", "deadLetterTopic": "d", "project": "p", "dataset": "mirror"}
+OPTIONS = SinkOptions(
+    subscription="projects/p/subscriptions/s", dead_letter_topic="projects/p/topics/d", project="p", dataset="mirror"
+)
 COUNTS = Counts(
     messages=5,
     changes=9,
@@ -96,38 +100,43 @@ def test_set_up_needs_the_topic_and_not_the_dataset() -> None:
     assert "BIGQUERY" not in str(raised.value)
 
 
-def test_the_sinks_options_take_short_names_and_any_case() -> None:
-    options = read_options({name.upper(): value for name, value in OPTIONS.items()} | {"ackDeadline": "30s"})
+def test_the_sinks_options_reach_it_as_they_were_given() -> None:
+    options = replace(
+        OPTIONS, ack_deadline=timedelta(seconds=30), clock_margin=timedelta(0), poison_limit=0, tables_file='"[x]\n'
+    )
 
-    assert options.subscription == "projects/p/subscriptions/s"
-    assert options.dead_letter_topic == "projects/p/topics/d"
-    assert options.ack_deadline is not None
-    assert options.ack_deadline.total_seconds() == 30
-    assert options.clock_margin == timedelta(minutes=5)
-    assert read_options(OPTIONS | {"clockMargin": "0ms"}).clock_margin == timedelta(0)
-    assert read_options(OPTIONS | {"pubsubProject": "q"}).subscription == "projects/q/subscriptions/s"
+    assert decode_options(SinkOptions, encode_options(options)) == options
 
 
-@pytest.mark.parametrize("missing", list(OPTIONS))
+def test_the_sinks_options_have_defaults_for_everything_but_names() -> None:
+    names = '{"subscription": "s", "dead_letter_topic": "d", "project": "p", "dataset": "mirror"}'
+    options = decode_options(SinkOptions, {"settings": names})
+
+    assert (options.clock_margin, options.poison_limit) == (timedelta(minutes=5), 100)
+
+
+@pytest.mark.parametrize("missing", ["subscription", "dead_letter_topic", "project", "dataset"])
 def test_a_missing_option_is_named(missing: str) -> None:
-    with pytest.raises(MisconfiguredError, match=f'option\\("{missing}"'):
-        read_options({name: value for name, value in OPTIONS.items() if name != missing})
+    names = asdict(OPTIONS)
+    del names[missing]
+    with pytest.raises(MisconfiguredError, match=f"`{missing}`"):
+        decode_options(SinkOptions, encode_options(names))
 
 
 def test_rows_of_another_source_are_refused_by_the_columns_they_lack() -> None:
-    source = BigQueryCdcDataSource(OPTIONS)
+    source = BigQueryCdcDataSource(encode_options(OPTIONS))
     with pytest.raises(MisconfiguredError, match="columns are missing: ack_id, message_id, ordering_key"):
         source.streamWriter(StructType().add("data", "binary"), overwrite=False)
 
 
 def test_writer_and_commit_message_travel_between_processes() -> None:
-    writer = BigQueryCdcWriter(read_options(OPTIONS))
+    writer = BigQueryCdcWriter(OPTIONS)
     assert isinstance(pickle.loads(pickle.dumps(writer)), BigQueryCdcWriter)
     assert pickle.loads(pickle.dumps(Committed(COUNTS))) == Committed(COUNTS)
 
 
 def test_a_task_without_messages_opens_nothing() -> None:
-    assert BigQueryCdcWriter(read_options(OPTIONS)).write(iter([])) == Committed(Counts())
+    assert BigQueryCdcWriter(OPTIONS).write(iter([])) == Committed(Counts())
 
 
 FROM_A_TASK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted: \
@@ -230,14 +239,9 @@ def test_a_refusal_of_anything_else_is_no_trouble_of_the_checkpoint(words: str, 
     assert words in str(error)
 
 
-@pytest.mark.parametrize(("option", "limit"), [({}, 100), ({"poisonLimit": "5000"}, 5_000), ({"poisonLimit": "0"}, 0)])
-def test_an_operator_says_how_much_poison_may_pass(option: dict[str, str], limit: int) -> None:
-    assert read_options(OPTIONS | option).poison_limit == limit
-
-
 def test_a_poison_limit_that_is_no_number_is_refused() -> None:
-    with pytest.raises(MisconfiguredError, match="poisonLimit='many'"):
-        read_options(OPTIONS | {"poisonLimit": "many"})
+    with pytest.raises(MisconfiguredError, match="poison_limit"):
+        decode_options(SinkOptions, encode_options(asdict(OPTIONS) | {"poison_limit": "many"}))
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[*,3]", "spark://h:7077", "k8s://h", "yarn"])

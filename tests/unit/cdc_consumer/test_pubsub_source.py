@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from services.cdc_consumer.adapters.spark.options import decode_options, encode_options
 from services.cdc_consumer.adapters.stream import pubsub_source
-from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader, SourceOptions, read_options
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader, SourceOptions
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from shared.contracts.errors import MisconfiguredError
@@ -23,27 +24,11 @@ NAME = "projects/p/subscriptions/s"
 
 
 def test_the_subscription_is_all_that_is_needed() -> None:
-    assert read_options({"subscription": NAME}) == SourceOptions(subscription=NAME)
+    assert read_options(b'{"subscription": "%s"}' % NAME.encode()) == SourceOptions(subscription=NAME)
 
 
-def test_options_are_read_whatever_their_case() -> None:
-    options = read_options(
-        {
-            "project": "p",
-            "SUBSCRIPTION": "s",
-            "emulatorHost": "127.0.0.1:1",
-            "tasks": "4",
-            "microbatchmessages": "100",
-            "microBatchBytes": "1000",
-            "linger": "10ms",
-            "longestLinger": "1s",
-            "idleWait": "3s",
-            "ackDeadline": "10s",
-            "stopFile": "/tmp/stop",
-        }
-    )
-
-    assert options == SourceOptions(
+def test_options_reach_the_source_as_they_were_given() -> None:
+    options = SourceOptions(
         subscription=NAME,
         emulator_host="127.0.0.1:1",
         tasks=4,
@@ -55,23 +40,34 @@ def test_options_are_read_whatever_their_case() -> None:
         ack_deadline=timedelta(seconds=10),
         stop_file="/tmp/stop",
     )
+
+    assert decode_options(SourceOptions, encode_options(options)) == options
     assert options.limits(4).messages == 25
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({}, "subscription"),
-        ({"subscription": "s"}, "project"),
-        ({"subscription": NAME, "tasks": "two"}, "tasks='two'"),
-        ({"subscription": NAME, "tasks": "0"}, "tasks"),
-        ({"subscription": NAME, "linger": "50"}, "linger='50'"),
-        ({"subscription": NAME, "idleWait": "5m"}, "idleWait"),
+        (b"{}", "subscription"),
+        (b'{"subscription": "s", "tasks": "two"}', "tasks"),
+        (b'{"subscription": "s", "tasks": 0}', "tasks"),
+        (b'{"subscription": "s", "linger": "50"}', "linger"),
+        (b'{"subscription": "s", "idle_wait": "PT5M"}', "idle_wait"),
+        (b"subscription=s", "JSON"),
     ],
 )
-def test_a_mistake_is_named(options: dict[str, str], named: str) -> None:
+def test_a_mistake_is_named(options: bytes, named: str) -> None:
     with pytest.raises(MisconfiguredError, match=named):
         read_options(options)
+
+
+def test_options_that_are_not_there_are_named() -> None:
+    with pytest.raises(MisconfiguredError, match="subscription"):
+        decode_options(SourceOptions, {})
+
+
+def read_options(text: bytes) -> SourceOptions:
+    return decode_options(SourceOptions, {"settings": text.decode()})
 
 
 class Pubsub:

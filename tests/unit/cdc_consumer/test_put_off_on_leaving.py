@@ -2,7 +2,8 @@
 
 import os
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from services.cdc_consumer.app.stream.coming_again import ComingAgain
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring import bigquery_cdc
-from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter, read_options
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter, SinkOptions
 from services.cdc_consumer.wiring.service import put_off_kept
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PublishResponse
@@ -24,16 +25,16 @@ from tests.builders import a_message, messages_table
 from tests.fakes.pubsub_channel import FakeChannel
 from tests.unit.cdc_consumer.world import NEEDED
 
-OPTIONS = {
-    "subscription": "s",
-    "deadLetterTopic": "d",
-    "project": "p",
-    "dataset": "mirror",
-    "ackDeadline": "60s",
-    "poisonLimit": "0",
-    "bigqueryEmulatorHost": "127.0.0.1:9",
-    "bigqueryStorageEmulatorHost": "127.0.0.1:9",
-}
+OPTIONS = SinkOptions(
+    subscription="projects/p/subscriptions/s",
+    dead_letter_topic="projects/p/topics/d",
+    project="p",
+    dataset="mirror",
+    ack_deadline=timedelta(seconds=60),
+    poison_limit=0,
+    bigquery_emulator_host="127.0.0.1:9",
+    bigquery_storage_emulator_host="127.0.0.1:9",
+)
 
 
 @pytest.fixture
@@ -48,10 +49,10 @@ def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
     bigquery_cdc._composed.cache_clear()
 
 
-def put_off_a_flood(options: Mapping[str, str]) -> None:
+def put_off_a_flood(options: SinkOptions) -> None:
     messages = messages_table(a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
     with pytest.raises(MisconfiguredError, match="POISON_LIMIT"):
-        BigQueryCdcWriter(read_options(OPTIONS | dict(options))).write(iter(messages.to_batches()))
+        BigQueryCdcWriter(options).write(iter(messages.to_batches()))
 
 
 def test_a_flood_that_is_put_off_is_told_with_the_time_by_which_the_last_of_it_comes_again(
@@ -60,7 +61,7 @@ def test_a_flood_that_is_put_off_is_told_with_the_time_by_which_the_last_of_it_c
     taken: queue.Queue[Report] = queue.Queue()
     before = SystemClock().now() // 1000
     with receiving_reports(tmp_path / "r", taken.put):
-        put_off_a_flood({"reportSocket": str(tmp_path / "r")})
+        put_off_a_flood(replace(OPTIONS, report_socket=str(tmp_path / "r")))
         told = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
     after = SystemClock().now() // 1000
 
@@ -75,7 +76,7 @@ def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrive
     pubsub: FakeChannel, tmp_path: Path
 ) -> None:
     next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
-    put_off_a_flood({"suspectsDirectory": str(choose_directory(next_run.checkpoint_location))})
+    put_off_a_flood(replace(OPTIONS, suspects_directory=str(choose_directory(next_run.checkpoint_location))))
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
     assert ComingAgain(put_off_kept(next_run), SystemClock()).until() is not None
@@ -84,7 +85,7 @@ def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrive
 def test_the_next_worker_process_goes_on_counting_poison_where_the_last_one_stopped(
     pubsub: FakeChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = read_options(OPTIONS | {"suspectsDirectory": str(tmp_path), "poisonLimit": "2"})
+    options = replace(OPTIONS, suspects_directory=str(tmp_path), poison_limit=2)
 
     def write(number: int) -> None:
         monkeypatch.setattr(os, "getpid", lambda: 1_000_000 + number)  # each in a process of its own

@@ -1,7 +1,7 @@
 """A Pub/Sub subscription as a Spark streaming source: ``spark.readStream.format("pubsub")``.
 
     spark.dataSource.register(PubsubDataSource)
-    messages = spark.readStream.format("pubsub").option("subscription", "projects/P/subscriptions/S").load()
+    messages = spark.readStream.format("pubsub").options(**encode_options(SourceOptions(...))).load()
 
 Rows are MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and whoever has dealt with it acknowledges it: Pub/Sub
 knows what is done and what is not, the checkpoint only counts micro-batches. So delivery is at least once, and one
@@ -11,19 +11,14 @@ The first messages are waited for on the driver, where the offset is asked for, 
 query runs no micro-batch and costs one blocked call; no task ever waits for messages while another holds some; and
 how much there is decides how many tasks read. The tasks take what is there and leave.
 
-Options: ``subscription`` (or with ``project`` its short name), ``emulatorHost``, ``tasks`` (reading when behind, 2),
-``microBatchMessages`` (10000) and ``microBatchBytes`` (128 MiB), ``linger`` (50ms) when quiet, ``longestLinger`` (2s)
-when behind, ``idleWait`` (8s) for one blocked call, ``ackDeadline`` (asked of Pub/Sub), ``stopFile`` (which ends the
-wait), ``reportSocket`` (where the leases taken are reported; nowhere if it is not set), ``dataDirectory`` (where tasks
-that read and tasks that write are on one machine: the messages' data is kept there, and rows say where, see
-`data_files`), ``logLevel``.
+The option ``settings`` holds the JSON of `SourceOptions` (`encode_options`).
 """
 
 import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -38,6 +33,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
+from services.cdc_consumer.adapters.spark.options import decode_options
 from services.cdc_consumer.adapters.stream.data_files import DataFile
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import (
@@ -50,10 +46,8 @@ from services.cdc_consumer.adapters.stream.pulling import (
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, MESSAGE_DDL
-from shared.contracts.durations import parse_duration
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
-from shared.pubsub.names import subscription_path
 from shared.pubsub.stubs import PullResponse
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED
@@ -73,27 +67,35 @@ _EMULATOR_PULL: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of the source, read and checked."""
+    """The options of the source."""
 
     subscription: str
+    """Its full name."""
     emulator_host: str | None = None
     tasks: int = 2
+    """How many read when behind."""
     micro_batch_messages: int = 10_000
     micro_batch_bytes: int = 128 * 1024 * 1024
     linger: timedelta = timedelta(milliseconds=50)
+    """How long a task waits for more messages when quiet; ``longest_linger`` when behind."""
     longest_linger: timedelta = timedelta(seconds=2)
     idle_wait: timedelta = timedelta(seconds=8)
+    """How long one call blocks while there are no messages."""
     ack_deadline: timedelta | None = None
+    """None: Pub/Sub is asked for it."""
     stop_file: str | None = None
+    """Once this file is there, the wait ends."""
     report_socket: str | None = None
+    """Where the leases taken are reported; None: nowhere."""
     data_directory: str | None = None
+    """Where the messages' data goes past Spark, if all tasks run on one machine (`data_files`)."""
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
         if min(self.tasks, self.micro_batch_messages, self.micro_batch_bytes) < 1:
-            raise MisconfiguredError("options tasks, microBatchMessages and microBatchBytes are at least 1")
+            raise MisconfiguredError("options tasks, micro_batch_messages and micro_batch_bytes are at least 1")
         if not timedelta(seconds=1) <= self.idle_wait <= timedelta(minutes=1):
-            raise MisconfiguredError("option idleWait is between 1s and 60s: for so long a stop may have to wait")
+            raise MisconfiguredError("option idle_wait is between 1s and 60s: for so long a stop may have to wait")
 
     def limits(self, tasks: int) -> PullLimits:
         """Return what each of so many tasks may take."""
@@ -137,12 +139,12 @@ class PubsubDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the schema of the message rows."""
-        return KEPT_DDL if read_options(self.options).data_directory else MESSAGE_DDL
+        return KEPT_DDL if decode_options(SourceOptions, self.options).data_directory else MESSAGE_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader; MisconfiguredError where the options are not right."""
         exempt_imports()
-        return PubsubStreamReader(read_options(self.options))
+        return PubsubStreamReader(decode_options(SourceOptions, self.options))
 
 
 class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -169,7 +171,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain = True
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return the next offset once there are messages, or ``start`` after `idleWait` without any."""
+        """Return the next offset once there are messages, or ``start`` after `idle_wait` without any."""
         if isinstance(limit, ReadAllAvailable):
             raise MisconfiguredError(
                 "trigger(once=True) asks for everything in one micro-batch, which nobody could hold the leases of: "
@@ -311,40 +313,6 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _clients(self) -> "_Clients":
         return _clients(os.getpid(), self._options, self._deadline())
-
-
-def read_options(options: Mapping[str, str]) -> SourceOptions:
-    """Return the options of a source; MisconfiguredError naming the one that is missing or malformed."""
-    known = {name.lower(): value for name, value in options.items()}
-    if not known.get("subscription"):
-        raise MisconfiguredError('the pubsub source needs .option("subscription", "projects/P/subscriptions/S")')
-    subscription = subscription_path(known.get("project", ""), known["subscription"])
-    if subscription.startswith("projects//"):
-        raise MisconfiguredError('a short subscription name needs .option("project", "P") beside it')
-    values: dict[str, Any] = {
-        "subscription": subscription,
-        "emulator_host": known.get("emulatorhost") or None,
-        "stop_file": known.get("stopfile") or None,
-        "report_socket": known.get("reportsocket") or None,
-        "data_directory": known.get("datadirectory") or None,
-        "log_level": known.get("loglevel") or "INFO",
-    }
-    for option, field, parse in (
-        ("tasks", "tasks", int),
-        ("microBatchMessages", "micro_batch_messages", int),
-        ("microBatchBytes", "micro_batch_bytes", int),
-        ("linger", "linger", parse_duration),
-        ("longestLinger", "longest_linger", parse_duration),
-        ("idleWait", "idle_wait", parse_duration),
-        ("ackDeadline", "ack_deadline", parse_duration),
-    ):
-        text = known.get(option.lower())
-        if text:
-            try:
-                values[field] = parse(text)
-            except ValueError as error:
-                raise MisconfiguredError(f"option {option}={text!r} of the pubsub source: {error}") from error
-    return SourceOptions(**values)
 
 
 @dataclass(frozen=True, slots=True)

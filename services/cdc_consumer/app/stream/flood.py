@@ -112,8 +112,8 @@ class _Window:
         raise MisconfiguredError(
             f"{count} of the last {total} {self._what} cannot be applied ({reasons}; the first: {_shown(poison[0])}): "
             "the query stops before these are acked or set aside; check that the subscription carries change batches "
-            "of this version. If they are to become dead letters all the same, let more of them pass with POISON_LIMIT "
-            f"(option poisonLimit), which is {self._told}"
+            "of this version. If they are to become dead letters all the same, let more of them pass with "
+            f"POISON_LIMIT, which is {self._told}"
         )
 
     def _is_one_table(self, everything: Counter[str], bad: Counter[str]) -> bool:
