@@ -150,21 +150,21 @@ class Leases(Protocol):
         """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
 
 
-class Deaths(Protocol):
-    """How many processes in a row have ended while they handled a suspect message; kept where no such end reaches."""
+class CrashCounts(Protocol):
+    """How many processes in a row have crashed while they handled a suspected message; a crash does not erase it."""
 
-    def counted(self, messages: Sequence[str]) -> Sequence[int] | None:
-        """Return that number of each, 0 for a message never heard of; None if nobody can tell."""
+    def read_counts(self, messages: Sequence[str]) -> Sequence[int] | None:
+        """Return that number of each, 0 for an unknown message; None if crashes are not counted."""
 
-    def count(self, messages: Sequence[str], deaths: int) -> None:
-        """Remember that number for each from now on, whatever ends this process; 0 is to forget these messages."""
+    def set_counts(self, messages: Sequence[str], crashes: int) -> None:
+        """Keep that number for each from now on, whatever ends this process; 0 is to forget these messages."""
 
 
-class Kept(Protocol):
+class DurableBytes(Protocol):
     """A few bytes that outlive a process, for the one that comes after it."""
 
     def read(self) -> bytes | None:
-        """Return what was written last; None if that is long ago, or nobody can tell."""
+        """Return what was written last; None if that is long ago, or cannot be read."""
 
     def write(self, data: bytes) -> None:
         """Keep this in place of what was kept before; nothing is raised if that cannot be done."""

@@ -23,8 +23,8 @@ from tests.worlds.consumer import World, acks, ends
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
 PATIENCE = timedelta(minutes=8)
-SUSPECT, DEATHS = 3, 3
-"""At which delivery a message is handled last, and after how many deaths it is set aside undecoded."""
+SUSPECT, CRASHES = 3, 3
+"""At which delivery a message is handled last, and after how many crashes it is dead-lettered undecoded."""
 MEMORY, WIDE, MANY = "3072", 1_000, 100_000
 """Megabytes that a worker may address (it starts with two thirds of that), and a table of 2 GB in columns."""
 
@@ -62,7 +62,7 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
     newest = {n % 10: f"name {n + 1}" for n in range(50)}
 
     settings = {"PYSPARK_PYTHON": deadly_python, "TASKS": "1", "LINGER": "3s"}  # so that all come in one micro-batch
-    for _death in range(DEATHS):  # nothing else comes back after the first: all others were acked before
+    for _crash in range(CRASHES):  # nothing else comes back after the first: all others were acked before
         one = world.launch("first", **settings)
         one.process.expected_to_end = True
         assert one.process.wait(PATIENCE) == 1, one.process.obituary()
@@ -106,7 +106,7 @@ def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_bec
     newest = {n % 10: f"name {n + 1}" for n in range(50)}
 
     settings = {"PYSPARK_EXECUTOR_MEMORY_MB": MEMORY, "TASKS": "1", "LINGER": "3s"}
-    for _death in range(DEATHS):  # by a MemoryError, or by a signal, where a library's own thread finds no memory first
+    for _crash in range(CRASHES):  # by MemoryError, or by a signal if a thread of a library finds no memory first
         one = world.launch("first", **settings)
         one.process.expected_to_end = True
         assert one.process.wait(PATIENCE) == 1, one.process.obituary()

@@ -38,11 +38,10 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_cl
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import decode_options
 from services.cdc_consumer.adapters.stream.data_files import forget_data, with_data
-from services.cdc_consumer.adapters.stream.deaths import DeathsOnDisk
-from services.cdc_consumer.adapters.stream.kept_file import KeptFile
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import send_report
+from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile
 from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
 from services.cdc_consumer.app.stream.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
@@ -84,7 +83,7 @@ class SinkOptions:
     """Where tasks report counts and outstanding messages; None: nowhere."""
     commit_socket: str | None = None
     """Where `commit` reports its counts; None: to ``report_socket``."""
-    suspects_directory: str | None = None
+    state_directory: str | None = None
     """Where workers keep crash counts, and until when messages are deferred. It outlives them."""
     poison_limit: int = POISON_LIMIT
     """See `PoisonFlood`."""
@@ -248,12 +247,12 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
-    suspects = Path(options.suspects_directory) if options.suspects_directory else None
+    suspects = Path(options.state_directory) if options.state_directory else None
     scope = f"{options.pubsub_emulator_host or ''} {options.subscription}"
-    flood = PoisonFlood(options.poison_limit, KeptFile(suspects, "flood", scope))
+    flood = PoisonFlood(options.poison_limit, StateFile(suspects, "flood", scope))
     ports = Ports(
         leases=leases,
-        deaths=DeathsOnDisk(suspects, scope),
+        crash_counts=CrashCountsOnDisk(suspects, scope),
         letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
         tables=BigQueryTables(
             client,
@@ -265,7 +264,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         writer=writer,
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)
-    coming = ComingAgain(KeptFile(suspects, PUT_OFF, scope), clock)
+    coming = ComingAgain(StateFile(suspects, PUT_OFF, scope), clock)
     return _Composed(ports, leases, writer, coming, Memory(flood=flood, plan=plan), stop)
 
 

@@ -38,11 +38,10 @@ from services.cdc_consumer.adapters.spark.spark_session import (
 )
 from services.cdc_consumer.adapters.spark.spark_words import words_as_lines
 from services.cdc_consumer.adapters.status.mirrors import mark_made_anew, read_mirrors
-from services.cdc_consumer.adapters.stream.deaths import choose_directory
-from services.cdc_consumer.adapters.stream.kept_file import MIRRORS, KeptFile
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
+from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, StateFile, choose_state_directory
 from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
@@ -205,17 +204,17 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     return False
 
 
-def mirrors_kept(settings: Settings) -> KeptFile:
+def mirrors_kept(settings: Settings) -> StateFile:
     """Return what says when each mirror was made, which goes with the checkpoint: without one nothing is kept."""
-    directory = choose_directory(settings.checkpoint_location) if settings.checkpoint_location else None
+    directory = choose_state_directory(settings.checkpoint_location) if settings.checkpoint_location else None
     scope = f"{settings.bigquery_emulator_host or ''} {settings.dataset_project} {settings.bigquery_dataset}"
-    return KeptFile(directory, MIRRORS, scope, kept_for=None)
+    return StateFile(directory, MIRRORS, scope, valid_for=None)
 
 
-def put_off_kept(settings: Settings) -> KeptFile:
+def put_off_kept(settings: Settings) -> StateFile:
     """Return what says by when the messages come again that this subscription's consumers have put off."""
     scope = f"{settings.pubsub_emulator_host or ''} {subscription_path(settings.project, settings.subscription)}"
-    return KeptFile(choose_directory(settings.checkpoint_location), PUT_OFF, scope)
+    return StateFile(choose_state_directory(settings.checkpoint_location), PUT_OFF, scope)
 
 
 def run_query(
@@ -331,7 +330,7 @@ def start_query(
         data_directory=data_directory,
         log_level=settings.log_level,
     )
-    suspects = choose_directory(settings.checkpoint_location)
+    suspects = choose_state_directory(settings.checkpoint_location)
     sink = SinkOptions(
         subscription=subscription,
         dead_letter_topic=topic_path(settings.project, settings.dead_letter_topic),
@@ -344,7 +343,7 @@ def start_query(
         stop_file=stop_file,
         report_socket=report_socket,
         commit_socket=reports,  # `commit` runs on this machine, wherever tasks do
-        suspects_directory=str(suspects) if suspects else None,
+        state_directory=str(suspects) if suspects else None,
         poison_limit=settings.poison_limit,
         tables_file=tables,
         data_directory=data_directory,

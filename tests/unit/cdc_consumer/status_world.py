@@ -9,7 +9,7 @@ from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
-from tests.fakes.kept import FakeKept
+from tests.fakes.durable_bytes import FakeDurableBytes
 from tests.unit.cdc_consumer.world import NOW, SetClock
 
 MICROS = NOW // 1000
@@ -26,7 +26,7 @@ class World:
         self.looks = 0
         self.asked_of: Collection[str] = ()
         self.marked: list[str] = []
-        self.kept = FakeKept()
+        self.kept = FakeDurableBytes()
         self.start()
 
     def start(self) -> None:

@@ -8,12 +8,12 @@ from services.cdc_consumer.app.stream.coming_again import ComingAgain
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.timestamps import format_timestamp
 from tests.builders import a_change, a_message
-from tests.fakes.kept import FakeKept
+from tests.fakes.durable_bytes import FakeDurableBytes
 from tests.unit.cdc_consumer.world import AIRPORTS, NOW, SetClock, World
 
 
 def test_the_next_run_knows_by_when_what_was_put_off_comes_again() -> None:
-    world, kept = World(), FakeKept()
+    world, kept = World(), FakeDurableBytes()
     world.tables.forbidden = {"planes"}
     first = ComingAgain(kept, world.clock)
     first.take(world.apply(a_message(a_change(1), delivery_attempt=3), a_message(a_change(2))))
@@ -31,7 +31,7 @@ def test_the_next_run_knows_by_when_what_was_put_off_comes_again() -> None:
 
 
 def test_where_nothing_is_put_off_nothing_is_kept_and_an_earlier_time_changes_nothing() -> None:
-    kept, clock = FakeKept(), SetClock()
+    kept, clock = FakeDurableBytes(), SetClock()
     coming = ComingAgain(kept, clock)
     coming.take(Counts(messages=1, acked=1))
     assert (kept.data, coming.until()) == (None, None)
@@ -44,13 +44,13 @@ def test_where_nothing_is_put_off_nothing_is_kept_and_an_earlier_time_changes_no
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"soon", b"-1"])
 def test_what_is_not_understood_of_what_was_kept_is_passed_over(data: bytes) -> None:
-    kept = FakeKept()
+    kept = FakeDurableBytes()
     kept.write(data)
     assert ComingAgain(kept, SetClock()).until() is None
 
 
 def test_a_time_that_another_process_has_kept_counts_and_is_not_replaced_by_an_earlier_one() -> None:
-    kept, clock = FakeKept(), SetClock()
+    kept, clock = FakeDurableBytes(), SetClock()
     driver, worker = ComingAgain(kept, clock), ComingAgain(kept, clock)
     worker.take(Counts(put_off=1, put_off_until=NOW // 1000 + 60_000_000))
     assert driver.until() is not None

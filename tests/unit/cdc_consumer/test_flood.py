@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.adapters.stream.deaths import DeathsOnDisk
-from services.cdc_consumer.adapters.stream.kept_file import MIRRORS, KeptFile
+from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, CrashCountsOnDisk, StateFile
 from services.cdc_consumer.app.stream.flood import PoisonFlood
-from services.cdc_consumer.ports import Kept
+from services.cdc_consumer.ports import DurableBytes
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
-from tests.fakes.kept import FakeKept
+from tests.fakes.durable_bytes import FakeDurableBytes
 from tests.unit.cdc_consumer.world import World
 
 
@@ -172,22 +171,22 @@ def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_
     assert world.letters.kept == {}
     assert set(world.names()) == set(range(20))
     assert (len(world.leases.acked), len(world.leases.put_off_for)) == (20, 101)
-    assert world.deaths.over == {}
+    assert world.crash_counts.over == {}
 
 
 @pytest.fixture(params=["fake", "file"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
-    return FakeKept() if request.param == "fake" else KeptFile(tmp_path, "flood", "s")
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBytes:
+    return FakeDurableBytes() if request.param == "fake" else StateFile(tmp_path, "flood", "s")
 
 
-def test_what_is_kept_is_what_was_written_last(kept: Kept) -> None:
+def test_what_is_kept_is_what_was_written_last(kept: DurableBytes) -> None:
     assert kept.read() is None
     kept.write(b"a")
     kept.write(b"b")
     assert kept.read() == b"b"
 
 
-def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: Kept) -> None:
+def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBytes) -> None:
     for process in range(5):
         world.start_anew()
         world.memory.flood = PoisonFlood(20, kept)
@@ -206,7 +205,7 @@ def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: Kept) -> 
     world.apply(*garbage(39))  # type: ignore[arg-type]
 
 
-def test_changes_are_counted_on_too(strict: World, kept: Kept) -> None:
+def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:
     strict.memory.flood = PoisonFlood(10, kept)
     strict.apply(many("planes", 100, seats="x"))
     strict.start_anew()
@@ -217,30 +216,30 @@ def test_changes_are_counted_on_too(strict: World, kept: Kept) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b'[[{"a": "b"}, {}], [{}, {}]]'])
 def test_what_is_not_understood_of_it_is_passed_over(data: bytes) -> None:
-    kept = FakeKept()
+    kept = FakeDurableBytes()
     kept.write(data)
     PoisonFlood(1, kept)
 
 
 def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_tells_nothing(tmp_path: Path) -> None:
-    kept = KeptFile(tmp_path, "flood", "s")
+    kept = StateFile(tmp_path, "flood", "s")
     kept.write(b"a")
-    assert KeptFile(tmp_path, "flood", "s").read() == b"a"
-    assert KeptFile(tmp_path, "flood", "another").read() is None
+    assert StateFile(tmp_path, "flood", "s").read() == b"a"
+    assert StateFile(tmp_path, "flood", "another").read() is None
     (file,) = tmp_path.iterdir()
     os.utime(file, (time.time() - 3_700, time.time() - 3_700))
     assert kept.read() is None
 
     for directory in (None, tmp_path / "nowhere"):
-        nowhere = KeptFile(directory, "flood", "s")
+        nowhere = StateFile(directory, "flood", "s")
         nowhere.write(b"a")
         assert nowhere.read() is None
 
 
 def test_what_is_kept_for_good_is_read_and_left_alone_however_old_it_is(tmp_path: Path) -> None:
-    kept = KeptFile(tmp_path, MIRRORS, "s", kept_for=None)
+    kept = StateFile(tmp_path, MIRRORS, "s", valid_for=None)
     kept.write(b"a")
     (file,) = tmp_path.iterdir()
     os.utime(file, (0, 0))
-    DeathsOnDisk(tmp_path, "s")
+    CrashCountsOnDisk(tmp_path, "s")
     assert kept.read() == b"a"

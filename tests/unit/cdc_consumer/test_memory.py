@@ -33,7 +33,7 @@ def test_messages_that_fit_one_after_the_other_are_applied_so(world: World) -> N
     counts = world.apply(*[a_message(a_change(number)) for number in range(100)])
 
     assert (counts.acked, counts.rows_written, counts.letters) == (100, 100, {})
-    assert world.deaths.over == {}
+    assert world.crash_counts.over == {}
 
 
 @pytest.mark.parametrize("places", [{0}, {57}, {99}, {3, 4, 80}])
@@ -53,7 +53,7 @@ def test_one_that_never_fits_ends_three_processes_the_rest_is_applied_in_the_fir
     assert deliveries.deliver(MINUTE)
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED] * len(places)
     assert {letter.data for letter in world.letters.kept.values()} == {one["data"] for one in huge.values()}
-    assert (deliveries.pending, world.deaths.over) == ({}, {})
+    assert (deliveries.pending, world.crash_counts.over) == ({}, {})
 
 
 def test_one_that_fits_once_more_memory_is_there_is_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,4 +85,4 @@ def test_one_that_fits_once_the_others_are_done_is_applied_by_the_same_process(
 
     assert (counts.acked, counts.letters, applied_before) == (21, {}, [20])
     assert world.names()[99] == "large"
-    assert world.deaths.over == {}
+    assert world.crash_counts.over == {}

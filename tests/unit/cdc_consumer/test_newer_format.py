@@ -54,7 +54,7 @@ def test_each_delivery_is_as_far_from_the_next_as_pubsub_allows(world: World, de
         counts = world.apply(*[newer(deliveries=deliveries, name=f"{n}") for n in range(250)])
         assert counts.put_off == 250
         assert set(world.leases.put_off_for.values()) == {timedelta(seconds=600)}
-        assert (world.leases.acked, world.letters.kept, world.deaths.over) == ([], {}, {})
+        assert (world.leases.acked, world.letters.kept, world.crash_counts.over) == ([], {}, {})
         assert counts.put_off_until == (NOW + 600 * 10**9) // 1_000, "a drain ends with exit code 3"
 
 

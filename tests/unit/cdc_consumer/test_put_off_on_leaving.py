@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.adapters.stream.deaths import choose_directory
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
+from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
 from services.cdc_consumer.app.stream.coming_again import ComingAgain
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
@@ -76,7 +76,7 @@ def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrive
     pubsub: FakeChannel, tmp_path: Path
 ) -> None:
     next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
-    put_off_a_flood(replace(OPTIONS, suspects_directory=str(choose_directory(next_run.checkpoint_location))))
+    put_off_a_flood(replace(OPTIONS, state_directory=str(choose_state_directory(next_run.checkpoint_location))))
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
     assert ComingAgain(put_off_kept(next_run), SystemClock()).until() is not None
@@ -85,7 +85,7 @@ def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrive
 def test_the_next_worker_process_goes_on_counting_poison_where_the_last_one_stopped(
     pubsub: FakeChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = replace(OPTIONS, suspects_directory=str(tmp_path), poison_limit=2)
+    options = replace(OPTIONS, state_directory=str(tmp_path), poison_limit=2)
 
     def write(number: int) -> None:
         monkeypatch.setattr(os, "getpid", lambda: 1_000_000 + number)  # each in a process of its own

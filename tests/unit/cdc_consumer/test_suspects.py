@@ -1,4 +1,4 @@
-"""Messages that end the process: found by the deaths over them, and never mistaken for those that merely wait."""
+"""Messages that crash the process: found by the crashes over them, and never mistaken for those that merely wait."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer.adapters.stream.deaths import DeathsOnDisk, choose_directory
+from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, choose_state_directory
 from services.cdc_consumer.app.stream import micro_batch
 from services.cdc_consumer.app.stream.suspects import is_fatal
 from services.cdc_consumer.app.stream.trouble import Patience
 from services.cdc_consumer.core.stream.columns import decode_messages
-from services.cdc_consumer.ports import Deaths
+from services.cdc_consumer.ports import CrashCounts
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_message
-from tests.fakes.deaths import FakeDeaths
+from tests.fakes.crash_counts import FakeCrashCounts
 from tests.fakes.effects import CrashError
 from tests.unit.cdc_consumer.deliveries import MINUTE, Deliveries
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, World
@@ -60,7 +60,7 @@ def test_a_message_that_ends_every_process_is_set_aside_after_five_and_the_rest_
     assert deliveries.pending == {}
     (letter,) = world.letters.kept.values()
     assert (letter.data, letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
-    assert world.deaths.over == {}
+    assert world.crash_counts.over == {}
 
 
 @pytest.mark.usefixtures("killing")
@@ -81,7 +81,7 @@ def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_ne
     messages = {f"m{n:03}": a_message(a_change(n)) for n in range(150)}
     fatal = {f"m{n:03}": a_message(data=b"fatal %d" % n) for n in places}
     deliveries = Deliveries(world, messages | fatal)
-    world.deaths = DeathsOnDisk(tmp_path, "s")  # type: ignore[assignment]
+    world.crash_counts = CrashCountsOnDisk(tmp_path, "s")  # type: ignore[assignment]
     assert deliveries.loop(most=100) <= 2 + 3 * len(places)
 
     assert deliveries.pending == {}
@@ -102,7 +102,7 @@ def test_hundreds_that_were_put_off_often_cost_few_calls(world: World, well: boo
     assert (counts.acked, counts.put_off) == ((400, 0) if well else (0, 400))
     calls = [effect for effect in world.effects.done if effect.startswith(("append", "ack", "put off"))]
     assert len(calls) == (8 if well else 4), calls
-    assert world.deaths.over == {}
+    assert world.crash_counts.over == {}
 
 
 def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
@@ -116,7 +116,7 @@ def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
         passed += put_off
 
     assert deliveries.times > 100
-    assert (world.letters.kept, world.deaths.over) == ({}, {})
+    assert (world.letters.kept, world.crash_counts.over) == ({}, {})
     world.tables.forbidden.clear()
     assert deliveries.deliver(MINUTE)
     assert world.names() == {1: "name 1"}
@@ -131,7 +131,7 @@ def test_messages_that_are_given_back_in_quick_succession_are_none(world: World)
     world.stop, world.writer.away = Stop(), 0
 
     assert deliveries.deliver(timedelta(seconds=1))
-    assert (set(world.names()), world.letters.kept, world.deaths.over) == ({0, 1, 2}, {}, {})
+    assert (set(world.names()), world.letters.kept, world.crash_counts.over) == ({0, 1, 2}, {}, {})
 
 
 def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: World) -> None:
@@ -146,26 +146,26 @@ def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: 
     assert deliveries.loop(most=50) == 50
     world.writer.away = 0
     assert deliveries.loop(most=51) == 0
-    assert (world.names(), world.letters.kept, world.deaths.over) == ({1: "name 1"}, {}, {})
+    assert (world.names(), world.letters.kept, world.crash_counts.over) == ({1: "name 1"}, {}, {})
 
 
 @pytest.mark.usefixtures("killing")
 def test_what_a_process_outlives_once_begins_to_count_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries = Deliveries(world, {"m1": a_message(data=b"fatal")})
     assert deliveries.loop(most=4) == 4
-    assert set(world.deaths.over.values()) == {2}
+    assert set(world.crash_counts.over.values()) == {2}
     with monkeypatch.context() as patched:  # with more memory, say; and its table is in trouble
         patched.setattr(micro_batch, "decode_messages", decode_messages)
         world.tables.forbidden.add("planes")
         deliveries.pending["m1"] = a_message(a_change(1))
         assert deliveries.deliver(MINUTE)
-        assert world.deaths.over == {}
+        assert world.crash_counts.over == {}
     assert world.letters.kept == {}
 
 
 @pytest.mark.usefixtures("killing")
-def test_where_deaths_are_not_counted_many_quick_deliveries_tell(world: World) -> None:
-    world.deaths.unknown = True
+def test_where_crashes_are_not_counted_many_quick_deliveries_tell(world: World) -> None:
+    world.crash_counts.unknown = True
     deliveries = Deliveries(world, {"m1": a_message(data=b"fatal"), "m2": a_message(a_change(2), header=AIRPORTS)})
     for _ in range(19):
         assert not deliveries.deliver(MINUTE)
@@ -190,89 +190,91 @@ def test_deliveries_too_fast_for_any_putting_off_are_fatal_from_the_twentieth_on
 
 
 @pytest.fixture(params=["fake", "disk"])
-def deaths(request: pytest.FixtureRequest, tmp_path: Path) -> Deaths:
-    return FakeDeaths() if request.param == "fake" else DeathsOnDisk(tmp_path, "s")
+def crash_counts(request: pytest.FixtureRequest, tmp_path: Path) -> CrashCounts:
+    return FakeCrashCounts() if request.param == "fake" else CrashCountsOnDisk(tmp_path, "s")
 
 
-def test_deaths_are_counted_for_each_message_and_forgotten(deaths: Deaths) -> None:
-    assert deaths.counted(["a"]) == [0]
-    deaths.count(["a"], 1)
-    deaths.count(["a"], 2)
-    deaths.count(["b"], 1)
-    assert deaths.counted(["a", "b"]) == [2, 1]
+def test_crashes_are_counted_for_each_message_and_forgotten(crash_counts: CrashCounts) -> None:
+    assert crash_counts.read_counts(["a"]) == [0]
+    crash_counts.set_counts(["a"], 1)
+    crash_counts.set_counts(["a"], 2)
+    crash_counts.set_counts(["b"], 1)
+    assert crash_counts.read_counts(["a", "b"]) == [2, 1]
 
-    deaths.count(["a"], 0)
-    assert deaths.counted(["a", "b"]) == [0, 1]
+    crash_counts.set_counts(["a"], 0)
+    assert crash_counts.read_counts(["a", "b"]) == [0, 1]
 
 
-def test_those_of_several_messages_are_counted_together_and_forgotten_together_or_each(deaths: Deaths) -> None:
-    deaths.count(["a", "b", "c"], 1)
-    assert deaths.counted(["c", "b", "a", "d"]) == [1, 1, 1, 0]
-    deaths.count(["b"], 2)
-    assert deaths.counted(["a", "b", "c"]) == [1, 2, 1]
-    deaths.count(["b"], 0)
-    assert deaths.counted(["a", "b", "c"]) == [1, 0, 1]
-    deaths.count(["a", "c"], 0)
-    assert deaths.counted(["a", "b", "c"]) == [0, 0, 0]
+def test_counts_of_several_messages_are_kept_together_and_forgotten_together_or_each(
+    crash_counts: CrashCounts,
+) -> None:
+    crash_counts.set_counts(["a", "b", "c"], 1)
+    assert crash_counts.read_counts(["c", "b", "a", "d"]) == [1, 1, 1, 0]
+    crash_counts.set_counts(["b"], 2)
+    assert crash_counts.read_counts(["a", "b", "c"]) == [1, 2, 1]
+    crash_counts.set_counts(["b"], 0)
+    assert crash_counts.read_counts(["a", "b", "c"]) == [1, 0, 1]
+    crash_counts.set_counts(["a", "c"], 0)
+    assert crash_counts.read_counts(["a", "b", "c"]) == [0, 0, 0]
 
 
 def test_one_file_is_enough_for_several_and_is_gone_with_the_last_of_them(tmp_path: Path) -> None:
-    deaths, names = DeathsOnDisk(tmp_path, "s"), [str(number) for number in range(100)]
-    deaths.count(names, 1)
+    crash_counts, names = CrashCountsOnDisk(tmp_path, "s"), [str(number) for number in range(100)]
+    crash_counts.set_counts(names, 1)
     (file,) = tmp_path.iterdir()
-    assert DeathsOnDisk(tmp_path, "s").counted(names) == [1] * 100
+    assert CrashCountsOnDisk(tmp_path, "s").read_counts(names) == [1] * 100
     for name in names[1:]:
-        deaths.count([name], 0)
+        crash_counts.set_counts([name], 0)
     assert list(tmp_path.iterdir()) == [file]
-    assert deaths.counted(names) == [1] + [0] * 99
+    assert crash_counts.read_counts(names) == [1] + [0] * 99
 
-    deaths.count(names[:1], 0)
+    crash_counts.set_counts(names[:1], 0)
     assert list(tmp_path.iterdir()) == []
     file.write_text("no number")
-    assert deaths.counted(names) == [0] * 100
+    assert crash_counts.read_counts(names) == [0] * 100
 
 
 def test_they_are_known_to_the_next_process_of_the_same_subscription_only(tmp_path: Path) -> None:
-    DeathsOnDisk(tmp_path, "s").count(["a"], 2)
+    CrashCountsOnDisk(tmp_path, "s").set_counts(["a"], 2)
 
-    assert DeathsOnDisk(tmp_path, "s").counted(["a"]) == [2]
-    assert DeathsOnDisk(tmp_path, "t").counted(["a"]) == [0]
+    assert CrashCountsOnDisk(tmp_path, "s").read_counts(["a"]) == [2]
+    assert CrashCountsOnDisk(tmp_path, "t").read_counts(["a"]) == [0]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_where_there_is_no_directory_nobody_can_tell(tmp_path: Path) -> None:
     for directory in (None, tmp_path / "not there"):
-        deaths = DeathsOnDisk(directory, "s")
-        deaths.count(["a"], 1)
-        assert deaths.counted(["a"]) is None
+        crash_counts = CrashCountsOnDisk(directory, "s")
+        crash_counts.set_counts(["a"], 1)
+        assert crash_counts.read_counts(["a"]) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_goes_away_is_no_error(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
-    deaths = DeathsOnDisk(directory, "s")
+    crash_counts = CrashCountsOnDisk(directory, "s")
     directory.rmdir()
-    deaths.count(["a"], 1)
+    crash_counts.set_counts(["a"], 1)
 
-    assert deaths.counted(["a"]) is None
+    assert crash_counts.read_counts(["a"]) is None
 
 
 def test_the_directory_is_beside_the_checkpoint_or_where_the_machine_keeps_what_is_passing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose_directory(str(tmp_path / "checkpoint")) == tmp_path / "checkpoint" / "suspects"
+    assert choose_state_directory(str(tmp_path / "checkpoint")) == tmp_path / "checkpoint" / "suspects"
     assert (tmp_path / "checkpoint" / "suspects").is_dir()
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    elsewhere = [choose_directory(None), choose_directory("gs://bucket/checkpoint")]
+    elsewhere = [choose_state_directory(None), choose_state_directory("gs://bucket/checkpoint")]
     assert elsewhere[0] == elsewhere[1] != tmp_path
     assert elsewhere[0] is not None
     assert elsewhere[0].parent == tmp_path
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere\0"))
     monkeypatch.setattr(Path, "mkdir", _refuse)
-    assert choose_directory(None) is None
+    assert choose_state_directory(None) is None
 
 
 def _refuse(*_arguments: object, **_named: object) -> None:

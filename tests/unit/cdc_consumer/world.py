@@ -14,8 +14,8 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header, messages_table
 from tests.fakes.cdc_writer import FakeCdcWriter
+from tests.fakes.crash_counts import FakeCrashCounts
 from tests.fakes.dead_letters import FakeDeadLetters
-from tests.fakes.deaths import FakeDeaths
 from tests.fakes.effects import Effects
 from tests.fakes.leases import FakeLeases
 from tests.fakes.tables import FakeTables
@@ -62,7 +62,7 @@ class World:
         self.writer = FakeCdcWriter(self.tables, self.effects)
         self.letters = FakeDeadLetters(self.effects)
         self.leases = FakeLeases(self.effects, must_keep=True)
-        self.deaths = FakeDeaths()
+        self.crash_counts = FakeCrashCounts()
         self.clock = SetClock()
         self.memory = Memory(self.patience, plan=self.plan)
         self.waits = 0
@@ -78,7 +78,7 @@ class World:
             tables=self.tables,
             writer=self.writer,
             waiting=self.wait,
-            deaths=self.deaths,
+            crash_counts=self.crash_counts,
         )
         return apply(messages_table(*messages), ports, self.memory, self.stop, self.clock)
 

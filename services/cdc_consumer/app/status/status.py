@@ -13,7 +13,7 @@ import structlog
 
 from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
-from services.cdc_consumer.ports import MADE_ANEW, RESYNC, ROWS_TOO_OLD, Kept, Mirror
+from services.cdc_consumer.ports import MADE_ANEW, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
@@ -105,7 +105,7 @@ class ConsumerStatus:
         clock: Clock,
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
         mark_made_anew: Callable[[Mirror], None],
-        kept: Kept | None = None,
+        kept: DurableBytes | None = None,
         held: Held | None = None,
         options: StatusOptions = StatusOptions(),
     ) -> None:
@@ -334,7 +334,7 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
         table.latest = note.latest
 
 
-def _restored(kept: Kept | None) -> dict[str, int]:
+def _restored(kept: DurableBytes | None) -> dict[str, int]:
     data = None if kept is None else kept.read()
     try:
         return {} if data is None else msgspec.json.decode(data, type=dict[str, int])

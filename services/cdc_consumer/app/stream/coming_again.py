@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from services.cdc_consumer.core.stream.counts import Counts
-from services.cdc_consumer.ports import Kept
+from services.cdc_consumer.ports import DurableBytes
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
 
@@ -21,7 +21,7 @@ _MARGIN: Final = timedelta(seconds=10)
 class ComingAgain:
     """The latest time by which something comes again, of this run and of those before it that have ``kept`` theirs."""
 
-    def __init__(self, kept: Kept, clock: Clock) -> None:
+    def __init__(self, kept: DurableBytes, clock: Clock) -> None:
         self._kept = kept
         self._clock = clock
         self._until = self._read()

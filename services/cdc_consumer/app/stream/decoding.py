@@ -77,7 +77,7 @@ def _unless_exhausted(group: Group, decode: Callable[[pa.Table], Decoded], watch
 def _one_more_time(
     groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch
 ) -> Iterator[tuple[Group, Decoded]]:
-    """Yield the messages that exhausted the memory, now that the others are done; a death is counted if it is again."""
+    """Yield the messages that exhausted the memory, now that the others are done; a second time counts as a crash."""
     exhausted: MemoryError | None = None
     for group in groups:
         try:

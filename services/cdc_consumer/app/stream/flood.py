@@ -18,7 +18,7 @@ import msgspec
 
 from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
-from services.cdc_consumer.ports import Kept
+from services.cdc_consumer.ports import DurableBytes
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 
@@ -70,7 +70,7 @@ class PoisonFlood:
     ``limit`` is how many poison messages pass although most are.
     """
 
-    def __init__(self, limit: int = POISON_LIMIT, kept: Kept | None = None) -> None:
+    def __init__(self, limit: int = POISON_LIMIT, kept: DurableBytes | None = None) -> None:
         self._kept = kept
         self._messages = _Window("messages", limit, f"{limit}")
         factor = _CHANGES_PER_MESSAGE
@@ -142,7 +142,7 @@ class _Window:
             self._poison -= oldest[1]
 
 
-def _restored(kept: Kept | None) -> Sequence[tuple[Mapping[str, int], Mapping[str, int]]]:
+def _restored(kept: DurableBytes | None) -> Sequence[tuple[Mapping[str, int], Mapping[str, int]]]:
     data = None if kept is None else kept.read()
     try:
         return () if data is None else _totals.decode(data)

@@ -21,7 +21,7 @@ from services.cdc_consumer.app.stream.decoding import decoded_groups
 from services.cdc_consumer.app.stream.flood import PoisonFlood, Seen
 from services.cdc_consumer.app.stream.letters_noted import mirrors_of, note_letters
 from services.cdc_consumer.app.stream.notices import say_what_is_noticed
-from services.cdc_consumer.app.stream.suspects import NotCounted, Watch, in_groups
+from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import table_notes
 from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
@@ -29,7 +29,7 @@ from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.core.stream.poison import Poison, poison_change
-from services.cdc_consumer.ports import CdcWriter, DeadLetters, Deaths, Leases, Tables, TableTroubleError, Waiting
+from services.cdc_consumer.ports import CdcWriter, CrashCounts, DeadLetters, Leases, Tables, TableTroubleError, Waiting
 from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -47,7 +47,7 @@ class Ports:
     tables: Tables
     writer: CdcWriter
     waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  for whoever has nobody to tell
-    deaths: Deaths = field(default_factory=NotCounted)
+    crash_counts: CrashCounts = field(default_factory=NoCrashCounts)
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     """
     if not len(messages):
         return Counts()
-    watch, tell = Watch(ports.deaths), ports.waiting
+    watch, tell = Watch(ports.crash_counts), ports.waiting
 
     def waiting(table: str = "", why: str = "") -> None:
         watch.waits()
@@ -95,7 +95,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
     with ports.leases.keeping(list(unsettled)):
         try:
-            groups = in_groups(messages, clock.now(), memory.patience, ports.deaths)
+            groups = in_groups(messages, clock.now(), memory.patience, ports.crash_counts)
             for group, decoded in decoded_groups(groups, decode, watch, memory.flood):
                 with watch.handling(group):
                     counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())

@@ -1,9 +1,9 @@
-"""Messages that have come often: one of them may be what ends the process, whatever else they held it together with.
+"""Suspected poison records: messages that were delivered often, one of which may crash the process.
 
-Some of them are handled together, and that is counted as a death of the process over each until the process has
-outlived them. So a message that was put off, or given back, or waited for a service, is innocent however often it has
-come, and costs hardly more than any other. From its first death on each is handled alone, which clears its neighbours;
-one over which several processes ended in a row is set aside without being looked into.
+Before some of them are handled together, a crash is counted for each; afterwards it is erased. So a message that was
+nacked, deferred, or waited for a service is cleared however often it was delivered, and costs hardly more than any
+other. From its first crash on each message is handled alone, which clears its neighbours; one over which several
+processes crashed in a row is dead-lettered without being decoded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,50 +17,50 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from services.cdc_consumer.app.stream.trouble import Patience
-from services.cdc_consumer.ports import Deaths
+from services.cdc_consumer.ports import CrashCounts
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 
 _SUSPECT_AFTER: Final = 2  # deliveries: a message that ends the process has then ended two
 _TOGETHER: Final = 100
-"""So many suspects over which no process has ended are handled together."""
+"""So many suspected messages over which no process has crashed are handled together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Messages that are handled together. ``fatal``: they are taken to end whoever decodes them."""
+    """Messages that are handled together. ``fatal``: decoding them is taken to crash the process."""
 
     messages: pa.Table
     fatal: bool = False
     suspect: bool = False
-    """They may end whoever handles them: it is counted as a death until he has outlived it."""
+    """They may crash the process: a crash is counted before they are handled, and erased afterwards."""
 
 
-class NotCounted:
-    """The Deaths of whoever has nowhere to keep them."""
+class NoCrashCounts:
+    """The CrashCounts where there is no directory to keep them in."""
 
-    def counted(self, messages: Sequence[str]) -> Sequence[int] | None:
-        """Return that nobody can tell."""
+    def read_counts(self, messages: Sequence[str]) -> Sequence[int] | None:
+        """Return None: crashes are not counted."""
         del messages
         return None
 
-    def count(self, messages: Sequence[str], deaths: int) -> None:
-        """Remember nothing."""
+    def set_counts(self, messages: Sequence[str], crashes: int) -> None:
+        """Keep nothing."""
 
 
 class Watch:
-    """Counts the deaths over the messages of a task."""
+    """Counts the crashes over the messages of a task."""
 
-    def __init__(self, deaths: Deaths) -> None:
-        self._deaths = deaths
+    def __init__(self, crash_counts: CrashCounts) -> None:
+        self._crash_counts = crash_counts
         self._over: Sequence[str] = ()
         self._before = 0
 
     @contextmanager
     def handling(self, group: Group) -> Iterator[None]:
-        """Count a death over each of the suspects in a group, until the block has ended.
+        """Count a crash over each suspected message of a group, until the block has ended.
 
-        An error that nobody knows ends the process as surely as a signal does, so after one the death stays counted.
+        An unknown error ends the process as surely as a signal does, so after one the crash stays counted.
         """
         names = _names(group.messages) if group.suspect or group.fatal else ()
         self._begin(group)
@@ -70,14 +70,14 @@ class Watch:
             self.waits()
             raise
         if names:
-            self._deaths.count(names, 0)
+            self._crash_counts.set_counts(names, 0)
         self._over = ()
 
     @contextmanager
     def looking_into(self, group: Group) -> Iterator[None]:
-        """Count a death over suspects that are looked into; what was counted before is left as it was after it.
+        """Count a crash over suspected messages while they are decoded; restore their counts afterwards.
 
-        They have still to be handled. MisconfiguredError is none of their doing, as above.
+        They have still to be handled. They do not cause a MisconfiguredError, as above.
         """
         self._begin(group)
         try:
@@ -90,36 +90,36 @@ class Watch:
     def _begin(self, group: Group) -> None:
         if group.suspect:
             self._over = _names(group.messages)
-            self._before = max(self._deaths.counted(self._over) or [0])  # of several there was none
-            self._deaths.count(self._over, self._before + 1)
+            self._before = max(self._crash_counts.read_counts(self._over) or [0])  # of several there was none
+            self._crash_counts.set_counts(self._over, self._before + 1)
 
     def waits(self) -> None:
-        """Take back what was counted: a service is waited for, and if the process ends now, it is not the message."""
+        """Restore the counts: the task waits for a service, so if the process ends now, no message is the cause."""
         if self._over:
-            self._deaths.count(self._over, self._before)
+            self._crash_counts.set_counts(self._over, self._before)
             self._over = ()
 
 
-def in_groups(messages: pa.Table, now: Nanoseconds, patience: Patience, deaths: Deaths) -> Sequence[Group]:
-    """Return all messages together but those that have come often: these come last.
+def in_groups(messages: pa.Table, now: Nanoseconds, patience: Patience, crash_counts: CrashCounts) -> Sequence[Group]:
+    """Return all messages together but those that were delivered often: these come last.
 
-    Those without a death are together, a hundred at a time. Then each other is alone, those with most deaths last; and
-    so is every one where nobody can tell of deaths. The order turns around from one delivery to the next, so that what
-    is behind a fatal message is before it then.
+    Those without a crash are together, a hundred at a time. Then each other is alone, those with most crashes last; and
+    so is every one where crashes are not counted. The order turns around from one delivery to the next, so that a
+    message behind a fatal one is before it then.
     """
     deliveries = messages["delivery_attempt"].fill_null(0).to_numpy()
     often = np.flatnonzero(deliveries > _SUSPECT_AFTER)
     if not len(often):
         return [Group(messages)]
     names = dict(zip(map(int, often), _names(_some(messages, often)), strict=True))
-    counted = deaths.counted(list(names.values()))
+    counted = crash_counts.read_counts(list(names.values()))
     if counted is None:
         over = dict.fromkeys(names, 1)
         ages = (now // 1000 - messages["publish_time"].cast(pa.int64()).fill_null(0).to_numpy()) / 1e6
         fatal = {row for row in names if is_fatal(int(deliveries[row]), float(ages[row]), patience)}
     else:
         over = dict(zip(names, counted, strict=True))
-        fatal = {row for row in names if over[row] >= patience.fatal_deaths}
+        fatal = {row for row in names if over[row] >= patience.fatal_crashes}
     odd, even = ([row for row in names if row not in fatal and deliveries[row] % 2 == parity] for parity in (1, 0))
     suspects = sorted(odd, key=lambda row: names[row])
     suspects += sorted(even, key=lambda row: names[row], reverse=True)
@@ -141,10 +141,11 @@ def _some(messages: pa.Table, rows: Sequence[int] | npt.NDArray[np.int64]) -> pa
 
 
 def is_fatal(deliveries: int, age: float, patience: Patience) -> bool:
-    """Tell where deaths are not counted whether a message, ``age`` seconds after it was published, came too often.
+    """Return, where crashes are not counted, whether a message ``age`` seconds after its publication came too often.
 
-    It was not put off so often: that would have taken twice that time. So whoever held it did not live to settle it.
-    One that comes slowly, because restarts take their time or it is old already, is not found: Pub/Sub forwards it.
+    It was not deferred so often: that would have taken twice that time. So the processes that leased it crashed before
+    they settled it. One that comes slowly, because restarts are slow or it is old already, is not found: Pub/Sub
+    forwards it.
     """
     if deliveries < patience.fatal_deliveries:
         return False
@@ -153,6 +154,6 @@ def is_fatal(deliveries: int, age: float, patience: Patience) -> bool:
 
 
 def _names(messages: pa.Table) -> Sequence[str]:
-    """Return what tells a message from all others of its subscription: an emulator begins its ids anew."""
+    """Return names of messages that are unique in the subscription: an emulator begins its ids again."""
     published = messages["publish_time"].cast(pa.int64()).to_pylist()
     return [f"{one} {at}" for one, at in zip(messages["message_id"].to_pylist(), published, strict=True)]

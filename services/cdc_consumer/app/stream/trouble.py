@@ -46,13 +46,13 @@ class Patience:
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
-    fatal_deaths: int = 3
-    """How many processes have to end in a row over a message, before it is set aside undecoded.
+    fatal_crashes: int = 3
+    """How many processes have to crash in a row over a message, before it is dead-lettered undecoded.
 
     The first while they handle it among others that have come often, all further ones while they handle it alone.
     """
     fatal_deliveries: int = 20
-    """At which delivery one that was not put off so often is, where such deaths cannot be counted."""
+    """At which delivery one that was not put off so often is, where crashes cannot be counted."""
     leaving: timedelta = timedelta(seconds=10)
     """How long a task that fails tries to let its messages go."""
 

@@ -1,8 +1,8 @@
-"""The Kept port in memory."""
+"""The DurableBytes port in memory."""
 
 
-class FakeKept:
-    """Keeps the promises of `Kept`."""
+class FakeDurableBytes:
+    """Keeps the promises of `DurableBytes`."""
 
     def __init__(self) -> None:
         self.data: bytes | None = None
