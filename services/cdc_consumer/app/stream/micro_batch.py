@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
@@ -91,7 +92,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
         return decode_messages(some, clock.now(), memory.plan)
 
     ports = replace(ports, waiting=waiting)
-    writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, memory.patience, ports.waiting)
+    writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, ports.waiting)
     counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
     with ports.leases.keeping(list(unsettled)):
         try:
@@ -132,18 +133,16 @@ class _Task:
         self._put_off: Mapping[int, timedelta] = {}  # messages, and for how long
         self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
         self._of_unnoted: set[int] = set()  # the messages of those letters
-        self._lists = [ListWrites(changes) for changes in decoded.tables]
+        self._deliveries = np.maximum(messages["delivery_attempt"].fill_null(0).to_numpy(), 1)
+        self._lists: Sequence[ListWrites] = ()
 
     def run(self) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
         self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
         say_what_is_noticed(self._messages, self._decoded, self._memory.says_for_the_first_time, self._clock.now())
         self._believe_in_replays()
-        known = []
-        for one in self._lists:
-            if (told := self._known.told(one.definition)) is not None:
-                one.in_trouble(told)
-                known.append(one)
+        self._lists = self._writing.begin(self._decoded.tables, self._deliveries)
+        known = [one for one in self._lists if one.trouble is not None]
         self._write()
         self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
         self._bear_with_new_trouble()
@@ -162,14 +161,9 @@ class _Task:
 
     def _write(self, again: Sequence[ListWrites] | None = None) -> None:
         """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""
-        if again is not None:
-            if not again:
-                return
-            for one in again:
-                one.try_again()
-        self._writing.settle = self._settle
-        self._writing.write(self._lists)
-        self._settle()
+        if again is None or again:
+            for _ in self._writing.write(self._lists, again or ()):
+                self._settle()
 
     def _bear_with_new_trouble(self) -> None:
         """Bear with tables newly in trouble for a while: most often a table or column has just been made."""
@@ -200,7 +194,7 @@ class _Task:
         for lists in by_table(self._lists).values():
             unwritten = bool(left_to_write(lists))
             for one in lists:
-                waiting |= set(one.messages) if unwritten or one.trouble is not None else self._stuck_messages(one)
+                waiting |= set(one.messages if unwritten or one.trouble is not None else one.stuck_messages)
         done = self._open - waiting - self._of_unnoted
         if not done:
             return
@@ -223,17 +217,6 @@ class _Task:
         self._until_back(lambda: self._ports.leases.ack(ack_ids))
         self._unsettled.difference_update(ack_ids)
         self._open -= done
-
-    def _stuck_messages(self, one: ListWrites) -> set[int]:
-        """Return the messages that wait for a row that fails, and refuse those rows that have failed long enough."""
-        waiting, message_of = set(), one.changes.rows[MESSAGE]
-        for row, why in list(one.stuck.items()):
-            message = message_of[row].as_py()
-            if self._deliveries(message) >= self._patience.stuck_deliveries:
-                one.give_up(row, Reason.RETRIES_EXHAUSTED, why)
-            else:
-                waiting.add(message)
-        return waiting
 
     def _poison_of(self, one: ListWrites) -> Sequence[Poison]:
         """Return the rows of a list that BigQuery, or its table, does not take."""
@@ -310,7 +293,7 @@ class _Task:
         self._put_off = {
             message: self._patience.longest_put_off
             if message in suspected or message in self._decoded.newer
-            else self._patience.put_off_at(self._deliveries(message))
+            else self._patience.put_off_at(int(self._deliveries[message]))
             for message in sorted(self._open)
         }
         delays = {self._ack_ids[message]: delay for message, delay in self._put_off.items()}
@@ -318,9 +301,6 @@ class _Task:
             self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.put_off(ack_ids, delay))  # type: ignore[misc]
             self._unsettled.difference_update(ack_ids)
         self._open.clear()
-
-    def _deliveries(self, message: int) -> int:
-        return self._messages["delivery_attempt"][message].as_py() or 1
 
     def _until_back(self, call: Callable[[], None]) -> None:
         """Call until Pub/Sub is back, leases extended meanwhile; TransientError only when asked to stop."""

@@ -89,7 +89,7 @@ class TablesInTrouble:
     """
 
     def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+        self.patience = patience
         self._troubles: dict[TableDefinition, _Trouble] = {}
         self._accepted: dict[str, Nanoseconds] = {}
         self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
@@ -122,12 +122,12 @@ class TablesInTrouble:
         trouble.seen = now
         if now < trouble.probe_at:
             return False
-        trouble.probe_at = later(now, self._patience.between_probes)
+        trouble.probe_at = later(now, self.patience.between_probes)
         return True
 
     def began(self, definition: TableDefinition, since: Nanoseconds, now: Nanoseconds, why: TableTroubleError) -> None:
         """Remember that patience with a column list has run out."""
-        probe_at = later(now, self._patience.between_probes)
+        probe_at = later(now, self.patience.between_probes)
         if definition not in self._troubles:
             self._troubles[definition] = _Trouble(since, probe_at, now, not why.suspected, why.shown)
             structlog.get_logger().warning("table_in_trouble", table=definition.identity, why=why.shown)
@@ -183,7 +183,7 @@ class TablesInTrouble:
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to look at the table again."""
         found, at = self._conflicts.get(definition, (None, _NEVER))
-        return found if now < later(at, self._patience.between_probes) else None
+        return found if now < later(at, self.patience.between_probes) else None
 
     def fits(self, definition: TableDefinition) -> None:
         """Forget a conflict: a column list fits its table again."""

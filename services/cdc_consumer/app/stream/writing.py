@@ -12,7 +12,7 @@ dataset. Else the dataset is refused, and is waited for like a service: its mess
 delivery attempts.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +25,7 @@ import structlog
 
 from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, Witness, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
-from services.cdc_consumer.core.stream.columns import TableChanges
+from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges
 from services.cdc_consumer.core.stream.sequencing import rows_to_write
 from services.cdc_consumer.ports import (
     Appending,
@@ -59,10 +59,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class ListWrites:
-    """The changes of one table and column list, and what has become of each row."""
+    """The changes of one table and column list, and what has become of each row. Only `Writing` changes it."""
 
-    def __init__(self, changes: TableChanges) -> None:
+    def __init__(self, changes: TableChanges, deliveries: npt.NDArray[np.int64]) -> None:
         self.changes = changes
+        self.deliveries = deliveries
         self.messages = changes.messages
         self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
         self.refused: dict[int, RowError] = {}
@@ -92,6 +93,11 @@ class ListWrites:
         """Tell whether rows are to be written: there is neither a conflict nor trouble."""
         return self.conflict is None and self.trouble is None
 
+    @property
+    def stuck_messages(self) -> Iterable[int]:
+        """Return the messages that wait for a row that fails."""
+        return self.changes.rows[MESSAGE].take(pa.array(list(self.stuck), pa.int64())).to_pylist() if self.stuck else ()
+
     def excluded(self) -> pa.Array | None:
         """Return the rows that BigQuery does not take; None if there are none."""
         rows = sorted({*self.refused, *self.stuck})
@@ -104,11 +110,6 @@ class ListWrites:
             row = int(rows[error.index])
             self.refused[row] = error
             self.accepted[row] = False
-
-    def give_up(self, row: int, reason: Reason, why: str) -> None:
-        """Refuse a row that is stuck."""
-        del self.stuck[row]
-        self.refused[row] = RowError(row, reason, why)
 
     def in_trouble(self, trouble: TableTroubleError) -> None:
         """Give up for now; what is under way is left to itself, for it may as well be repeated later."""
@@ -130,22 +131,44 @@ class Writing:
     known: TablesInTrouble
     stop: Stop
     clock: Clock
-    patience: Patience
     waiting: Waiting
-    settle: Callable[[], None] = lambda: None
-    """Called before anything waits, so that what is done does not wait too."""
-    _witnesses: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict)
+    _witnesses: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
 
-    def write(self, lists: Sequence[ListWrites]) -> None:
+    @property
+    def patience(self) -> Patience:
+        """Return how long to retry what."""
+        return self.known.patience
+
+    def begin(self, changes: Iterable[TableChanges], deliveries: npt.NDArray[np.int64]) -> Sequence[ListWrites]:
+        """Return the lists of a task; one whose table is known to be in trouble is written only when tried again.
+
+        ``deliveries``: of each message.
+        """
+        lists = [ListWrites(each, deliveries) for each in changes]
+        for one in lists:
+            if (trouble := self.known.told(one.definition)) is not None:
+                one.in_trouble(trouble)
+        return lists
+
+    def write(self, lists: Sequence[ListWrites], again: Iterable[ListWrites] = ()) -> Iterator[None]:
         """Write until every row of a list that is in no trouble is accepted, refused, or superseded by an accepted one.
 
-        TransientError: the service was away until the process was asked to stop.
+        Yields when the caller is to settle what is done: before anything waits while others are accepted, and at the
+        end. ``again``: lists in trouble that are tried once more. TransientError: the service was away until the
+        process was asked to stop.
         """
+        for one in again:
+            one.try_again()
         going_on = True
         while going_on:
             for attempt in retrying(self.stop, longest_wait=self.patience.between_calls):
                 with attempt:
                     going_on = self._go_round(lists)
+                outcome = attempt.retry_state.outcome
+                fails = outcome is not None and isinstance(outcome.exception(), TransientError)
+                if fails and self._witnesses:  # else it is the service that is away, and nothing is settled
+                    yield
+        yield
 
     def _go_round(self, lists: Sequence[ListWrites]) -> bool:
         """Write all that can be written, and try what fails once; tell whether there is more to do at once.
@@ -173,8 +196,6 @@ class Writing:
         self._find_out_whose_trouble_it_is(failing)
         for one in failing:
             if one.failing is not None:
-                if self._witnesses:  # else it is the service that is away, and nothing is settled
-                    self.settle()
                 raise one.failing
         return True
 
@@ -375,11 +396,16 @@ class Writing:
         to_blame = [self._is_to_blame(one, row) for row, _error in stuck]
         if None in to_blame:
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
-        one.stuck |= {row: str(error) for (row, error), blamed in zip(stuck, to_blame, strict=True) if blamed}
+        blamed = {row: str(error) for (row, error), is_blamed in zip(stuck, to_blame, strict=True) if is_blamed}
+        for row, why in blamed.items():
+            if one.deliveries[one.changes.rows[MESSAGE][row].as_py()] >= self.patience.stuck_deliveries:
+                one.refused[row] = RowError(row, Reason.RETRIES_EXHAUSTED, why)
+            else:
+                one.stuck[row] = why
         self._settled(one)
-        if one.stuck:
-            why = next(iter(one.stuck.values()))
-            structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(one.stuck), why=why)
+        if shown := one.stuck | blamed:
+            why = next(iter(shown.values()))
+            structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(shown), why=why)
         return None
 
     def _is_to_blame(self, one: ListWrites, row: int) -> bool | None:
