@@ -92,7 +92,6 @@ class Supervisor(Generic[DueT, OwnedT]):
         self._options = options
         self._leaving: set[asyncio.Task[None]] = set()
         self._crowded = 0
-        self._failure: BaseException | None = None
         self._stopped_at: float | None = None
         """By the event loop's clock."""
         self._log = structlog.get_logger()
@@ -107,27 +106,33 @@ class Supervisor(Generic[DueT, OwnedT]):
         self._stop = stop
         self._wake = asyncio.Event()
         loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[None] = loop.create_future()
 
         def stopped() -> None:
             self._stopped_at = loop.time()
             loop.call_soon_threadsafe(self._wake.set)
 
         coroutines = {"leases": self._leases.keep(), **source.keepers()}
-        keepers = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
-        for keeper in keepers:
+        beside = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
+        for keeper in beside:
             keeper.add_done_callback(self.note)
-        try:
-            with unless_stopped(stop), stop.calling(stopped):
-                await until_stopped(stop, self._supervise())
-        except MisconfiguredError as error:
-            await source.end_in_error(error)
-            raise
-        finally:
-            # No renewal may be on its way when the leases are released: it would come after, and take them again.
-            for keeper in keepers:
-                keeper.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
-            await self._wind_down()
+        with stop.calling(stopped):
+            supervising = asyncio.create_task(until_stopped(stop, self._supervise()), name="supervise")
+            supervising.add_done_callback(self._on_supervised)
+            try:
+                with unless_stopped(stop):
+                    await self._outcome
+            except MisconfiguredError as error:
+                await source.end_in_error(error)
+                raise
+            finally:
+                # No renewal may be on its way when the leases are released: it would come after, and take them again.
+                for task in (supervising, *beside):
+                    task.cancel()
+                await asyncio.gather(supervising, *beside, return_exceptions=True)
+                not_drained = await self._wind_down()
+        if not_drained is not None:
+            raise not_drained
 
     def wake(self) -> None:
         """Survey again without waiting for the next poll."""
@@ -137,19 +142,23 @@ class Supervisor(Generic[DueT, OwnedT]):
         """End the reader with an error; the first one counts, and None is no error."""
         if error is None or (isinstance(error, TransientError) and self._stop.requested):
             return
-        self._failure = self._failure or error
-        self._wake.set()
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
 
     def note(self, done: "asyncio.Future[None]") -> None:
         """End the reader with the error of a task or a future, if it has one."""
         if not done.cancelled():
             self.fail(done.exception())
 
+    def _on_supervised(self, done: asyncio.Task[None]) -> None:
+        self.note(done)
+        if not self._outcome.done():
+            self._outcome.set_result(None)
+
     async def _supervise(self) -> None:
         await self._source.begin()
         while not self._stop.requested:
             self._wake.clear()
-            self._fail_if_failed()
             found = await self._source.survey()
             if found is None:
                 self._log.info("end_timestamp_reached")
@@ -165,11 +174,6 @@ class Supervisor(Generic[DueT, OwnedT]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.poll.total_seconds()):
                     await self._wake.wait()
-        self._fail_if_failed()
-
-    def _fail_if_failed(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     # Sharing
 
@@ -229,10 +233,11 @@ class Supervisor(Generic[DueT, OwnedT]):
 
     # The end
 
-    async def _wind_down(self) -> None:
+    async def _wind_down(self) -> BaseException | None:
         """Stop reading, let Pub/Sub confirm what it has, save how far that is, release the leases.
 
-        All of it before one moment, however many of them do not answer.
+        All of it before one moment, however many of them do not answer. Return the error of a source that could not
+        be drained: what it has confirmed until then is saved all the same.
         """
         loop = asyncio.get_running_loop()
         gone_at = (loop.time() if self._stopped_at is None else self._stopped_at) + _GONE.total_seconds()
@@ -243,7 +248,9 @@ class Supervisor(Generic[DueT, OwnedT]):
         await asyncio.gather(*tasks, return_exceptions=True)
         for owned in self._leases.owned.values():
             owned.end_timer()
-        await self._source.drain(save_at)
+        [not_drained] = await asyncio.gather(self._source.drain(save_at), return_exceptions=True)
+        if not_drained is not None:
+            self._log.warning("source_not_drained", error=str(not_drained))
         flush = asyncio.create_task(self._publisher.close(), name="flush")
         # What is not confirmed by then is published again by whoever reads on; the leases must not wait for it.
         await asyncio.wait([flush], timeout=max(0, min(_FLUSH.total_seconds(), save_at - loop.time())))
@@ -258,3 +265,4 @@ class Supervisor(Generic[DueT, OwnedT]):
             flush.cancel()
             await asyncio.gather(flush, return_exceptions=True)
         self._log.info("reader_stopped", partitions=len(self._leases.owned))
+        return not_drained

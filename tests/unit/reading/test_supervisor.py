@@ -1,15 +1,17 @@
 """The life of any reader: which failure ends it, and in which order it winds down."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
+from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.reading.owned import OPTIONS, Leases, Owned
@@ -18,17 +20,28 @@ from tests.unit.reading.owned import OPTIONS, Leases, Owned
 class World:
     """A source whose partitions are all free, and the store of their leases; a test says how each is read."""
 
-    def __init__(self, reading: Mapping[str, Callable[[], Awaitable[None]]], *, survey_takes: float = 0) -> None:
+    def __init__(
+        self,
+        reading: Mapping[str, Callable[[], Awaitable[None]]],
+        *,
+        survey_takes: float = 0,
+        surveys: float = math.inf,
+        drain: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """After so many ``surveys`` the store does not answer any more."""
         self.ended: list[str] = []
         """The partition tasks that are over and the leases that were released, in their order."""
         self.paused = False
         self._reading = reading
         self._survey_takes = survey_takes
+        self._surveys = surveys
+        self._drain = drain
         self._leases = Leases(self, self, OPTIONS, lambda: True)
         self._supervisor: Supervisor[str, Owned] = Supervisor(self._leases, self, Health(), OPTIONS)
 
     async def run(self, stop: Stop) -> None:
         """Read all partitions until asked to stop."""
+        self._stop = stop
         await self._supervisor.run(self, stop)
 
     # Source
@@ -42,6 +55,9 @@ class World:
 
     async def survey(self) -> Round[str]:
         """Return what is not owned yet, after a time."""
+        self._surveys -= 1
+        if self._surveys < 0:
+            await retried(self._stop, self._unavailable)
         await asyncio.sleep(self._survey_takes)
         return Round(len(self._reading), [key for key in self._reading if key not in self._leases.owned], self.paused)
 
@@ -61,7 +77,12 @@ class World:
         """Do nothing more."""
 
     async def drain(self, until: float) -> None:
-        """Do nothing more."""
+        """Do what the test says."""
+        if self._drain is not None:
+            await self._drain()
+
+    async def _unavailable(self) -> None:
+        raise TransientError("UNAVAILABLE")
 
     async def let_go(self) -> None:
         """Own nothing but partitions."""
@@ -90,6 +111,54 @@ def test_the_first_failure_of_several_ends_the_reader() -> None:
     later, first = partial(fails, 2.5, RuntimeError("later")), partial(fails, 1.5, MisconfiguredError("first"))
     with pytest.raises(MisconfiguredError, match="first"):
         run_in_virtual_time(World({"p": later, "q": first}, survey_takes=2).run(Stop()))
+
+
+async def _fails(after: float, error: Exception) -> None:
+    await asyncio.sleep(after)
+    raise error
+
+
+def test_a_failure_ends_the_reader_while_a_survey_is_retried() -> None:
+    async def scenario() -> float:
+        reading = partial(_fails, 10, MisconfiguredError("the stream is gone"))
+        with pytest.raises(MisconfiguredError, match="the stream is gone"):
+            await World({"p": reading}, surveys=1).run(Stop())
+        return asyncio.get_running_loop().time()
+
+    assert run_in_virtual_time(scenario()) < 20
+
+
+def test_a_failure_decides_how_the_reader_ends_though_a_stop_follows_before_the_survey_is_answered() -> None:
+    async def scenario() -> None:
+        stop, loop = Stop(), asyncio.get_running_loop()
+        reading = partial(_fails, 10, MisconfiguredError("the stream is gone"))
+        loop.call_later(10.5, stop.request)
+        with pytest.raises(MisconfiguredError, match="the stream is gone"):
+            await World({"p": reading}, surveys=1).run(stop)
+
+    run_in_virtual_time(scenario())
+
+
+def test_leases_are_released_though_draining_fails_and_that_failure_ends_a_reader_that_was_stopped() -> None:
+    async def scenario() -> Sequence[str]:
+        stop, world = Stop(), World({"p": _ends_late}, drain=partial(_fails, 0, RuntimeError("drain")))
+        asyncio.get_running_loop().call_later(5, stop.request)
+        with pytest.raises(RuntimeError, match="drain"):
+            await world.run(stop)
+        return world.ended
+
+    assert run_in_virtual_time(scenario()) == ["the task of p", "the lease of p"]
+
+
+def test_a_failed_drain_does_not_replace_the_error_that_ended_the_reader() -> None:
+    async def scenario() -> Sequence[str]:
+        first = partial(_fails, 5, MisconfiguredError("first"))
+        world = World({"p": first}, drain=partial(_fails, 0, RuntimeError("drain")))
+        with pytest.raises(MisconfiguredError, match="first"):
+            await world.run(Stop())
+        return world.ended
+
+    assert run_in_virtual_time(scenario()) == ["the task of p", "the lease of p"]
 
 
 async def _ends_late() -> None:
