@@ -48,7 +48,7 @@ class Settings(ReaderSettings):
         default="initial",
     )
     heartbeat_interval: timedelta = setting(
-        "how often a quiet partition says so",
+        "how often a quiet partition sends a heartbeat",
         default=timedelta(seconds=5),
         least=timedelta(seconds=1),
         most=timedelta(minutes=5),
@@ -61,23 +61,23 @@ class Settings(ReaderSettings):
         most=timedelta(minutes=10),
     )
     wait_for_merge: timedelta = setting(
-        "how long a piece waits for the other parts of a merge before it is read as it is",
+        "how long a key range waits for the other parts of a merge before it is read as it is",
         default=timedelta(minutes=2),
         least=timedelta(seconds=1),
     )
     wait_for_token: timedelta = setting(
-        "how long a piece without a token waits before it is read from a time",
+        "how long a key range without a token waits before it is read from a time",
         default=timedelta(minutes=20),
         least=timedelta(seconds=1),
     )
     most_change_bytes: int = setting(
-        "bytes that are held of one change of a row while it comes in pieces",
+        "bytes of one change of a row that the reader keeps while its parts arrive",
         unit="bytes",
         default=256 << 20,
         least=1_000_000,
     )
     check_families_every: timedelta = setting(
-        "how often is looked again at what the stream never tells: families, clusters, retention, routing",
+        "how often the reader inspects what the stream never reports: families, clusters, retention, routing",
         default=timedelta(minutes=1),
         least=timedelta(seconds=1),
     )

@@ -42,11 +42,14 @@ class CommandSettings:
         "the store, as an SQLAlchemy URL", default="sqlite:///dead_letters.sqlite3", check=_database, shown=redacted
     )
     max_replays: int = setting(
-        "after so many replays a letter waits for a person: by its id, or forced", unit="replays", default=3, least=1
+        "after so many replays a dead letter waits for a person: by its id, or forced",
+        unit="replays",
+        default=3,
+        least=1,
     )
     bigquery_project: str | None = setting("the mirrors' project; the project", default=None, check=project_id)
     bigquery_dataset: str | None = setting(
-        "the dataset of the mirrors, where it is seen whether a letter is superseded; else that is not asked",
+        "the dataset of the mirrors, which show whether a dead letter is superseded; else that is not checked",
         default=None,
     )
     tables_file: Path | None = setting(
@@ -70,7 +73,7 @@ class Settings(CommandSettings):
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     dead_letter_subscription: str = setting("the subscription of the dead-letter topic", check=subscription_id)
     keep_letters_for: timedelta = setting(
-        "how long letters that are not open are kept", default=timedelta(days=90), least=timedelta(0)
+        "how long dead letters that are not open are kept", default=timedelta(days=90), least=timedelta(0)
     )
     keep_messages_for: timedelta = setting(
         "how long the subscription has to keep messages", default=timedelta(days=7), least=timedelta(minutes=10)
@@ -98,14 +101,14 @@ class Settings(CommandSettings):
         "a file that holds it, or a line NAME TOKEN for each person", default=None, check=file_there
     )
     iap_audience: str | None = setting(
-        "the audience of the identity-aware proxy before the HTTP API, whose signed header then says who writes",
+        "the audience of the identity-aware proxy before the HTTP API, whose signed header then names who writes",
         default=None,
     )
     iap_keys_file: Path | None = setting(
         "that proxy's public keys, as it publishes them; else they are fetched", default=None, check=file_there
     )
     liveness: timedelta = setting(
-        "how long the loop may take to come round, until /healthz says that it hangs; one that waits for a service "
+        "how long the loop may take to come round, until /healthz reports that it hangs; one that waits for a service "
         "comes round at each retry",
         default=timedelta(minutes=2),
         least=timedelta(seconds=15),

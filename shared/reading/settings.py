@@ -34,10 +34,10 @@ class ReaderSettings:
         "how fast snapshots are read, by each reader; as fast as they are published", unit="rows", default=None, least=1
     )
     resync: Literal["manual", "automatic"] = setting(
-        "whether a table that needs re-sync is snapshot again without being asked for", default="manual"
+        "whether a table that is pending resync is snapshot again without a command", default="manual"
     )
     heartbeat_interval: timedelta = setting(
-        "how often a quiet partition says so",
+        "how often a quiet partition sends a heartbeat",
         default=timedelta(seconds=10),
         least=timedelta(seconds=1),
         most=timedelta(minutes=5),
@@ -58,7 +58,7 @@ class ReaderSettings:
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
     check_subscriptions_every: timedelta = setting(
-        "how often the topic's subscriptions are looked at again",
+        "how often the topic's subscriptions are inspected",
         default=timedelta(minutes=2),
         least=timedelta(seconds=1),
     )
@@ -66,7 +66,7 @@ class ReaderSettings:
         "which tables are read, and their ordering keys (TOML); all", default=None, check=file_there
     )
     liveness: timedelta = setting(
-        "how long the loop may take to come round, until /healthz says that it hangs; one that waits for a service "
+        "how long the loop may take to come round, until /healthz reports that it hangs; one that waits for a service "
         "comes round at each retry",
         default=timedelta(minutes=2),
         least=timedelta(seconds=15),
