@@ -1,7 +1,7 @@
-"""Answers the control calls; what they mean is said with their messages."""
+"""Answers the control calls; `control_messages` documents each."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -22,22 +22,24 @@ from emulators.bigtable_streams.tables import Tables
 Answering = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the front serves: tables, application profiles, and the streams that are open."""
+
+    tables: Tables
+    profiles: Profiles
+    streams: Streams
+
+
 class Control:
-    """What can be asked of the front that cannot be asked of Bigtable."""
+    """The calls that the front serves and Bigtable does not."""
 
     def __init__(
-        self,
-        tables: Tables,
-        profiles: Profiles,
-        streams: Streams,
-        faults: Faults,
-        clock: AdvancingClock,
-        garbage: Garbage,
-        replication: Replication,
+        self, served: Served, faults: Faults, clock: AdvancingClock, garbage: Garbage, replication: Replication
     ) -> None:
-        self._tables = tables
-        self._profiles = profiles
-        self._streams = streams
+        self._tables = served.tables
+        self._profiles = served.profiles
+        self._streams = served.streams
         self._faults = faults
         self._clock = clock
         self._garbage = garbage

@@ -11,7 +11,7 @@ import grpc
 import structlog
 
 from emulators.bigtable_streams.clock import AdvancingClock
-from emulators.bigtable_streams.control import Control
+from emulators.bigtable_streams.control import Control, Served
 from emulators.bigtable_streams.emulator import Emulator
 from emulators.bigtable_streams.faults import Faults
 from emulators.bigtable_streams.garbage import Garbage
@@ -84,7 +84,8 @@ def _handlers(emulator: Emulator, clock: AdvancingClock, tables: Tables, garbage
     writes = Writes(emulator, tables, profiles, clock.now)
     admin = TableAdmin(emulator, tables, profiles, clock.now)
     instances = InstanceAdmin(profiles)
-    control = Control(tables, profiles, streams, faults, clock, garbage, Replication(emulator, clock.now))
+    served = Served(tables, profiles, streams)
+    control = Control(served, faults, clock, garbage, Replication(emulator, clock.now))
     return Handlers(
         emulator,
         faults,
