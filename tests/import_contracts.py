@@ -68,7 +68,7 @@ class MayImport(Contract):
         _render(check, "is not allowed")
 
     def is_about(self, module: str) -> bool:
-        """Tell whether this list is that of a module."""
+        """Return whether this list is that of a module."""
         return _is_below(module, _filled(self.modules, _service(module)))
 
     def _allows(self, found: Import) -> bool:

@@ -58,7 +58,7 @@ def seconds_by_folder(seconds: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def are_folders(arguments: Iterable[str]) -> bool:
-    """Tell whether a run is of whole folders of tests."""
+    """Return whether a run is of whole folders of tests."""
     return all(Path(argument).is_dir() for argument in arguments)
 
 

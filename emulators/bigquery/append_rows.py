@@ -48,7 +48,7 @@ def table_of(stream: str) -> TableName:
 
 
 def is_default(stream: str) -> bool:
-    """Tell whether it is the name of a default stream."""
+    """Return whether it is the name of a default stream."""
     return _DEFAULT_STREAM.fullmatch(stream) is not None
 
 

@@ -44,7 +44,7 @@ class ColumnType:
 
     @property
     def in_clustering(self) -> bool:
-        """Tell whether a table can be clustered by it (BigQuery, "Clustered tables": those of a key, and RANGE)."""
+        """Return whether a table can be clustered by it (BigQuery, "Clustered tables": those of a key, and RANGE)."""
         return self.in_primary_key or self.element is not None
 
     @property
@@ -64,7 +64,7 @@ class Column:
 
     @property
     def repeated(self) -> bool:
-        """Tell whether it is an ARRAY of its type."""
+        """Return whether it is an ARRAY of its type."""
         return self.mode == "REPEATED"
 
     @property

@@ -136,7 +136,7 @@ class Faults:
             raise closing(NOT_ROUTED)
 
     def no_rights(self, table: str) -> bool:
-        """Tell whether the caller is to have no right on a table."""
+        """Return whether the caller is to have no right on a table."""
         return bool(self._faults) and self._due(lambda fault: fault.on == "rights", "before", table, b"")[1] is not None
 
     async def _met(self, concerns: Callable[[Fault], bool], when: When, table: str, request: bytes) -> Fault | None:

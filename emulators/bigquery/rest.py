@@ -59,7 +59,7 @@ class Call:
 
     @property
     def of_the_api(self) -> bool:
-        """Tell whether it is a call of BigQuery's API."""
+        """Return whether it is a call of BigQuery's API."""
         return "project" in self.path
 
     @property

@@ -27,7 +27,7 @@ NOT_ROUTED: Final = "Cannot route on empty project id ''"
 
 
 def is_sent(metadata: Metadata) -> bool:
-    """Tell whether a call carries the header."""
+    """Return whether a call carries the header."""
     return bool(_parameters(metadata))
 
 

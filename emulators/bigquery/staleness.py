@@ -45,16 +45,16 @@ class Staleness:
             self._watermarks.update(watermarks)
 
     def unapplied(self, table: Table) -> bool:
-        """Tell whether there are changes which no background apply has seen."""
+        """Return whether there are changes which no background apply has seen."""
         with self._lock:
             return table.number in self._unapplied
 
     def serves_what_is_applied(self, table: Table) -> bool:
-        """Tell whether a query just now reads what is applied; otherwise it merges what waits (a runtime merge)."""
+        """Return whether a query just now reads what is applied; otherwise it merges what waits (a runtime merge)."""
         return bool(table.max_staleness) and self.unapplied(table) and self._age(table) <= table.max_staleness
 
     def due(self, table: Table) -> bool:
-        """Tell whether a background apply shall start."""
+        """Return whether a background apply shall start."""
         with self._lock:
             if table.number not in self._unapplied or _held(self._held, table):
                 return False

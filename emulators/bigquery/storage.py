@@ -83,7 +83,7 @@ class Storage:
 
     @property
     def on_disk(self) -> bool:
-        """Tell whether data outlives the process."""
+        """Return whether data outlives the process."""
         return self._accepted is not None
 
     def saved(self) -> str | None:
@@ -161,7 +161,7 @@ class Storage:
             log.rows += rows.columns.num_rows
 
     def full(self, table: Table) -> bool:
-        """Tell whether so much waits that it had better be merged before more is accepted."""
+        """Return whether so much waits that it had better be merged before more is accepted."""
         with self._logging:
             log = self._logs.get(table.number)
             return log is not None and log.rows >= _LOG_ROWS
@@ -199,12 +199,12 @@ class Storage:
             later.rows += log.rows
 
     def empty(self, table: Table) -> bool:
-        """Tell whether nothing waits."""
+        """Return whether nothing waits."""
         with self._logging:
             return table.number not in self._logs
 
     def worth_merging(self, table: Table) -> bool:
-        """Tell whether enough waits, or for long enough: merging a little costs nearly as much as merging a lot."""
+        """Return whether enough waits, or for long enough: merging a little costs nearly as much as merging a lot."""
         with self._logging:
             log = self._logs.get(table.number)
             if log is None:

@@ -86,11 +86,11 @@ class WriterSchema:
 
     @property
     def flat(self) -> bool:
-        """Tell whether all fields are plain scalars, which decode in columns."""
+        """Return whether all fields are plain scalars, which decode in columns."""
         return all(field.proto_type in SCALARS for field in self.fields)
 
     def has(self, name: str) -> bool:
-        """Tell whether the message has this field."""
+        """Return whether the message has this field."""
         return any(field.name == name for field in self.fields)
 
 

@@ -51,7 +51,7 @@ class Partition:
     _open: bool = True
 
     def is_open(self) -> bool:
-        """Tell whether it is served still."""
+        """Return whether it is served still."""
         return self._open
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class ChangeLog:
                 del partition.records[:gone]
 
     def expired(self, position: Position) -> bool:
-        """Tell whether a record at or after a position has been forgotten."""
+        """Return whether a record at or after a position has been forgotten."""
         return any(position.index < index and keys.within(position.range) is not None for keys, index in self.trimmed)
 
     def index_at(self, wanted: KeyRange, time: int) -> int:

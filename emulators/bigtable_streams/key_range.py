@@ -24,7 +24,7 @@ class KeyRange:
         return self.start <= key and (not self.end or key < self.end)
 
     def covers(self, other: Self) -> bool:
-        """Tell whether every key of the other range is in this one."""
+        """Return whether every key of the other range is in this one."""
         return self.start <= other.start and (not self.end or (other.end != b"" and other.end <= self.end))
 
     def within(self, other: "KeyRange") -> "KeyRange | None":
@@ -48,7 +48,7 @@ def read_range(row_range: Any) -> KeyRange:
 
 
 def exactly_covers(parts: Iterable[KeyRange], whole: KeyRange) -> bool:
-    """Tell whether the parts are the whole, with nothing missing, twice or beyond."""
+    """Return whether the parts are the whole, with nothing missing, twice or beyond."""
     ordered = sorted(parts)
     if not ordered or ordered[0].start != whole.start or ordered[-1].end != whole.end:
         return False

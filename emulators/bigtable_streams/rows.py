@@ -57,7 +57,7 @@ def written_cell(mutation: Any) -> CellName | None:
 
 
 def deletes(mutation: Any, cell: CellName) -> bool:
-    """Tell whether a mutation deletes a cell that is there."""
+    """Return whether a mutation deletes a cell that is there."""
     match mutation.WhichOneof("mutation"):
         case "delete_from_family":
             return bool(mutation.delete_from_family.family_name == cell.family)

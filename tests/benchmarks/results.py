@@ -57,7 +57,7 @@ class Measured:
 
     @property
     def met(self) -> bool | None:
-        """Tell whether the target is reached; None where there is none."""
+        """Return whether the target is reached; None where there is none."""
         if self.at_least is not None:
             return self.value >= self.at_least
         return None if self.below is None else self.value < self.below

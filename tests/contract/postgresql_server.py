@@ -38,7 +38,7 @@ def postgresql_server() -> Iterator[str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process is over, waiting for it a little; one that its parent has not asked after is."""
+    """Return whether a process is over, waiting for it a little; one that its parent has not asked after is."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         try:

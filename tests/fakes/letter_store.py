@@ -54,7 +54,7 @@ class _Held:
         )
 
     def is_held(self, now: Nanoseconds) -> bool:
-        """Tell whether a replay holds it."""
+        """Return whether a replay holds it."""
         until = self.stored.claimed_until
         return self.stored.claimed_by is not None and until is not None and until > now
 
@@ -355,7 +355,7 @@ class FakeLetterStore:
 
 
 def matches(selection: Selection, line: LetterLine) -> bool:
-    """Tell whether a letter is of a selection."""
+    """Return whether a letter is of a selection."""
     sequence = sequence_order(line.sequence)
     by_sequence = selection.sequence_from is not None or selection.sequence_until is not None
     return (

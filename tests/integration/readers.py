@@ -72,7 +72,7 @@ class Readers(ABC):
 
 
 def ready(reader: Process) -> bool:
-    """Tell whether a reader has begun to read, or is there to take over."""
+    """Return whether a reader has begun to read, or is there to take over."""
     if reader.exit_code is not None:
         raise AssertionError(reader.obituary())
     return bool(events(reader, "partition_claimed") or events(reader, "resumed"))

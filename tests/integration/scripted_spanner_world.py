@@ -108,7 +108,7 @@ class World:
         return list(dict.fromkeys(parse_timestamp(change.commit_timestamp) for change in self.topic.changes))
 
     def has_finished(self, token: PartitionToken) -> bool:
-        """Tell whether a partition is known to be finished."""
+        """Return whether a partition is known to be finished."""
         return token in self.table.rows and self.table.rows[token].state is State.FINISHED
 
     def in_order(self, life: Life | None = None) -> FakePublisher:

@@ -87,7 +87,7 @@ def test_killed_again_and_again_all_rows_come_and_no_part_begins_anew(pipeline: 
 
 
 def done(parts: Mapping[int, SnapshotPart]) -> bool:
-    """Tell whether some of them are read."""
+    """Return whether some of them are read."""
     return any(part.state is PartState.DONE for part in parts.values())
 
 

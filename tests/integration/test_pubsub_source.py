@@ -248,7 +248,7 @@ def test_a_source_whose_planner_is_killed_ends_the_query_and_another_start_goes_
 
 
 def _plans(process: psutil.Process) -> bool:
-    """Tell whether a process is the one on the driver that Spark asks for the source's offsets and plans."""
+    """Return whether a process is the one on the driver that Spark asks for the source's offsets and plans."""
     try:
         return any("python_streaming_source_runner" in word for word in process.cmdline())
     except psutil.Error:

@@ -36,7 +36,7 @@ def pipeline(
 
 
 def finished(reader: Process, table: str = "Planes") -> bool:
-    """Tell whether a reader has seen that the snapshot of a table is over."""
+    """Return whether a reader has seen that the snapshot of a table is over."""
     if reader.exit_code is not None:
         raise AssertionError(reader.obituary())
     return any(one["table"] == table for one in events(reader, "snapshot_finished"))

@@ -48,7 +48,7 @@ class Wire:
         self._flows.set()
 
     def holds(self, data: bytes) -> bool:
-        """Tell whether something that was sent is among what is kept."""
+        """Return whether something that was sent is among what is kept."""
         return data in self._held
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ class World:
 
     @property
     def over(self) -> bool:
-        """Tell whether nothing is left to read."""
+        """Return whether nothing is left to read."""
         return all(one.state not in UNFINISHED for one in self.snapshots.rows.values())
 
     @property

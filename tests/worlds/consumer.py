@@ -129,7 +129,7 @@ def command_line(process: psutil.Process) -> Sequence[str]:
 
 
 def acks(consumer: Service, least: int) -> Callable[[], bool]:
-    """Tell whether so many messages are acked. More, where a slow start of Spark let a lease run out."""
+    """Return whether so many messages are acked. More, where a slow start of Spark let a lease run out."""
     return lambda: counter(consumer, "leases_acked") >= least
 
 

@@ -50,7 +50,7 @@ class WideTable:
 
     @property
     def with_timestamps(self) -> bool:
-        """Tell whether the values in a family's JSON have their times beside them."""
+        """Return whether the values in a family's JSON have their times beside them."""
         return self.cell_timestamps or self.versions > 1
 
     @property

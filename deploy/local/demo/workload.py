@@ -156,7 +156,7 @@ class Workload(ABC):
         return self._key(table, row) in self.tables[table]
 
     def _may_be_inserted(self, table: str, key: Key, *, replacing: bool = False) -> bool:
-        """Tell whether a row is not there (unless it is replaced), and all that it is a child of is."""
+        """Return whether a row is not there (unless it is replaced), and all that it is a child of is."""
         parents = [parent for parent, child in self.demo.cascades.items() if child == table]
         return (replacing or key not in self.tables[table]) and all(
             key[: len(self.demo.keys[parent])] in self.tables[parent] for parent in parents

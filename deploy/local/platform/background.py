@@ -308,7 +308,7 @@ where it runs:
 
 
 def _is_ours(pid: int) -> bool:
-    """Tell whether a process is a supervisor of this repository."""
+    """Return whether a process is a supervisor of this repository."""
     with contextlib.suppress(psutil.Error):
         return "deploy.local" in psutil.Process(pid).cmdline()
     return False

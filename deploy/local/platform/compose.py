@@ -65,7 +65,7 @@ class Project:
 
     @property
     def is_of_sdk(self) -> bool:
-        """Tell whether the emulators are stood in."""
+        """Return whether the emulators are stood in."""
         return FILE_OF_SDK in self._files
 
     def compose(self, *arguments: str, timeout: timedelta = _SHORT) -> str:
@@ -120,7 +120,7 @@ class Project:
         return str(state["Health"]["Status"] if "Health" in state else state["Status"])
 
     def is_ready(self, service: str) -> bool:
-        """Tell whether a service is healthy, and works: its HEALTHCHECK asks only whether it is alive."""
+        """Return whether a service is healthy, and works: its HEALTHCHECK asks only whether it is alive."""
         return self.health(service) == "healthy" and self.inside(service, *_READY)[0] == 0
 
     def image(self, name: str) -> str:

@@ -148,7 +148,7 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Tell whether something accepts connections on a port of this machine."""
+    """Return whether something accepts connections on a port of this machine."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((HOST, port)) == 0

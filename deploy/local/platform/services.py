@@ -192,12 +192,12 @@ class Endpoint:
 
     @property
     def ready(self) -> bool:
-        """Tell whether it says that it is ready."""
+        """Return whether it says that it is ready."""
         return self._get("/readyz") is not None
 
     @property
     def alive(self) -> bool:
-        """Tell whether it says that its loop makes progress."""
+        """Return whether it says that its loop makes progress."""
         return self._get("/healthz") is not None
 
     def exposed(self) -> str:

@@ -40,7 +40,7 @@ class TableComparison:
 
     @property
     def equal(self) -> bool:
-        """Tell whether nothing differs."""
+        """Return whether nothing differs."""
         return self.differing == 0
 
     def differs(self, what: str) -> None:

@@ -64,7 +64,7 @@ class HistoryComparison:
 
     @property
     def equal(self) -> bool:
-        """Tell whether nothing differs."""
+        """Return whether nothing differs."""
         return self.result.equal
 
 

@@ -64,7 +64,7 @@ class LettersFound:
 
     @property
     def settled(self) -> bool:
-        """Tell whether every letter was collected, and none is left open."""
+        """Return whether every letter was collected, and none is left open."""
         states = {state: number for state, number in self.by_state.items() if number}
         return "open" not in states and 0 < sum(self.collected.values()) <= sum(states.values())
 

@@ -58,7 +58,7 @@ class Compared:
 
     @property
     def equal(self) -> bool:
-        """Tell whether BigQuery equals it, histories and change logs included."""
+        """Return whether BigQuery equals it, histories and change logs included."""
         return all(one.equal for one in self.all)
 
     @property
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def equal(self) -> bool:
-        """Tell whether BigQuery equals its sources, `reconcile` says so too, and no dead letter is left open."""
+        """Return whether BigQuery equals its sources, `reconcile` says so too, and no dead letter is left open."""
         return not self.failures
 
     @property

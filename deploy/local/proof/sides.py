@@ -72,7 +72,7 @@ class Side(Protocol):
         """Write the rows that are there from the start; return how many."""
 
     def loaded(self) -> bool:
-        """Tell whether all that was loaded is seen to be on its way or applied."""
+        """Return whether all that was loaded is seen to be on its way or applied."""
 
     def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
         """Change rows, and find out how long that takes to be seen."""

@@ -39,7 +39,7 @@ class ChangeLogComparison:
 
     @property
     def equal(self) -> bool:
-        """Tell whether nothing differs."""
+        """Return whether nothing differs."""
         return self.result.equal
 
 

@@ -138,7 +138,7 @@ class SnapshotWorld(World):
         return mark_of("weather", self.partitions.resync)
 
     def is_marked(self) -> bool:
-        """Tell whether anything was found that is not mended."""
+        """Return whether anything was found that is not mended."""
         return self.mark is not None
 
     async def wait_until_healed(self) -> None:
@@ -162,7 +162,7 @@ class SnapshotWorld(World):
 
     @property
     def is_missed(self) -> bool:
-        """Tell whether a family is gone, or back, and nobody has noticed."""
+        """Return whether a family is gone, or back, and nobody has noticed."""
         kept = self.partitions.resync
         return kept is None or frozenset(kept.families or ()) != self.catalog.found.families
 

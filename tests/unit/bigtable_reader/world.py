@@ -170,7 +170,7 @@ class World:
             await reader.task
 
     def is_all_read(self) -> bool:
-        """Tell whether the position of every piece is behind everything in the log."""
+        """Return whether the position of every piece is behind everything in the log."""
         topology = self.partitions.topology
         assert topology is not None
         for piece in topology.pieces:

@@ -144,7 +144,7 @@ class Subscription:
         world.clock.pass_time(timedelta(minutes=10))
 
     def there(self, table: str, row: Row) -> bool:
-        """Tell whether BigQuery has accepted a row or a newer one of its key, or there is a dead letter of it."""
+        """Return whether BigQuery has accepted a row or a newer one of its key, or there is a dead letter of it."""
         applied = self.world.writer.applied(table, (row.key,))
         letters = {(one.table, one.key, one.sequence) for one in self.world.letters.kept.values()}
         sequence = a_change(row.key, row.sequence).sequence

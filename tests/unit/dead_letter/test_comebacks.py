@@ -60,7 +60,7 @@ def cause(table: str) -> GroupId:
 
 
 def is_quick(outcome: Outcome, world: World) -> bool:
-    """Tell whether a replay waited for one sample alone."""
+    """Return whether a replay waited for one sample alone."""
     seconds = (world.clock.now() - NOW) / 1e9
     return TIME_TO_COME_BACK.total_seconds() <= seconds < 2 * TIME_TO_COME_BACK.total_seconds() and outcome.sent == MANY
 

@@ -34,7 +34,7 @@ class Owned(OwnedPartition):
 
     @property
     def ours(self) -> bool:
-        """Tell whether its lease may still be extended."""
+        """Return whether its lease may still be extended."""
         return not self.over and not self.is_expired
 
 

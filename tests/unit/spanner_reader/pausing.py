@@ -188,5 +188,5 @@ class PausingWorld:
 
     @property
     def marked(self) -> bool:
-        """Tell whether Singers needs re-sync."""
+        """Return whether Singers needs re-sync."""
         return any(one.table == SINGERS for one in self.world.shapes.all_marks)

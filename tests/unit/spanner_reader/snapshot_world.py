@@ -299,7 +299,7 @@ class SnapshotWorld:
 
     @property
     def is_left(self) -> bool:
-        """Tell whether anything is left to read."""
+        """Return whether anything is left to read."""
         return any(one.state in UNFINISHED for one in self.snapshots.rows.values())
 
     def mirror(self) -> Mirror:

@@ -105,7 +105,7 @@ class Model:
                 pass
 
     def differs(self, name: str) -> bool:
-        """Tell whether the mirror of a watched table is not equal to it."""
+        """Return whether the mirror of a watched table is not equal to it."""
         names = self.shape(name).watched_names
         rows = {key: {c: row[c] for c in names} for key, row in self.tables[name].rows.items()}
         held = {key: {c: row.get(c) for c in names} for key, row in self.mirror.get(name, {}).items()}

@@ -85,11 +85,11 @@ class Rollout:
             self.database.write(SINGERS, key, what)
 
     def equal(self) -> bool:
-        """Tell whether the mirror has what the database has."""
+        """Return whether the mirror has what the database has."""
         return self.pausing.mirrored(SINGERS) == self.database.rows(SINGERS)
 
     def marked(self) -> bool:
-        """Tell whether Singers needs re-sync."""
+        """Return whether Singers needs re-sync."""
         return self.pausing.marked
 
 
