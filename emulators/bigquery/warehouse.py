@@ -241,7 +241,7 @@ class Warehouse:
             self.storage.accept(current, rows)
 
     def has_changes(self, table: Table) -> bool:
-        """Return whether UPSERT or DELETE rows have been streamed to the table, which restricts what one may do to it."""
+        """Return whether UPSERT or DELETE rows have been streamed to the table, which restricts its statements."""
         with self._lock:
             return table.number in self._with_changes
 
