@@ -128,7 +128,7 @@ def check_report(said: str) -> None:
         assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", said, re.MULTILINE)
 
 
-def test_what_make_up_prints_can_be_typed_and_make_down_ends_it(clone: Clone) -> None:
+def test_the_commands_that_make_up_prints_work_and_make_down_stops_everything(clone: Clone) -> None:
     up = clone.type("make up", BEFORE="200", ROWS="100")
     assert up.returncode == 0, up.stdout + up.stderr
     typed = re.findall(r"^ +(\.venv/bin/python -m deploy\.local (sql|query|add) .+)$", up.stdout, re.MULTILINE)

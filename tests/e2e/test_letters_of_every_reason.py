@@ -103,7 +103,7 @@ def test_every_reason_has_a_scenario() -> None:
     assert set(SCENARIOS) == set(Reason), "what is wrong for a new reason, and how it is mended, is to be shown here"
 
 
-def test_letters_of_every_reason_are_mended_replayed_and_applied_and_once_more_changes_nothing(
+def test_dead_letters_of_every_reason_are_fixed_replayed_and_applied_and_a_second_replay_changes_nothing(
     everything: Everything,
 ) -> None:
     everything.prepare()

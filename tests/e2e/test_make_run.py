@@ -48,9 +48,7 @@ def test_bigtable_alone_needs_nothing_of_spanner_and_ends_equal() -> None:
     assert running(mark) == []
 
 
-def test_spanner_alone_needs_nothing_of_bigtable_and_a_run_that_ends_unequal_exits_with_1_and_names_what_differs() -> (
-    None
-):
+def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_names_the_difference() -> None:
     mark = new_mark()
     size = {"SOURCES": "spanner", "BEFORE": "0", "ROWS": "100", "SECONDS": "5", "RATE": "40", "PATIENCE": "20s"}
     command = [sys.executable, "-m", "deploy.local", "run"]

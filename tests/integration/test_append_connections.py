@@ -180,7 +180,7 @@ def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_
     assert streams.connections_opened == 2
 
 
-def test_an_append_that_nobody_waits_for_any_more_does_not_keep_its_stream(
+def test_an_abandoned_append_does_not_keep_its_stream(
     server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
 ) -> None:
     answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])

@@ -106,7 +106,7 @@ def test_a_table_that_refuses_every_half_is_in_trouble_and_no_row_is_to_blame(
     ],
 )
 @pytest.mark.parametrize("closing", [False, True])
-def test_what_is_one_tables_trouble_is_said_so(
+def test_an_error_of_one_table_names_that_table(
     server: AppendServer, streams: AppendStreams, code: str, storage: str, closing: bool
 ) -> None:
     status = grpc.StatusCode[code]
@@ -118,7 +118,7 @@ def test_what_is_one_tables_trouble_is_said_so(
 
 
 @pytest.mark.parametrize("code", ["UNAUTHENTICATED", "UNIMPLEMENTED"])
-def test_what_nobody_but_a_person_can_mend_is_misconfigured(
+def test_a_refusal_that_only_a_person_can_fix_is_misconfigured(
     server: AppendServer, streams: AppendStreams, code: str
 ) -> None:
     server.script = lambda _request: Close(grpc.StatusCode[code])

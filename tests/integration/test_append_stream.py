@@ -77,9 +77,7 @@ def test_no_more_than_the_window_is_in_flight(server: AppendServer, streams: App
     assert identities(server.rows) == list(range(200))
 
 
-def test_a_server_that_dies_after_accepting_without_a_word_gets_it_all_again(
-    server: AppendServer, streams: AppendStreams
-) -> None:
+def test_a_server_that_dies_before_it_answers_gets_all_rows_again(server: AppendServer, streams: AppendStreams) -> None:
     answers = iter([accepted(), accepted(), Close(grpc.StatusCode.UNAVAILABLE)])
     server.script = lambda _request: next(answers, accepted())
 
@@ -93,7 +91,7 @@ def test_a_server_that_dies_after_accepting_without_a_word_gets_it_all_again(
 
 
 @pytest.mark.parametrize("code", ["ABORTED", "CANCELLED", "INTERNAL", "DEADLINE_EXCEEDED", "UNKNOWN", "OK"])
-def test_any_end_of_a_connection_is_mended_by_another(server: AppendServer, streams: AppendStreams, code: str) -> None:
+def test_a_connection_that_ends_in_any_way_is_replaced(server: AppendServer, streams: AppendStreams, code: str) -> None:
     answers = iter([Close(grpc.StatusCode[code])])
     server.script = lambda _request: next(answers, accepted())
 
@@ -124,7 +122,7 @@ def test_a_connection_that_is_closed_twice_in_a_row_is_for_the_callers_backoff(
     assert streams.append(PLANES, rows_of(3)).refused() == []
 
 
-def test_a_service_that_stays_away_is_transient_and_calling_again_sends_only_what_is_left(
+def test_a_service_that_stays_unavailable_is_transient_and_the_next_call_sends_only_unanswered_rows(
     server: AppendServer, streams: AppendStreams
 ) -> None:
     answers = iter([accepted(), *[Close()] * 4])
@@ -140,7 +138,7 @@ def test_a_service_that_stays_away_is_transient_and_calling_again_sends_only_wha
     assert sorted(set(identities(server.rows))) == list(range(30))
 
 
-def test_nobody_listening_is_transient(stop: Stop, clock: SetClock) -> None:
+def test_a_port_without_a_listener_is_transient(stop: Stop, clock: SetClock) -> None:
     with open_storage_channel("127.0.0.1:1") as channel:
         streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
         appending = streams.append(PLANES, rows_of(*range(100)))
@@ -163,9 +161,7 @@ def test_a_server_that_falls_silent_is_left_for_another_connection(
     streams.close()
 
 
-def test_asked_to_stop_while_it_waits_it_waits_a_little_longer_and_no_more(
-    server: AppendServer, streams: AppendStreams, stop: Stop
-) -> None:
+def test_a_stop_during_a_wait_ends_the_wait_soon(server: AppendServer, streams: AppendStreams, stop: Stop) -> None:
     server.script = lambda _request: Silence()
     appending = streams.append(PLANES, rows_of(1))
     timer = threading.Timer(0.2, stop.request)

@@ -83,7 +83,7 @@ class TestLetters:
         assert alterations(stand_in) == before + 1
         assert label_time(labels(stand_in), LETTERS) >= NOW + 11 * 500_000 + 5 * MINUTE
 
-    def test_what_another_has_said_is_enough_until_it_is_not(self, stand_in: StandIn) -> None:
+    def test_a_label_written_by_another_process_is_reused_until_it_changes(self, stand_in: StandIn) -> None:
         one, two = a_process(stand_in), a_process(stand_in)
         one.ensure(PLANES)
         one.note_letters("planes", "", NOW)
@@ -105,7 +105,7 @@ class TestLetters:
         assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
         assert [line["event"] for line in logs if "not_" in line["event"]] == ["letters_not_noted"] * 3
 
-    def test_beyond_the_limit_it_is_said_when_there_is_room_again(self, stand_in: StandIn) -> None:
+    def test_beyond_the_limit_the_report_says_when_calls_are_possible_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         stand_in.control("POST", "limits", table_updates=3_600)
@@ -120,7 +120,7 @@ class TestLetters:
 
         assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
 
-    def test_a_right_that_is_wanting_is_told_and_asked_for_again(self, stand_in: StandIn) -> None:
+    def test_a_missing_right_is_reported_and_tried_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         refuse(stand_in, "accessDenied", "PATCH", "planes")
@@ -169,7 +169,7 @@ class TestColumns:
 
 @pytest.mark.parametrize("reason", REASONS)
 class TestTables:
-    def test_a_snapshot_at_its_end_is_told_later(self, stand_in: StandIn, reason: str) -> None:
+    def test_the_end_of_a_snapshot_is_recorded_later(self, stand_in: StandIn, reason: str) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         refuse(stand_in, reason, "PATCH", "planes")
@@ -219,7 +219,7 @@ class TestTables:
         assert not isinstance(refused.value, TableTroubleError)
         assert a_process(stand_in).ensure(PLANES) == PLANES
 
-    def test_that_a_table_was_made_anew_is_said_later_and_once(self, stand_in: StandIn, reason: str) -> None:
+    def test_a_recreated_table_is_reported_later_and_once(self, stand_in: StandIn, reason: str) -> None:
         one, two = a_process(stand_in), a_process(stand_in)
         for tables in (one, two):
             tables.ensure(PLANES)
@@ -236,7 +236,7 @@ class TestTables:
 
         assert alterations(stand_in) == before
 
-    def test_a_start_waits_and_names_no_cure_that_is_none(self, stand_in: StandIn, reason: str) -> None:
+    def test_a_start_waits_and_suggests_no_useless_fix(self, stand_in: StandIn, reason: str) -> None:
         refuse(stand_in, reason, "GET")
         with pytest.raises(TransientError, match=f"dataset {PROJECT}.{stand_in.dataset}: "):
             check_dataset(stand_in.client, PROJECT, stand_in.dataset)

@@ -83,7 +83,7 @@ def test_a_table_without_a_stream_is_an_error_that_names_the_command(front: Fron
     assert table.name.rpartition("/")[2] in str(raised.value)
 
 
-def test_a_table_that_is_not_there_is_an_error_and_all_else_is_looked_at(front: Front) -> None:
+def test_a_missing_table_is_an_error_and_everything_else_is_still_inspected(front: Front) -> None:
     found = looked_at(FrontTable(front, f"{INSTANCE}/tables/nowhere"))
 
     assert [one.check for one in found] == [
@@ -175,7 +175,7 @@ def test_a_log_alone_needs_no_right_to_read_rows(front: Front) -> None:
     assert "rows" not in checks
 
 
-def test_what_does_not_answer_is_a_finding_unless_the_look_is_retried(front: Front) -> None:
+def test_a_service_that_does_not_answer_is_a_finding_unless_the_inspection_is_retried(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
     fault = front.control.add_fault(method="GetAppProfile", status="UNAVAILABLE")
     try:
@@ -192,7 +192,7 @@ def test_what_does_not_answer_is_a_finding_unless_the_look_is_retried(front: Fro
     assert wrong(looked_at(table, retried=True)) == []
 
 
-def test_a_profile_that_nobody_may_look_at_is_a_warning(front: Front) -> None:
+def test_an_application_profile_without_read_permission_is_a_warning(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
     fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
     try:
@@ -221,7 +221,7 @@ def test_rights_that_are_missing_name_the_role(front: Front) -> None:
     assert all("roles/bigtable.reader" in cure for _level, _detail, cure in found)
 
 
-def test_families_that_would_be_one_column_of_a_mirror_are_found_with_the_cure(front: Front) -> None:
+def test_families_that_map_to_one_column_are_reported_with_the_fix(front: Front) -> None:
     table = front.table("cf", "CF", retention=timedelta(days=7))
 
     (clash,) = wrong(looked_at(table))

@@ -117,7 +117,7 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
         assert sequence < newest[0]
 
 
-def test_a_shorter_retention_is_said_and_a_profile_that_routes_elsewhere_stops_the_reader(
+def test_a_shorter_retention_is_reported_and_a_profile_that_routes_elsewhere_stops_the_reader(
     pipeline: BigtablePipeline,
 ) -> None:
     front, profile = pipeline.table.front, f"moving-{uuid.uuid4().hex[:8]}"
@@ -202,7 +202,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeli
     assert '"first_start"' in reader.output()
 
 
-def test_doctor_and_status_tell_what_is_there_before_the_first_start_and_after_it(pipeline: BigtablePipeline) -> None:
+def test_doctor_and_status_report_before_and_after_the_first_start(pipeline: BigtablePipeline) -> None:
     before = [pipeline.launch("doctor"), pipeline.launch("status", "--json")]
     assert before[0].wait(STARTS) == 0, before[0].output()
     assert before[1].wait(STARTS) == 1  # nobody reads

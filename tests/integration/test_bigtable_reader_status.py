@@ -53,7 +53,7 @@ async def shown(settings: Settings) -> tuple[int, dict[str, Any]]:
     return code, found
 
 
-def test_status_shows_a_stream_before_its_start_while_it_is_read_and_when_nobody_reads_it_any_more(
+def test_status_shows_a_stream_before_during_and_after_its_reading(
     settings: Settings,
 ) -> None:
     async def scenario() -> None:

@@ -57,7 +57,7 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
     asyncio.run(run())
 
 
-def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
+def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
     bigtable_front: str, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
 ) -> None:
     topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
@@ -80,7 +80,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
         pipeline.wait_until_equal("f")
 
 
-def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(
+def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
     front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
 ) -> None:
     topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)

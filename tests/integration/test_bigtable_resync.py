@@ -73,7 +73,7 @@ def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being
     assert sum(output.count("and RESYNC=automatic") for output in outputs) == 1, "two readers ask once"
 
 
-def test_a_mark_outlives_readers_until_it_is_taken_away(pipeline: Marking) -> None:
+def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking) -> None:
     reader = pipeline.start(SNAPSHOT="never", **SOON)
     pipeline.fill()
     assert pipeline.needs_resync() == []

@@ -44,7 +44,7 @@ def fill(pipeline: Snapshotting) -> None:
         tables.update_table({"table": table, "update_mask": {"paths": ["change_stream_config"]}}).result()  # type: ignore[no-untyped-call]
 
 
-def test_killed_again_and_again_all_rows_come_and_no_part_begins_anew(pipeline: Snapshotting) -> None:
+def test_a_snapshot_killed_repeatedly_publishes_all_rows_and_restarts_no_finished_range(pipeline: Snapshotting) -> None:
     fill(pipeline)
     chance = random.Random(7)
     wanted = {"SNAPSHOT_ROWS_PER_SECOND": "150", "LEASE_DURATION": "2s"}
@@ -98,7 +98,9 @@ def check_goes_on(reader: Process, before: Mapping[int, SnapshotPart]) -> None:
         assert part is None or (part.state is not PartState.DONE and one["rows"] >= part.rows), one
 
 
-def test_on_demand_it_heals_what_no_record_tells_and_its_end_says_what_is_gone(pipeline: Snapshotting) -> None:
+def test_a_snapshot_on_demand_brings_rows_without_records_and_its_end_shows_the_deleted_ones(
+    pipeline: Snapshotting,
+) -> None:
     pipeline.start(LEASE_DURATION="2s")
     pipeline.wait_until_said(1)
     for number in range(30):
@@ -116,7 +118,7 @@ def test_on_demand_it_heals_what_no_record_tells_and_its_end_says_what_is_gone(p
     assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
 
 
-def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(
+def test_a_key_range_is_read_alone_and_a_cancelled_snapshot_is_never_complete(
     pipeline: Snapshotting, tmp_path: Path
 ) -> None:
     reader = pipeline.start(LEASE_DURATION="2s", SNAPSHOT="never")
@@ -145,7 +147,7 @@ def test_some_keys_are_read_alone_and_what_is_given_up_is_never_complete(
 
 
 @pytest.mark.timeout(400)
-def test_one_that_waits_for_what_nobody_reads_says_so_with_the_cure_and_goes_on_with_it(pipeline: Snapshotting) -> None:
+def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_it(pipeline: Snapshotting) -> None:
     assert "start the reader first" in pipeline.command()[1]
     name = pipeline.table.name.rpartition("/")[2]
     assert pipeline.command("--status") == (0, f"{name}: no snapshot was asked for\n")

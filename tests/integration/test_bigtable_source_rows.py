@@ -36,7 +36,7 @@ def rows_of(batches: list[bytes | Done]) -> list[str]:
     return [json.loads(bytes(key))["row_key"] for batch in decoded for key in batch.keys]
 
 
-def test_rows_are_told_looked_up_and_published_and_what_is_published_wins_over_what_was_applied(
+def test_rows_are_listed_looked_up_and_published_and_published_rows_win_over_applied_ones(
     pipeline: BigtablePipeline,
 ) -> None:
     environ = dict(os.environ) | pipeline.environment()
@@ -90,7 +90,7 @@ def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
     assert "watches something else than that of the reader that looked last (values, versions)" in said
 
 
-def test_a_command_with_another_topic_than_the_readers_tells_of_rows_and_publishes_none(
+def test_rows_with_another_topic_than_the_readers_lists_rows_and_publishes_none(
     pipeline: BigtablePipeline,
 ) -> None:
     pipeline.start()

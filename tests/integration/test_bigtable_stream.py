@@ -48,7 +48,7 @@ from tests.integration.bigtable_streams import whole_again as whole_again  # noq
 pytestmark = pytest.mark.integration
 
 
-def test_every_kind_of_entry_is_told_and_garbage_collection_is_told_apart(front: Front) -> None:
+def test_every_kind_of_entry_is_read_and_garbage_collection_is_distinguished(front: Front) -> None:
     table = front.table("f", "g", aggregates=["sums"])
     table.write(b"\xffkey", set_cell("f", b"\0q", b"\xff\0", 5_000), set_cell("g", b"", b"", 0))
     table.write(b"\xffkey", delete_column("f", b"\0q", 1_000, 9_000), delete_family("g"))
@@ -238,7 +238,7 @@ def test_a_stream_that_breaks_off_within_a_change_is_read_on_without_loss_or_rep
     assert [change.entries for change in run(scenario())] == [change.entries for change in whole]
 
 
-def test_garbage_collection_is_told_without_a_cluster(front: Front) -> None:
+def test_a_record_of_garbage_collection_has_no_cluster(front: Front) -> None:
     table = front.table("f", rules={"f": {"max_num_versions": 1}})
     table.write(b"k", set_cell("f", b"q", b"old", 1_000))
     table.write(b"k", set_cell("f", b"q", b"new", 2_000))

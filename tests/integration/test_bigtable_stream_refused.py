@@ -122,7 +122,7 @@ def test_a_profile_or_a_stream_that_is_refused_is_no_lost_position_whatever_the_
         ("UNIMPLEMENTED", "an emulator needs a front"),
     ],
 )
-def test_what_someone_has_to_act_on_names_the_cure(whole_again: Front, status: str, cure: str) -> None:
+def test_an_error_that_needs_a_person_names_the_fix(whole_again: Front, status: str, cure: str) -> None:
     table = whole_again.table("f")
     for method in ("ReadChangeStream", "GenerateInitialChangeStreamPartitions"):
         whole_again.control.add_fault(method=method, status=status, containing=table.name.encode())
@@ -133,7 +133,7 @@ def test_what_someone_has_to_act_on_names_the_cure(whole_again: Front, status: s
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNKNOWN"])
-def test_what_may_work_again_is_transient(whole_again: Front, code: str) -> None:
+def test_an_error_that_may_pass_is_transient(whole_again: Front, code: str) -> None:
     assert code in grpc.StatusCode.__members__
     table = whole_again.table("f")
     for method in ("ReadChangeStream", "GenerateInitialChangeStreamPartitions"):
@@ -144,7 +144,7 @@ def test_what_may_work_again_is_transient(whole_again: Front, code: str) -> None
             run(call())
 
 
-def test_a_stream_that_says_nothing_for_three_heartbeats_is_given_up(
+def test_a_stream_that_is_silent_for_three_heartbeats_is_closed(
     whole_again: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.1)

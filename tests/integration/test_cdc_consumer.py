@@ -37,7 +37,7 @@ def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: Worl
     assert world.letters() == []
 
 
-def test_asked_to_stop_while_bigquery_is_away_it_gives_back_and_ends_in_time(world: World) -> None:
+def test_a_stop_while_bigquery_is_unavailable_nacks_and_ends_in_time(world: World) -> None:
     consumer = world.start()
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(1)))

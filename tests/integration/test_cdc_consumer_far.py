@@ -45,7 +45,7 @@ def spark_master(new_processes: Processes) -> str:
     return master
 
 
-def test_it_is_alive_while_bigquery_is_away_and_shows_nothing_that_it_does_not_know(
+def test_the_consumer_is_alive_while_bigquery_is_unavailable_and_shows_only_what_it_knows(
     world: World, spark_master: str
 ) -> None:
     consumer = world.start(

@@ -48,7 +48,9 @@ def letters(world: World, enough: int) -> Sequence[DeadLetter]:
     return found
 
 
-def test_a_flood_of_poison_ends_the_consumer_and_drains_nothing_until_an_operator_lets_it_pass(world: World) -> None:
+def test_the_dead_letter_limit_stops_the_consumer_and_no_message_is_acked_until_an_operator_raises_it(
+    world: World,
+) -> None:
     good = [a_message(a_change(number)) for number in PLANES]
     world.publish(*[a_message(data=data) for data in sorted(GARBAGE)], *good)
 

@@ -32,7 +32,7 @@ MESSAGES = 150
 """Of each table: many times as many as there are tasks, in several micro-batches."""
 
 
-def test_changes_arrive_poison_is_set_aside_and_an_outage_loses_nothing(world: World) -> None:
+def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(world: World) -> None:
     consumer = world.start(module=ON_SPARK, LIVENESS="15s", MICRO_BATCH_MESSAGES="60")
     world.publish(
         a_message(header=a_header("airports")),

@@ -26,7 +26,7 @@ def read_at(consumer: Service) -> str | None:
     return None if document is None else document["labels"]["read_at"]
 
 
-def test_every_table_is_said_to_be_what_it_is_and_a_restart_still_knows_what_was_made_anew(world: World) -> None:
+def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated_tables(world: World) -> None:
     def wait_for(consumer: Service, expected: Mapping[str, str]) -> None:
         world.processes.wait_until(lambda: states(consumer) == expected or None, f"status to be {expected}", PATIENCE)
 

@@ -73,7 +73,7 @@ def test_a_stop_does_not_wait_for_a_bigquery_that_does_not_answer_longer_than_a_
     asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
-def test_a_start_that_waits_for_bigquery_is_alive_however_long_it_is_away(pubsub_emulator: str) -> None:
+def test_a_start_that_waits_for_bigquery_stays_alive(pubsub_emulator: str) -> None:
     seconds, alive = [0.0], list[bool]()
     health = Health(timedelta(seconds=60), now=lambda: seconds[0])
 

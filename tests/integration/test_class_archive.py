@@ -39,7 +39,7 @@ def test_an_archive_that_is_none_is_ignored(tmp_path: Path, monkeypatch: pytest.
         assert "cds" not in ended.stderr
 
 
-def test_where_java_is_missing_no_archive_is_made_and_the_reason_is_said(tmp_path: Path) -> None:
+def test_without_java_no_archive_is_made_and_the_reason_is_printed(tmp_path: Path) -> None:
     environment = child_environment(os.environ) | {
         "PYTHONPATH": str(ROOT),
         "SPARK_HOME": str(tmp_path),

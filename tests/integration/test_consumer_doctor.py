@@ -86,7 +86,7 @@ def _with_java(environ: dict[str, str]) -> dict[str, str]:
     return environ | {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
 
 
-def test_where_all_is_well_nothing_is_wrong_and_nothing_is_left_behind(world: World, bigquery_stand_in: Any) -> None:
+def test_a_healthy_setup_has_no_finding_and_leaves_nothing_behind(world: World, bigquery_stand_in: Any) -> None:
     tables = BigQueryTables(open_client(PROJECT, bigquery_stand_in[0]), PROJECT, world.stand_in.dataset)
     tables.ensure(table_definition(a_header()))
     findings = world.findings()
@@ -142,7 +142,7 @@ def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> 
     assert "UNAVAILABLE" in found["write API"].detail
 
 
-def test_pubsub_and_bigquery_away_are_told_for_each(world: World) -> None:
+def test_pubsub_and_bigquery_unavailable_are_reported_separately(world: World) -> None:
     nowhere = "127.0.0.1:1"
     found = world.wrong(
         PUBSUB_EMULATOR_HOST=nowhere, BIGQUERY_EMULATOR_HOST=nowhere, BIGQUERY_STORAGE_EMULATOR_HOST=nowhere

@@ -144,9 +144,7 @@ def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
         database.close()
 
 
-def test_the_service_serves_as_its_settings_say_and_tells_no_secret(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ada {TOKEN}\n")
     with as_set(tmp_path, Stop(), API_TOKEN_FILE=str(tokens)) as port:

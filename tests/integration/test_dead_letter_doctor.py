@@ -55,7 +55,7 @@ def place(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], tmp_path: Pa
     )
 
 
-def test_where_all_is_well_nothing_is_wrong_but_what_an_emulator_cannot_say(place: Place) -> None:
+def test_a_healthy_setup_has_only_the_findings_that_an_emulator_cannot_answer(place: Place) -> None:
     told_of_this_machine = "store: disk"  # where its temporary files are in memory, or it is a container itself
     found = [check for check in place.wrong() if check != told_of_this_machine]
     assert [check for check in found if not check.startswith("rights on ")] == []
@@ -73,13 +73,13 @@ def test_where_all_is_well_nothing_is_wrong_but_what_an_emulator_cannot_say(plac
         ("GOOGLE_CLOUD_PROJECT", "", "settings", "GOOGLE_CLOUD_PROJECT"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_cure(place: Place, setting: str, value: str, check: str, told: str) -> None:
+def test_each_error_is_named_with_its_fix(place: Place, setting: str, value: str, check: str, told: str) -> None:
     found = place.wrong(**{setting: value})
     assert told in found[check]
     assert "secret" not in str(found)
 
 
-def test_a_store_of_another_pipeline_is_named_with_both_and_the_cure(place: Place) -> None:
+def test_a_store_of_another_pipeline_is_reported_with_both_names_and_the_fix(place: Place) -> None:
     with closing(open_database(place.environ["DATABASE"])) as database:
         SqlLetterStore(database).join(Pipeline(topic="projects/p/topics/theirs"))
     found = place.wrong()["store"]

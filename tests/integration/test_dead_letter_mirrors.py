@@ -158,7 +158,7 @@ def test_no_mirror_and_no_dataset_supersede_nothing(stand_in: StandIn) -> None:
     assert mirrors(stand_in, "nowhere").sequences([row]) == {}
 
 
-def test_bigquery_away_is_transient() -> None:
+def test_bigquery_unavailable_is_transient() -> None:
     away = BigQueryMirrors(open_client(PROJECT, "localhost:1"), PROJECT, ("d",))
     with pytest.raises(TransientError):
         away.sequences([row_of(a_change(1))])

@@ -114,7 +114,7 @@ def test_what_pubsub_forwards_by_its_own_policy_is_collected_as_not_applied_in_t
     assert line.ordering_key == "planes/3"
 
 
-def test_junk_that_somebody_publishes_is_collected_too(letters: Letters) -> None:
+def test_junk_on_the_dead_letter_topic_is_collected_too(letters: Letters) -> None:
     letters.start()
     message = PubsubMessage(data=b"\x00\xff", attributes={"who": "kn\x00ws"})
     publish_stub(letters.channel)(
@@ -165,7 +165,7 @@ def test_a_store_that_is_locked_is_waited_for_and_the_service_is_not_ready(lette
     letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", PATIENCE)
 
 
-def test_a_pubsub_that_answers_nothing_shows_and_it_stays_stoppable_and_goes_on_when_that_is_over(
+def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues_afterwards(
     letters: Letters,
 ) -> None:
     with stalling_proxy(letters.pubsub) as pubsub:

@@ -63,7 +63,7 @@ def test_the_stand_in_finds_again_what_it_kept_in_a_directory_and_nothing_withou
     assert words_after(None) is None
 
 
-def test_a_machine_without_the_sdk_is_told_what_to_get(tmp_path: Path) -> None:
+def test_a_machine_without_the_sdk_gets_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(MisconfiguredError, match=r"CLOUDSDK_ROOT.*gcloud components install"):
         emulators.find_sdk({"PATH": str(tmp_path)})
 
@@ -77,7 +77,7 @@ def test_an_sdk_without_its_emulators_is_told_which_it_lacks(tmp_path: Path) -> 
         emulators.find_sdk({"PATH": "", "CLOUDSDK_ROOT": str(tmp_path)})
 
 
-def test_a_machine_without_java_is_told_what_to_get(tmp_path: Path) -> None:
+def test_a_machine_without_java_gets_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(MisconfiguredError, match=r"Java 17 or newer is needed .*; none was found on PATH"):
         emulators.find_java({"PATH": str(tmp_path)})
 

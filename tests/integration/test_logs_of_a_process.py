@@ -61,7 +61,7 @@ run_as("some_service", work, os.environ)
 """
 
 
-def test_whatever_a_process_says_is_a_line_of_json_with_its_severity() -> None:
+def test_every_log_line_of_a_process_is_json_with_a_severity() -> None:
     environment = {**child_environment(os.environ), "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False, timeout=120

@@ -60,7 +60,7 @@ def test_the_end_of_a_process_is_the_end_of_its_whole_session(new_processes: Pro
     new_processes.check()
 
 
-def test_a_kill_takes_what_does_not_listen(new_processes: Processes) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(new_processes: Processes) -> None:
     process = _family(new_processes, STUBBORN)
 
     process.kill()
@@ -69,7 +69,7 @@ def test_a_kill_takes_what_does_not_listen(new_processes: Processes) -> None:
     assert process.exit_code == 128 + signal.SIGKILL
 
 
-def test_a_process_that_dies_is_told_at_once_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_reported_at_once_with_the_end_of_its_log(tmp_path: Path) -> None:
     told = threading.Event()
     dead: list[Process] = []
 

@@ -85,7 +85,7 @@ def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topo
         ("ack deadline", {"ack_deadline_seconds": 10}, "--ack-deadline=60"),
     ],
 )
-def test_a_setting_that_is_wrong_is_named_alone_with_its_cure(
+def test_a_wrong_setting_is_reported_alone_with_its_fix(
     channel: grpc.Channel, topology: Topology, setting: str, settings: dict[str, Any], cure: str
 ) -> None:
     settings = {"ack_deadline_seconds": 60} | settings
@@ -111,13 +111,13 @@ def test_a_subscription_that_is_not_there_is_one_finding(channel: grpc.Channel, 
     assert "does not exist" in finding.detail
 
 
-def test_a_subscription_whose_topic_was_deleted_is_told(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_subscription_whose_topic_was_deleted_is_reported(channel: grpc.Channel, topology: Topology) -> None:
     PublisherClient(transport=PublisherGrpcTransport(channel=channel)).delete_topic(request={"topic": topology.topic})
 
     assert "detached" in wrong(looked_at(channel, topology, topology.subscription))["topic"].detail
 
 
-def test_a_topic_that_would_lose_what_is_published_is_told_with_who_does_not_keep_it(
+def test_a_topic_that_would_lose_messages_is_reported_with_the_subscription_that_keeps_none(
     channel: grpc.Channel, topology: Topology
 ) -> None:
     inspection, subscriber = Inspection(channel), SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
@@ -144,7 +144,7 @@ def test_the_emulator_has_no_rights_and_that_is_fine(channel: grpc.Channel, topo
     assert len(findings) == 4
 
 
-def test_a_pubsub_that_is_away_is_told_for_everything_that_was_asked() -> None:
+def test_an_unavailable_pubsub_is_reported_for_each_check() -> None:
     with grpc.insecure_channel("127.0.0.1:1") as nowhere:
         inspection = Inspection(nowhere)
         findings = [

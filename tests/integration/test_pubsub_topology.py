@@ -71,7 +71,7 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
         ({"dead_letter_policy": "few"}, "--max-delivery-attempts=100"),
     ],
 )
-def test_a_subscription_that_the_consumer_cannot_rely_on_is_refused_with_what_mends_it(
+def test_an_unreliable_subscription_is_refused_with_the_fix(
     channel: grpc.Channel, topology: Topology, settings: dict[str, Any], named: str
 ) -> None:
     if settings == {"dead_letter_policy": "few"}:
@@ -147,7 +147,9 @@ def test_a_subscription_that_cannot_be_used_is_named_with_its_topic(channel: grp
         check(channel, topology, name)
 
 
-def test_a_topic_that_nobody_keeps_is_refused(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_topic_without_a_subscription_that_keeps_messages_is_refused(
+    channel: grpc.Channel, topology: Topology
+) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.subscription})
 
@@ -186,7 +188,9 @@ def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel,
         check_topic(channel, topology.topic, keep_messages_for=timedelta(days=8))
 
 
-def test_the_consumer_needs_a_dead_letter_topic_that_somebody_keeps(channel: grpc.Channel, topology: Topology) -> None:
+def test_the_consumer_needs_a_dead_letter_topic_with_a_subscription_that_keeps_messages(
+    channel: grpc.Channel, topology: Topology
+) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.dead_letter_subscription})
 
@@ -216,7 +220,7 @@ def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(channel: gr
         ({"dead_letter_policy": "own"}, "--clear-dead-letter-policy"),
     ],
 )
-def test_a_subscription_that_would_lose_letters_is_refused_with_what_mends_it(
+def test_a_subscription_that_would_lose_dead_letters_is_refused_with_the_fix(
     channel: grpc.Channel, topology: Topology, settings: dict[str, Any], named: str
 ) -> None:
     if settings == {"dead_letter_policy": "own"}:
@@ -235,6 +239,8 @@ def test_a_subscription_of_the_changes_is_none_of_letters(channel: grpc.Channel,
         check_letters_subscription(channel, topology.subscription, topic_of_changes=topology.topic)
 
 
-def test_letters_without_a_subscription_are_told_how_to_make_one(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_dead_letter_topic_without_a_subscription_is_reported_with_the_command_that_makes_one(
+    channel: grpc.Channel, topology: Topology
+) -> None:
     with pytest.raises(MisconfiguredError, match=r"does not exist.*cdc_consumer setup"):
         check_letters_subscription(channel, topology.dead_letter_subscription + "-gone")

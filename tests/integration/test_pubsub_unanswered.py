@@ -21,7 +21,7 @@ def test_what_pubsub_does_not_answer_at_the_start_is_cancelled() -> None:
     stopped_before_a_silent_server(scenario)
 
 
-def test_a_look_at_the_topics_that_is_given_up_leaves_no_thread_waiting() -> None:
+def test_an_abandoned_inspection_of_the_topics_leaves_no_thread_waiting() -> None:
     async def scenario(address: str, stop: Stop) -> None:
         subscriptions = TopicSubscriptions(address, ["projects/p/topics/changes"], timedelta(days=1))
         looking = asyncio.create_task(subscriptions.check())

@@ -45,9 +45,7 @@ def deliveries(received: Any) -> list[tuple[str, int]]:
     return [(one.message.message_id, one.delivery_attempt) for one in received]
 
 
-def test_what_is_published_after_a_waiting_pull_was_cancelled_is_leased_to_nobody(
-    channel: grpc.Channel, topology: Topology
-) -> None:
+def test_a_message_published_after_a_cancelled_pull_is_not_leased(channel: grpc.Channel, topology: Topology) -> None:
     waiting = pull_stub(channel).future(PullRequest(subscription=topology.subscription, max_messages=10), timeout=60)
     threading.Event().wait(A_WHILE.total_seconds())
     assert not waiting.done()

@@ -102,7 +102,7 @@ def test_a_stream_that_is_not_there_stops_no_other_check(patient: Patient) -> No
     assert errors.keys() == {"stream", f"topic {patient.variables['TOPIC']}"}
 
 
-def test_faults_of_a_stream_and_of_its_tables_are_named_with_their_cures(patient: Patient) -> None:
+def test_errors_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(patient: Patient) -> None:
     patient.database.alter(
         "CREATE TABLE Loose (a INT64, b BYTES(8)) PRIMARY KEY (a, b)",
         "CREATE CHANGE STREAM Parts FOR Loose",

@@ -160,7 +160,7 @@ def plant(pipe: Pipe) -> None:
         pipe.apply(batch_of([change], header))
 
 
-def test_exactly_what_was_planted_is_named_and_a_repair_heals_it_through_the_topic(pipe: Pipe) -> None:
+def test_reconcile_reports_exactly_the_planted_differences_and_repairs_them_through_the_topic(pipe: Pipe) -> None:
     code, told = pipe.reconcile("Arrays", "ByBytes", "ByNumbers")
     assert (code, [one["verdict"] for one in told["tables"]]) == (0, ["equal"] * 3)
     assert [one["source_rows"] for one in told["tables"]] == [2, 100, 2]
@@ -181,7 +181,7 @@ def test_exactly_what_was_planted_is_named_and_a_repair_heals_it_through_the_top
 
 
 @pytest.mark.timeout(600)  # a reader, a consumer and a writer beside each other
-def test_while_changes_flow_exactly_what_was_planted_is_named_and_healed(
+def test_while_changes_flow_exactly_the_planted_differences_are_reported_and_repaired(
     pipe: Pipe, database: Callable[..., SpannerDatabase], new_processes: Processes
 ) -> None:
     """Rows that change all the time are equal or said to be changing, never different."""
@@ -246,7 +246,7 @@ def test_a_source_that_is_another_database_is_refused_and_nothing_is_published(
     assert pull(pipe.channel, pipe.topology.subscription) == []
 
 
-def test_a_row_that_bigquery_cannot_hold_is_told_of_as_such_and_not_as_missing(pipe: Pipe) -> None:
+def test_a_row_that_bigquery_cannot_hold_is_reported_as_unfit_and_not_as_missing(pipe: Pipe) -> None:
     pipe.source.commit([Write("insert", "ByNull", {"A": None, "B": "b", "V": "v"})])
 
     code, told = pipe.reconcile("ByNull")

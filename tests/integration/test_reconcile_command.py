@@ -27,7 +27,7 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
     found.stand_in.client.delete_dataset(found.stand_in.dataset, delete_contents=True)
 
 
-def test_a_table_that_cannot_be_described_is_told_of_and_the_others_are_compared(
+def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compared(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.reconcile.second_look.PATIENCE", timedelta(0))
@@ -56,7 +56,7 @@ def test_how_far_a_mirror_is_says_no_row_of_a_time_to_come_or_of_another_form(mi
         assert progress.newest == (str(four_sections(newest)) if newest else "")
 
 
-def test_whatever_is_applied_shows_that_a_mirror_moves(mirror: Mirror) -> None:
+def test_any_applied_change_shows_that_a_mirror_moves(mirror: Mirror) -> None:
     mirrors = BigQueryMirrors(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset)
     found, until = FoundMirror(f"{PROJECT}.{mirror.stand_in.dataset}.Things"), str(four_sections(2_000))
     states = [mirrors.progress(found, until).state for _again in range(2)]

@@ -112,7 +112,7 @@ def stops_while_it_starts(module: str, address: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("module", LEAST)
-def test_a_signal_before_its_first_words_ends_it_too(module: str, tmp_path: Path) -> None:
+def test_a_signal_before_the_first_log_line_ends_a_service_too(module: str, tmp_path: Path) -> None:
     with started(module, NOBODY, tmp_path) as (process, _port, log):
         process.send_signal(signal.SIGTERM)
 

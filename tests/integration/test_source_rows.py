@@ -55,7 +55,7 @@ def test_what_is_left_of_an_answer_that_was_given_up_is_none_of_the_next_one() -
         assert done.rows == 10
 
 
-def test_what_fails_says_whether_it_may_work_again_and_the_next_request_is_answered() -> None:
+def test_a_failure_is_transient_or_permanent_and_the_next_request_is_answered() -> None:
     with opened_source(COMMAND, os.environ, Stop()) as source:
         with pytest.raises(TransientError, match="too busy"):
             source.describe("Busy")

@@ -23,7 +23,9 @@ def scripted(
         yield scripted
 
 
-def test_what_a_refused_start_found_is_marked_and_stays_so_when_the_stream_has_all_again(scripted: Scripted) -> None:
+def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_watches_them_again(
+    scripted: Scripted,
+) -> None:
     def refused() -> str:
         reader = scripted.pipeline.launch(SPANNER_EMULATOR_HOST=scripted.server.address)
         assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()

@@ -92,7 +92,7 @@ def test_columns_that_change_data_without_records_are_found_though_no_reader_ran
     asyncio.run(scenario())
 
 
-def test_the_cure_followed_to_the_letter_brings_every_row_whole_with_the_default_of_the_new_column(
+def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
     make: Callable[..., Watched],
 ) -> None:
     watched = make()
@@ -152,7 +152,7 @@ def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_adde
     asyncio.run(scenario())
 
 
-def test_a_column_added_again_with_another_type_arrives_with_it_and_the_table_is_marked(
+def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_resync(
     make: Callable[..., Watched],
 ) -> None:
     watched = make()
@@ -174,7 +174,7 @@ def test_a_column_added_again_with_another_type_arrives_with_it_and_the_table_is
     asyncio.run(scenario())
 
 
-def test_a_table_dropped_and_made_again_is_marked_and_mirrored_on(make: Callable[..., Watched]) -> None:
+def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(make: Callable[..., Watched]) -> None:
     watched = make("ALL")
 
     async def scenario() -> None:

@@ -26,7 +26,7 @@ def make(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase
     return maker_of(request.param, database)
 
 
-def test_it_is_found_by_a_look_at_the_tables_as_they_were_where_spanner_remembers(make: Callable[..., Watched]) -> None:
+def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(make: Callable[..., Watched]) -> None:
     watched = make()
 
     async def scenario() -> None:
@@ -46,7 +46,9 @@ def test_it_is_found_by_a_look_at_the_tables_as_they_were_where_spanner_remember
     asyncio.run(scenario())
 
 
-def test_where_it_does_not_the_records_tell(make: Callable[..., Watched]) -> None:
+def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_schema(
+    make: Callable[..., Watched],
+) -> None:
     watched = make()
 
     async def scenario() -> None:

@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_an_end_is_not_believed_of_a_query_that_was_asked_before_it(world: World) -> None:
+def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -> None:
     # https://github.com/apache/beam/issues/39821: a query with an end in the future ended early; by the time its reader
     # looked, the end was past, and everything up to there was taken for read.
     end = at("10:00:00")

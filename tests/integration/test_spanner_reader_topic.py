@@ -91,7 +91,7 @@ def test_of_two_that_come_first_at_once_one_is_refused(kept: Callable[[Scenario]
     kept(scenario)
 
 
-def test_it_is_changed_only_while_nobody_reads(kept: Callable[[Scenario], None]) -> None:
+def test_the_topic_changes_only_while_no_reader_runs(kept: Callable[[Scenario], None]) -> None:
     async def scenario(partitions: SpannerPartitionStore, ours: SpannerTopicStore, theirs: SpannerTopicStore) -> None:
         assert await theirs.replace("theirs") is None  # and none is remembered
         await ours.keep("ours")
@@ -120,7 +120,7 @@ def pipeline(
     return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
 
 
-def test_a_reader_with_another_topic_is_refused_at_its_start_and_told_of_both(
+def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
     pipeline: SpannerPipeline, pubsub_emulator: str, pubsub_channel: grpc.Channel
 ) -> None:
     topology, other = pipeline.topology, a_topology(pubsub_channel)
@@ -195,7 +195,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
     assert events(begun, "first_start")
 
 
-def test_a_resumed_start_that_finds_no_subscription_leaves_a_mark_before_it_is_refused(
+def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
     pipeline: SpannerPipeline, pubsub_channel: grpc.Channel
 ) -> None:
     topology, other = pipeline.topology, a_topology(pubsub_channel)

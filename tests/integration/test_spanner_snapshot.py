@@ -96,7 +96,7 @@ def test_rows_come_again_on_demand_while_everything_runs(pipeline: SpannerPipeli
     assert topic.live("Planes") == expected
 
 
-def test_what_is_given_up_is_not_read(pipeline: SpannerPipeline) -> None:
+def test_a_cancelled_snapshot_is_not_read(pipeline: SpannerPipeline) -> None:
     fill(pipeline.database, 2_000)
     reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="20")
     topic = Topic(pipeline)

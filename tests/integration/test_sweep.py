@@ -175,7 +175,7 @@ def test_a_table_that_is_a_mirror_of_another_source_is_refused(mirror: Mirror) -
     assert mirror.keys() == [*NEWER, *GONE]
 
 
-def test_one_that_was_made_anew_is_not_healed_before_its_rows_have_had_the_time_to_come(mirror: Mirror) -> None:
+def test_a_recreated_mirror_is_not_complete_before_its_rows_had_time_to_arrive(mirror: Mirror) -> None:
     anew = {NEEDS_RESYNC: MADE_ANEW, COMPLETE_TOLD: str(time.time_ns() // 1_000)}
     mirror.label(**anew)
     code, told = mirror.sweep("--execute")
@@ -185,13 +185,13 @@ def test_one_that_was_made_anew_is_not_healed_before_its_rows_have_had_the_time_
     assert SWEPT not in mirror.table.labels
 
 
-def test_by_itself_it_sweeps_no_mirror_of_another_source(mirror: Mirror) -> None:
+def test_an_automatic_sweep_skips_mirrors_of_another_source(mirror: Mirror) -> None:
     mirror.label(millrace_mirror_of="another")
     assert "SOURCE_ROWS answers for no table that Things is a mirror of" in swept_by_itself(mirror, SOURCE_ROWS=SOURCE)
     assert mirror.keys() == [*NEWER, *GONE]
 
 
-def test_what_keeps_deleted_rows_keeps_those_that_are_swept_with_their_values(
+def test_a_soft_delete_mirror_keeps_swept_rows_with_their_values(
     bigquery_stand_in: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
@@ -226,7 +226,7 @@ def test_a_mirror_that_shows_things_late_is_swept_and_says_so_once_it_can_be_see
     assert SWEPT not in mirror.table.labels
 
 
-def test_what_may_not_be_queried_is_said_at_once(mirror: Mirror) -> None:
+def test_a_mirror_without_query_permission_is_reported_at_once(mirror: Mirror) -> None:
     mirror.stand_in.control(
         "POST", "faults", action="answer", on="rest", method="POST", status="PERMISSION_DENIED", times=1
     )
@@ -235,7 +235,7 @@ def test_what_may_not_be_queried_is_said_at_once(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "told"), [("yesterday", "--before"), ("2026-13-01T00:00:00Z", "--before")])
-def test_what_is_no_time_is_refused_at_once(wrong: str, told: str) -> None:
+def test_an_invalid_time_is_refused_at_once(wrong: str, told: str) -> None:
     with pytest.raises(MisconfiguredError, match=told):
         sweep_command(["Things", "--before", wrong], {}, io.StringIO(), Stop())
 
@@ -270,7 +270,7 @@ def swept_by_itself(mirror: Mirror, **more: str) -> str:
     return known.said[0]
 
 
-def test_by_itself_it_sweeps_a_small_part_and_asks_the_source_where_it_can(mirror: Mirror) -> None:
+def test_an_automatic_sweep_deletes_a_small_part_or_what_the_source_lacks(mirror: Mirror) -> None:
     assert swept_by_itself(mirror) == ""
     assert mirror.keys() == [*NEWER]
     assert mirror.table.labels[SWEPT] == str(T)
@@ -284,7 +284,7 @@ def test_by_itself_it_sweeps_a_small_part_and_asks_the_source_where_it_can(mirro
     assert mirror.table.labels[SWEPT] == str(T), "rows that live are left in it, from before"
 
 
-def test_by_itself_it_sweeps_nothing_of_which_changes_have_become_letters_unless_it_can_ask(mirror: Mirror) -> None:
+def test_an_automatic_sweep_without_a_source_skips_tables_with_dead_letters(mirror: Mirror) -> None:
     mirror.label(**{LETTERS: str(T)})
     assert "have become dead letters since" in swept_by_itself(mirror)
     assert mirror.keys() == [*NEWER, *GONE]
@@ -293,13 +293,13 @@ def test_by_itself_it_sweeps_nothing_of_which_changes_have_become_letters_unless
     assert mirror.keys() == [*NEWER]
 
 
-def test_by_itself_it_empties_no_table(mirror: Mirror) -> None:
+def test_an_automatic_sweep_empties_no_table(mirror: Mirror) -> None:
     mirror.label(**{COMPLETE_SINCE: str(T + 1)})
     assert "8 of the 8 rows of table Things" in swept_by_itself(mirror)
     assert mirror.keys() == [*NEWER, *GONE]
 
 
-def test_it_does_nothing_unless_it_is_set_so(mirror: Mirror) -> None:
+def test_nothing_is_swept_automatically_by_default(mirror: Mirror) -> None:
     environ = mirror.environment()
     with sweeping(read_settings(Settings, environ), Known(mirror), environ, Stop()):
         assert [thread for thread in threading.enumerate() if thread.name == "sweep"] == []

@@ -94,7 +94,7 @@ def state_of(consumer: Service, table: str) -> tuple[int, Mapping[str, Any]]:
     return code, next(one for one in tables if one["table"] == table)
 
 
-def test_appends_refused_for_two_ack_deadlines_mean_no_redelivery_and_no_letter(rig: Rig) -> None:
+def test_appends_refused_for_two_ack_deadlines_mean_no_redelivery_and_no_dead_letter(rig: Rig) -> None:
     consumer, deliveries = warm(rig)
     singers = rig.named("Singers")
     rig.wait(lambda: state_of(consumer, singers)[1]["state"] == "running", "the table to be said to run")
@@ -120,7 +120,7 @@ def test_appends_refused_for_two_ack_deadlines_mean_no_redelivery_and_no_letter(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["refusing", "silent"])
-def test_all_of_bigquery_away_while_a_table_is_new_means_no_redelivery_and_no_letter(
+def test_bigquery_unavailable_while_a_table_is_new_means_no_redelivery_and_no_dead_letter(
     rig: Rig, platform_processes: Processes, silent: bool
 ) -> None:
     consumer, deliveries = warm(rig)

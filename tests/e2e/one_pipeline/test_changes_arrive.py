@@ -121,7 +121,7 @@ def test_batches_that_come_again_and_in_any_order_change_nothing(emptied: Rig, c
     assert rig.letters() == []
 
 
-def test_a_poison_change_is_set_aside_and_its_neighbours_in_the_message_are_applied(rig: Rig) -> None:
+def test_a_poison_change_becomes_a_dead_letter_and_its_neighbours_in_the_message_are_applied(rig: Rig) -> None:
     started(rig)
     rig.commit(*[singer(key, "good") for key in range(1, 4)])
     rig.wait_until_equal()

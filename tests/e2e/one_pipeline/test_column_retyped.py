@@ -70,7 +70,7 @@ def letters(rig: Rig, of: set[str]) -> Sequence[DeadLetter]:
     return found
 
 
-def test_a_column_added_again_with_another_type_is_said_by_both_services_and_mended_by_their_cures(rig: Rig) -> None:
+def test_both_services_report_a_retyped_column_and_the_fixes_they_print_restore_the_mirror(rig: Rig) -> None:
     consumer, reader = rig.consumer(), rig.start_reader(CHECK_SCHEMA_EVERY="1s")
     rig.wait_until_ready(reader, consumer, patience=PATIENCE)
     singers = rig.named("Singers")

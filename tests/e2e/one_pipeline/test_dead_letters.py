@@ -23,7 +23,7 @@ def mending(processes: Processes, standing: Standing) -> Iterator[Mending]:
         yield mending
 
 
-def test_letters_are_mended_by_an_edit_and_by_the_schema_and_replayed_until_the_tables_are_right(
+def test_dead_letters_are_fixed_by_an_edit_and_by_the_schema_and_replayed_until_the_tables_are_equal(
     mending: Mending,
 ) -> None:
     world, planes, pilots = mending.world, a_header("planes"), a_header("pilots")

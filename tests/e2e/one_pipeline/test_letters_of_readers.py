@@ -45,9 +45,7 @@ class Person:
         return found
 
 
-def test_a_row_too_large_for_any_message_is_one_letter_however_often_it_is_read_and_is_made_good_at_its_source(
-    rig: Rig, tmp_path: Path
-) -> None:
+def test_a_row_too_large_for_any_message_is_one_dead_letter_however_often_it_is_read(rig: Rig, tmp_path: Path) -> None:
     large = Write("insert", "Singers", {"Id": 2, "Name": "two", "Photo": bytes(LARGE)})
     rig.commit(Write("insert", "Singers", {"Id": 1, "Name": "one"}), large, Write("insert", "Tags", {"Tag": "a"}))
     reader, letters = rig.start_reader(), start_dead_letter(rig.processes, rig.pipeline)

@@ -100,7 +100,7 @@ def load(started: Started) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("load")
-def test_reconcile_names_exactly_what_was_planted_and_a_repair_heals_it(started: Started) -> None:
+def test_reconcile_reports_exactly_the_planted_differences_and_repair_removes_them(started: Started) -> None:
     started.for_each_table(named_and_repaired)
 
 
@@ -117,7 +117,7 @@ def named_and_repaired(started: Started, table: Mirrored) -> None:
 
 
 @pytest.mark.usefixtures("load")
-def test_a_resync_and_a_sweep_heal_it(started: Started) -> None:
+def test_a_snapshot_and_a_sweep_remove_the_planted_differences(started: Started) -> None:
     started.for_each_table(healed_by_resync_and_sweep)
 
 
@@ -140,7 +140,7 @@ def healed_by_resync_and_sweep(started: Started, table: Mirrored) -> None:
     assert (code in _NOTHING_DIFFERS, others) == (True, {})
 
 
-def test_what_no_repair_can_win_over_is_said_and_not_called_healed(started: Started) -> None:
+def test_a_row_with_a_higher_sequence_than_any_repair_is_reported_as_not_repaired(started: Started) -> None:
     tags = Tags(started.rig)
     tags.append(an_upsert(never_reached(), tags.planted(1_000_000)))
 
@@ -150,7 +150,7 @@ def test_what_no_repair_can_win_over_is_said_and_not_called_healed(started: Star
     assert found["not_repaired"]
 
 
-def test_once_nothing_changes_any_more_all_of_it_is_equal(started: Started) -> None:
+def test_all_tables_are_equal_when_the_changes_have_stopped(started: Started) -> None:
     started.for_each_table(equal)
 
 

@@ -58,7 +58,7 @@ def told_of(consumer: Service, table: str) -> Mapping[str, Any]:
     return next((one for one in consumer.status().get("tables", ()) if one["table"] == table), {})
 
 
-def test_a_table_that_was_made_again_is_healed_by_command(rig: Rig) -> None:
+def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     consumer, reader = rig.consumer(), rig.start_reader(CHECK_SCHEMA_EVERY="1s")
     rig.wait_until_ready(reader, consumer, patience=PATIENCE)
     table = rig.named("Tags")
@@ -99,7 +99,7 @@ def test_a_table_that_was_made_again_is_healed_by_command(rig: Rig) -> None:
     rig.wait(lambda: to_sweep() is None, "the consumer to say that it is done", PATIENCE)
 
 
-def test_a_table_that_was_made_again_is_healed_by_itself(rig_without_spark: Rig) -> None:
+def test_a_recreated_table_is_resynced_automatically(rig_without_spark: Rig) -> None:
     rig = rig_without_spark
     source = {"SOURCE_ROWS": SOURCE, **rig.pipeline.reader_environment()}
     consumer = rig.consumer(SWEEP="automatic", SWEEP_AFTER="2s", **source)

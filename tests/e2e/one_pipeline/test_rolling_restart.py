@@ -89,7 +89,7 @@ def _unfit(number: int) -> Message:
     return Message(encode_batch(a_header(), [change]), {"table": "planes", "change_count": "1"}, "planes/1")
 
 
-def test_every_service_restarted_under_load_ends_as_it_should_and_nothing_is_lost_or_told(
+def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_value(
     rig: Rig, processes: Processes, bigtable_front: str
 ) -> None:
     with Front(bigtable_front) as front:

@@ -205,7 +205,7 @@ def test_what_is_refused_in_postgresql_is_mended_by_postgresqls_statements() -> 
         (exceptions.NotFound, "Session not found: projects/p"),
     ],
 )
-def test_what_may_work_again_is_transient(kind: Callable[[str], Exception], message: str) -> None:
+def test_an_error_that_may_pass_is_transient(kind: Callable[[str], Exception], message: str) -> None:
     with pytest.raises(TransientError, match="read"), spanner_errors("read"):
         raise kind(message)
 

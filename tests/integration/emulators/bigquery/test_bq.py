@@ -103,7 +103,7 @@ def test_datasets_tables_and_views_are_made_listed_and_removed(bq: Bq) -> None:
     assert "Not found" in bq("ls", "made_by_bq", fails=True)
 
 
-def test_a_dataset_is_described_a_query_tried_and_what_is_not_served_named(stand_in: StandIn, bq: Bq) -> None:
+def test_bq_updates_a_dataset_dry_runs_a_query_and_reports_a_call_that_is_not_served(stand_in: StandIn, bq: Bq) -> None:
     stand_in.run("CREATE TABLE t (k INT64)")
 
     bq("update", "--description", "ours", stand_in.dataset)

@@ -214,7 +214,9 @@ class TestTombstones:
 
         assert rows_of(stand_in, "t") == []
 
-    def test_after_two_days_it_is_forgotten_and_the_upsert_brings_the_row_back(self, new_processes: Processes) -> None:
+    def test_a_delete_is_forgotten_after_two_days_and_an_older_upsert_brings_the_row_back(
+        self, new_processes: Processes
+    ) -> None:
         with emulators.bigquery_stand_in(new_processes) as addresses:
             stand_in = StandIn(addresses)
             key_value(stand_in)

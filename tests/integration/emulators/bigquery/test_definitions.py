@@ -280,7 +280,7 @@ class TestKeysAddedLater:
         with pytest.raises(error):
             stand_in.run(statement)
 
-    def test_one_that_may_be_missing_is_dropped_in_peace(self, stand_in: StandIn) -> None:
+    def test_drop_if_exists_of_a_missing_view_succeeds(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64)")
         stand_in.run("ALTER TABLE t DROP PRIMARY KEY IF EXISTS")
 

@@ -149,7 +149,7 @@ class TestWriterSchema:
         assert storage_error(answer.error.details).code == StorageError.SCHEMA_MISMATCH_EXTRA_FIELDS
         assert rows_of(stand_in) == []
 
-    def test_after_the_column_is_added_a_new_connection_takes_it_and_an_old_one_is_told(
+    def test_after_a_column_is_added_new_connections_accept_it_and_old_ones_get_the_updated_schema(
         self, stand_in: StandIn
     ) -> None:
         """ "Storage Write API best practices", section "Manage schema updates"."""

@@ -353,7 +353,7 @@ class TestQueries:
             ("MERGE t USING u ON false WHEN NOT MATCHED THEN INSERT ROW", exceptions.NotFound),
         ],
     )
-    def test_what_is_wrong_is_said_in_googles_form(
+    def test_errors_have_the_form_of_googles_rest_errors(
         self, stand_in: StandIn, statement: str, error: type[exceptions.GoogleAPICallError]
     ) -> None:
         with pytest.raises(error) as raised:

@@ -85,7 +85,7 @@ def test_every_call_that_changes_rows_is_recorded_with_one_row_in_a_record(front
     assert table.rows() == {}
 
 
-def test_garbage_collection_is_told_apart_from_users(front: Front) -> None:
+def test_records_of_garbage_collection_differ_from_those_of_users(front: Front) -> None:
     """A18 (L20): GC by number of versions; type GARBAGE_COLLECTION, no cluster, one millisecond for each version."""
     table = front.table("f", "g", rules={"f": {"max_num_versions": 1}, "g": {"max_age": timedelta(days=1)}})
     table.write(b"a", *(set_cell("f", b"q", b"v", time) for time in (1_000, 2_000, 3_000)))
@@ -175,7 +175,7 @@ def test_what_could_not_have_arrived_is_refused(front: Front) -> None:
         assert arrived[-1] is grpc.StatusCode.INVALID_ARGUMENT, "in the future, or there already"
 
 
-def test_sums_are_told_as_they_were_given(front: Front) -> None:
+def test_aggregate_mutations_are_recorded_as_they_were_sent(front: Front) -> None:
     table = front.table("f", aggregates=["sums"])
     table.write(b"a", add_to_cell("sums", b"q", 1_000, 5))
     table.write(b"a", add_to_cell("sums", b"q", 1_000, 6))

@@ -125,7 +125,7 @@ def test_a_status_passes_with_its_words_and_trailing_metadata() -> None:
     run(scene)
 
 
-def test_a_call_that_is_given_up_is_given_up_behind_the_front_too() -> None:
+def test_a_cancelled_call_is_cancelled_at_the_emulator_too() -> None:
     async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
         one: Any = channel.unary_unary(METHOD, None, None)
         call = one(b"wait")

@@ -40,7 +40,7 @@ def code_of(call: Any) -> grpc.StatusCode:
     return code
 
 
-def test_every_kind_of_write_is_told_in_the_order_it_was_applied(front: Front) -> None:
+def test_every_kind_of_write_is_recorded_in_the_order_of_its_application(front: Front) -> None:
     table = front.table("f", "g")
     table.write(b"a", set_cell("f", b"q", b"1", 1000), set_cell("g", b"q", b"2", 1000))
     table.write(b"a", delete_column("f", b"q"), set_cell("f", b"q", b"3", 2000))
@@ -61,7 +61,7 @@ def test_every_kind_of_write_is_told_in_the_order_it_was_applied(front: Front) -
     assert table.rows() == {}
 
 
-def test_a_refused_row_changes_nothing_and_is_not_told(front: Front) -> None:
+def test_a_refused_row_changes_nothing_and_is_not_recorded(front: Front) -> None:
     table = front.table("f")
 
     with pytest.raises(NotFound, match="Requested column family not found"):

@@ -121,7 +121,7 @@ def test_a_moved_partition_closes_and_is_served_again(front: Front) -> None:
     assert keys_of(islice(table.read(tokens=closed.continuation_tokens), 1)) == [b"a"]
 
 
-def test_a_stream_is_cut_within_a_change_and_goes_on_before_it(front: Front) -> None:
+def test_a_stream_that_breaks_within_a_change_continues_before_that_change(front: Front) -> None:
     front.control.serve_streams(value_bytes=10, message_bytes=10, held=True)
     table = front.table("f")
     stream = table.open(table.request(start=table.since, heartbeat=SOON))
@@ -139,7 +139,7 @@ def test_a_stream_is_cut_within_a_change_and_goes_on_before_it(front: Front) -> 
     assert [message.done for message in whole] == [False] * 4 + [True]
 
 
-def test_many_entries_are_cut_into_messages_and_several_pieces_may_share_one(front: Front) -> None:
+def test_many_entries_are_split_over_messages_and_several_chunks_may_share_a_message(front: Front) -> None:
     front.control.serve_streams(value_bytes=10, message_bytes=25, message_chunks=3)
     table = front.table("f")
     values = [bytes([65 + n]) * n for n in range(30)]
@@ -152,7 +152,7 @@ def test_many_entries_are_cut_into_messages_and_several_pieces_may_share_one(fro
     assert [entry.set_cell.value for entry in put_together(messages).entries] == values
 
 
-def test_heartbeats_go_on_while_changes_are_slow_or_held(front: Front) -> None:
+def test_heartbeats_continue_while_changes_are_slow_or_paused(front: Front) -> None:
     front.control.serve_streams(held=True)
     table = front.table("f")
     write_rows(table, *(b"r%03d" % n for n in range(100)))
@@ -185,7 +185,7 @@ def table_change(table: FrontTable) -> Any:
     return until(table.read(start=table.since), "data_change").data_change
 
 
-def test_positions_before_what_was_trimmed_are_expired(front: Front) -> None:
+def test_positions_before_the_trimmed_records_are_expired(front: Front) -> None:
     table = front.table("f", splits=[b"m"])
     token = next(table.read(b"", b"m", heartbeat=SOON)).heartbeat.continuation_token
     idle = next(table.read(b"m", b"", heartbeat=SOON)).heartbeat.continuation_token
