@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write the locked requirements anew, with hashes: a file for each image that has packages, and one for development.
+# Write the locked requirements, with hashes: a file for each image that has packages, and one for development.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tool=$(mktemp -d)

@@ -60,7 +60,7 @@ _WHOLE: Final = ("run", "containers", "up")
 
 
 def main() -> int:
-    """Do what the command line says; say what went wrong in words."""
+    """Run the command line; print what went wrong in words."""
     arguments = _arguments()
     console = Console(highlight=False)
     with stop_on_signals() as stop:
@@ -104,8 +104,8 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
                 console.print(line, markup=False, soft_wrap=True)
             return show_status(environment, state.readers, state.consumer)
         case "letters":
-            told = _up(platform).dead_letter_environment(platform.letters)
-            return LettersCommand({**environment, **told}).show(*arguments.arguments)
+            letters = _up(platform).dead_letter_environment(platform.letters)
+            return LettersCommand({**environment, **letters}).show(*arguments.arguments)
         case "query":
             return _query(platform, arguments, console, stop)
         case "add":
@@ -201,7 +201,7 @@ def counted(rows: int) -> str:
 
 
 def _words(error: GoogleAPICallError) -> str:
-    """Return what BigQuery says, without the request and its address."""
+    """Return BigQuery's message, without the request and its address."""
     return str(error.errors[0]["message"]) if error.errors else str(error.message)
 
 
@@ -225,7 +225,7 @@ def _add(platform: BackgroundPlatform, arguments: argparse.Namespace, console: C
     family, _, qualifier = arguments.cell.partition(":")
     amounts = [(family, qualifier.encode(), arguments.amount)]
     with contextlib.closing(BigtableInstance(pipeline.bigtable, pipeline.project, pipeline.instance)) as instance:
-        began = Nanoseconds(time.time_ns())  # its commit timestamp, which is not told, is later
+        began = Nanoseconds(time.time_ns())  # its commit timestamp, which is not returned, is later
         instance.apply(Increment(arguments.table, arguments.row_key.encode(), amounts))
     platform.remember_change(began)
     console.print("1 row changed")
@@ -277,7 +277,7 @@ def _arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="the whole pipeline, from start to proof (SOURCES, BEFORE, ROWS, SECONDS, RATE)")
     commands.add_parser("containers", help="the same in containers, by docker-compose.yaml")
-    commands.add_parser("create", help="make the demo's tables, topics and dataset where the environment says")
+    commands.add_parser("create", help="make the demo's tables, topics and dataset where the environment names them")
     commands.add_parser("up", help="the same, left running")
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people

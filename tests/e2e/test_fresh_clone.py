@@ -118,7 +118,7 @@ def check_report(said: str) -> None:
     assert int(split) >= int(merged)
     ((conflicts, replayed),) = re.findall(
         r"^dead letters: \d+ collected \((\d+) schema_conflict, 1 undecodable, 1 value_does_not_fit\)\n"
-        r"  (\d+) replayed and applied once their table was mended; "
+        r"  (\d+) replayed and applied once their table was fixed; "
         r"1 superseded, for their row was corrected at its source; 1 discarded; none is open$",
         said,
         re.MULTILINE,

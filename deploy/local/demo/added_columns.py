@@ -56,7 +56,7 @@ class AddedColumns:
         self._stories.append(ColumnStory(demo.added, demo.dialect, key, time.monotonic()))
 
     def committed(self, transaction: Transaction, at: Nanoseconds) -> None:
-        """Be told of a commit."""
+        """Take note of a commit."""
         for story in self._stories:
             if story.first is None:
                 column = story.column
@@ -66,7 +66,7 @@ class AddedColumns:
                         break
 
     def finish(self, patience: timedelta) -> list[ColumnStory]:
-        """Wait until BigQuery has every column, or patience ends; return what became of them."""
+        """Wait until BigQuery has every column, or ``patience`` is over; return what became of them."""
         self._thread.join(0 if all(one.seen for one in self._stories) else patience.total_seconds())
         self._over.set()
         self._thread.join()

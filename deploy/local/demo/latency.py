@@ -85,7 +85,7 @@ class LatencyProbe:
         self._thread.join()
 
     def committed(self, transaction: Transaction, at: Nanoseconds, there: Mapping[str, Collection[Key]]) -> None:
-        """Be told of a commit; ``there`` are the keys of all tables after it."""
+        """Take note of a commit; ``there`` are the keys of all tables after it."""
         upserts = [write for write in transaction.writes if write.operation != "delete"]
         sample = None
         if upserts:
@@ -94,7 +94,7 @@ class LatencyProbe:
         self.written(sample, there)
 
     def written(self, sample: Sample | None, there: Mapping[str, Collection[Key]]) -> None:
-        """Be told of a commit and of the row by which it would be seen, if any; ``there`` are all keys after it."""
+        """Take note of a commit and of the row by which it would be seen, if any; ``there`` are all keys after it."""
         with self._lock:
             kept = [each for each in self._waiting if each.key in there[each.table]]
             self._given_up += len(self._waiting) - len(kept)
@@ -104,7 +104,7 @@ class LatencyProbe:
                 self._waiting.append(sample)
 
     def finish(self, patience: timedelta) -> Latencies:
-        """Wait until every sample is seen, or patience ends; return what was measured."""
+        """Wait until every sample is seen, or ``patience`` is over; return what was measured."""
         deadline = time.monotonic() + patience.total_seconds()
         while self._waiting and time.monotonic() < deadline and self._thread.is_alive():
             if self._stop.wait(PAUSE):

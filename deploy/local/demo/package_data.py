@@ -37,7 +37,7 @@ def lines_of(name: str) -> Iterator[dict[str, str]]:
 
 
 def known(text: str, convert: Callable[[str], T]) -> T | None:
-    """Return a value converted, or None where the file says that it is not known."""
+    """Return a value converted, or None where the file has it as unknown."""
     return None if text in ("NA", "") else convert(text)
 
 

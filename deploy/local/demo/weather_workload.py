@@ -55,7 +55,7 @@ class WeatherWorkload(Workload):
         yield [write for one in observations for write in self._if_there("observations", one.reported, one.measured)]
 
     def _last(self, row: Row) -> Row:
-        """Return what a station's row says of its last observations; a measurement that failed is none of them."""
+        """Return the last observations as a station's row holds them; a measurement that failed is none of them."""
         last = self._last_temperatures[row["station"]]
         if row["temperature_f"] is not None:
             last.append(row["temperature_f"])

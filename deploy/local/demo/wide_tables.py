@@ -1,4 +1,4 @@
-"""The demo's two tables in Bigtable, and what is said of them in the tables file.
+"""The demo's two tables in Bigtable, and their part of the tables file.
 
 `hourly_weather`: time series, a row for every hour at every station, the latest hour first; corrections of what was
 observed are kept with the times they were made. `airport_traffic`: counters, a row for every hour at every airport.

@@ -2,7 +2,7 @@
 
 Hours are observed, measured later, and corrected again and again, with deletes of some of the corrections by their
 times; deleted and written again, family by family or as a row; now and then a few neighbouring hours are dropped. Each
-flight counts in its airport's hour; an hour's carriers are forgotten and counted anew, and a few hours are dropped.
+flight counts in its airport's hour; an hour's carriers are forgotten and counted again, and a few hours are dropped.
 """
 
 import random
@@ -123,16 +123,16 @@ class WideWorkload:
     def before(self) -> Iterator[Call]:
         """Yield the calls that make what is there before anybody reads a change stream."""
         for departure in self._counted_before:
-            yield self._told(departure.call)[0]
+            yield self._apply(departure.call)[0]
 
     def load(self) -> Iterator[tuple[Call, int]]:
         """Yield the calls that make what comes first through the change streams, and how many rows each changes."""
         name = HOURLY_WEATHER.name
         for hours in batches_of(self._loaded, _ROWS_A_CALL):
             rows = [MutateRow(name, hour.row_key, hour.cells((*_AT_FIRST, *_LATER))) for hour in hours]
-            yield self._told(MutateRows(name, rows))
+            yield self._apply(MutateRows(name, rows))
         for departure in self._counted:
-            yield self._told(departure.call)
+            yield self._apply(departure.call)
 
     def changes(self, wanted: int) -> Iterator[tuple[Call, int]]:
         """Yield calls, with how many rows they change, until those are at least as many as wanted."""
@@ -146,11 +146,11 @@ class WideWorkload:
             if call is None:
                 stories.remove(story)
             else:
-                told = self._told(call)
-                done += told[1]
-                yield told
+                counted = self._apply(call)
+                done += counted[1]
+                yield counted
 
-    def _told(self, call: Call) -> tuple[Call, int]:
+    def _apply(self, call: Call) -> tuple[Call, int]:
         return call, self.tables[call.table].apply(call)
 
     def _next_story(self) -> Story:

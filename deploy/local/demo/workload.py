@@ -75,7 +75,7 @@ class Workload(ABC):
                 yield transaction
 
     def column_added(self) -> None:
-        """Be told that the column that comes later is there: NULL in every row, and changes carry values from now."""
+        """Take note that the column that comes later is there: NULL in every row, and changes carry values from now."""
         added = self.demo.added
         for row in self.tables[added.table].values():
             row[added.name] = None

@@ -49,7 +49,7 @@ _IN_SPANNER: Final = f"""change a row in Spanner, and see it in BigQuery:
 in the database of the PostgreSQL dialect:
   {_COMMAND} sql --database weather "UPDATE stations SET name = 'Idlewild' WHERE code = 'JFK'"
   {_COMMAND} query --wait "SELECT code, name, position FROM stations WHERE code = 'JFK'"
-or a flight, and see every version of it and how long each held:
+or a flight, and see every version of it and how long each was current:
   {_COMMAND} sql "UPDATE flights SET tail_number = 'N12345' WHERE {_A_FLIGHT}"
   {_COMMAND} query --wait "SELECT tail_number, valid_from, valid_to, is_current FROM flights_history WHERE {_A_FLIGHT}"
 """
@@ -93,7 +93,7 @@ class BackgroundPlatform:
         self._changed = directory / "last-change"
 
     def up(self, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
-        """Start the supervisor and wait until everything runs; say where, and how to look at it."""
+        """Start the supervisor and wait until everything runs; print where, and how to query it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         if self._is_up():
             say(f"already up\n{self.state().text}")
@@ -114,15 +114,15 @@ class BackgroundPlatform:
                 stderr=log,
                 start_new_session=True,
             )
-        told = 0
+        shown = 0
 
         def ready() -> bool:
-            nonlocal told
+            nonlocal shown
             over = supervisor.poll() is not None or self.flow() is not None
             text = self._log.read_text(errors="replace")
-            for line in text[told:].splitlines():
+            for line in text[shown:].splitlines():
                 say(line)
-            told = len(text)
+            shown = len(text)
             return over
 
         try:
@@ -138,7 +138,7 @@ class BackgroundPlatform:
         if not self._is_up():
             say("nothing is up")
             return 0
-        wait_until(self._state.exists, "the supervisor to say who it is")
+        wait_until(self._state.exists, "the supervisor to write its state")
         state = self.state()
         if not _is_ours(state.supervisor):
             raise MisconfiguredError(f"process {state.supervisor} in {self._state} is not our supervisor; left alone")
@@ -159,7 +159,7 @@ class BackgroundPlatform:
         return 0
 
     def serve(self, settings: UpSettings, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
-        """Be the supervisor: hold the lock, run the platform until told to stop or something of it dies."""
+        """Be the supervisor: hold the lock, run the platform until it is asked to stop or a part of it dies."""
         with self._holding_lock() as got_it:
             if not got_it:
                 say("already up")
@@ -185,7 +185,7 @@ class BackgroundPlatform:
                 services = [one for one in (*readers, stack.consumer, stack.dead_letter) if isinstance(one, Service)]
                 restarts = Restarts(processes, services, SystemClock(), say)
                 while not stop.wait(_CHECK_EVERY):
-                    if restarts.look():
+                    if restarts.restart_ended():
                         self._write(replace(self.state(), sessions=processes.sessions()))
             return 0
 
@@ -264,8 +264,8 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
         examples.append(_IN_SPANNER)
     if stack.wide_tables:
         bigtable = stack.wide_tables[0]
-        told = f"(BIGTABLE_EMULATOR_HOST; {bigtable.instance.path})"
-        emulators.append(f"Bigtable emulator    {bigtable.pipeline.bigtable}   {told}")
+        variable = f"(BIGTABLE_EMULATOR_HOST; {bigtable.instance.path})"
+        emulators.append(f"Bigtable emulator    {bigtable.pipeline.bigtable}   {variable}")
         services += [
             (f"reader of {one.demo.name}", f"{one.reader.address}/metrics   (Bigtable)") for one in stack.wide_tables
         ]
@@ -297,7 +297,7 @@ def _how_to_use(stack: Stack, directory: Path) -> str:
 {"".join(examples)}any command of a service, with the settings that it has here:
   (. {near}/{reader}.env; .venv/bin/python -m {module} doctor)
   (. {near}/{reader}.env; . {near}/cdc_consumer.env; .venv/bin/python -m services.cdc_consumer reconcile --all{source})
-dead letters over HTTP; whoever changes letters or sees values brings the token:
+dead letters over HTTP; changing letters and seeing values takes the token:
   curl {api.url}/groups
   curl -H "Authorization: Bearer $(cat {token_file})" "{api.url}/export?values=true"
 BigQuery, with the Cloud SDK's own tool:

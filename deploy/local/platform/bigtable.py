@@ -1,7 +1,7 @@
 """The Bigtable side of the local platform: an instance on the emulator behind its front, written and read whole.
 
 On the generated clients over a channel of its own, each call with a deadline, as `source` does it for Spanner. Splits
-and merges, and garbage collection when it is wanted, are asked of the front, for Bigtable does them when it likes.
+and merges, and garbage collection when it is wanted, are calls of the front: Bigtable does them at its own times.
 """
 
 import time

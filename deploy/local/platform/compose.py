@@ -1,4 +1,4 @@
-"""One compose project: docker-compose.yaml built, brought up, looked at and taken down by the engine's own commands."""
+"""One compose project: docker-compose.yaml built, brought up, inspected and taken down by the engine's own commands."""
 
 import json
 import shutil
@@ -39,10 +39,10 @@ class Project:
         self.name = f"millrace-{zlib.crc32(str(ROOT).encode()):08x}"
         self.logs = logs
         self.ports = {name: free_port() for name in PORTS}
-        told = {name: str(port) for name, port in self.ports.items()}
-        told |= {"TAG": self.name, "VERSION": _version(), "REVISION": _revision()}
-        told |= {"DOCKER_BUILDKIT": "1", "COMPOSE_DOCKER_CLI_BUILD": "1"}
-        self._environment = {**environment, **told}
+        variables = {name: str(port) for name, port in self.ports.items()}
+        variables |= {"TAG": self.name, "VERSION": _version(), "REVISION": _revision()}
+        variables |= {"DOCKER_BUILDKIT": "1", "COMPOSE_DOCKER_CLI_BUILD": "1"}
+        self._environment = {**environment, **variables}
         self._files = [FILE]
         self._containers: Mapping[str, str] = {}
         self._docker = self._found()
@@ -77,7 +77,7 @@ class Project:
         return self._run([self._docker, *arguments], timeout)
 
     def inside(self, service: str, *command: str, timeout: timedelta = _SHORT) -> tuple[int, str]:
-        """Run a command in the container of a service; return its exit code, and what it says."""
+        """Run a command in the container of a service; return its exit code and its output."""
         ran = self._ran([self._docker, "exec", self.container(service), *command], timeout)
         return ran.returncode, ran.stdout if ran.returncode == 0 else ran.stdout + ran.stderr
 
@@ -105,7 +105,7 @@ class Project:
         return self._containers[service]
 
     def state(self, service: str) -> Mapping[str, Any]:
-        """Return what the engine says of a service's container (`docker inspect`)."""
+        """Return how a service's container is (`docker inspect`)."""
         found: Mapping[str, Any] = json.loads(self.docker("inspect", self.container(service)))[0]
         return found
 
@@ -133,7 +133,7 @@ class Project:
         return self.docker("image", "ls", "--filter", reference, "--format", "{{.Repository}}:{{.Tag}}").split()
 
     def keep_logs(self) -> None:
-        """Write what each container has said to a file of its own."""
+        """Write the log of each container to a file of its own."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for service, container in self.containers().items():
             with (self.logs / f"{service}.log").open("wb") as log:

@@ -43,9 +43,9 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSettings:
-    """What the one-shot that makes everything is told, beside the addresses."""
+    """The settings of `create`, which makes everything, beside the addresses."""
 
-    tables_file: Path = setting("where what the services are told of tables is written")
+    tables_file: Path = setting("where the services' tables file is written")
     api_token_file: Path | None = setting(
         "where the token of the dead-letter service's API is written; one that is there stays", default=None
     )
@@ -56,7 +56,7 @@ class CreateSettings:
 
 @dataclass(frozen=True)
 class Platform:
-    """Everything that services need to find, and the clients to look at it."""
+    """Everything that services need to find, and the clients that read it."""
 
     flow: Flow
     dataset: BigQueryDataset
@@ -79,7 +79,7 @@ def _has_text(file: Path) -> bool:
 
 
 def tables_file() -> str:
-    """Return what the services are told of the demo's tables (TOML)."""
+    """Return the services' tables file for the demo (TOML)."""
     histories = [f'[tables."{table}"]\nmode = "both"\n' for demo in DATABASES for table in demo.histories]
     return "\n".join([*histories, *(table.options for table in WIDE_TABLES)])
 
@@ -92,7 +92,7 @@ def platform_at(addresses: Addresses, tables: Path, *, create: bool, before: int
     made, and of those in Bigtable the one that counts flights. What is there already is left as it is, so that making
     it again changes nothing.
     """
-    told: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "pubsub": addresses.pubsub,
         "bigquery_rest": addresses.bigquery_rest,
         "bigquery_grpc": addresses.bigquery_grpc,
@@ -100,21 +100,21 @@ def platform_at(addresses: Addresses, tables: Path, *, create: bool, before: int
         "tables_file": str(tables),
     }
     with ExitStack() as stack:
-        flow = Flow(**told)
+        flow = Flow(**shared)
         dataset = BigQueryDataset(addresses.bigquery_rest, PROJECT, flow.dataset)
         stack.callback(dataset.close)
         if create:
             flow.create_topics()
             dataset.create()
         filling = workloads(0, before=before) if create else None
-        databases = _databases(stack, addresses.spanner, told, filling) if addresses.spanner else []
+        databases = _databases(stack, addresses.spanner, shared, filling) if addresses.spanner else []
         flights = before if create else None
-        wide = _wide_tables(stack, addresses.bigtable, told, flights) if addresses.bigtable else []
+        wide = _wide_tables(stack, addresses.bigtable, shared, flights) if addresses.bigtable else []
         yield Platform(flow, dataset, databases, wide)
 
 
 def wait_for(addresses: Addresses, patience: timedelta) -> None:
-    """Wait until every address is served, for not each of their images can say so; MisconfiguredError if one is not."""
+    """Wait until every address is served, for not every image has a health check; MisconfiguredError if one is not."""
     deadline = time.monotonic() + patience.total_seconds()
     served = [addresses.pubsub, addresses.bigquery_grpc, addresses.spanner, addresses.bigtable]
     for address in filter(None, served):
@@ -126,7 +126,7 @@ def wait_for(addresses: Addresses, patience: timedelta) -> None:
 
 
 def _databases(
-    stack: ExitStack, address: str, told: Mapping[str, Any], filling: Sequence[Workload] | None
+    stack: ExitStack, address: str, shared: Mapping[str, Any], filling: Sequence[Workload] | None
 ) -> list[tuple[SpannerDatabase, Pipeline]]:
     """Make the databases of the demo, and for each one of the same dialect for its reader's partition table.
 
@@ -148,7 +148,7 @@ def _databases(
             database=demo.name,
             partition_database=partitions,
             change_stream=demo.change_stream,
-            **told,
+            **shared,
         )
         made.append((instance.database(demo.name, postgresql=demo.postgresql), pipeline))
     return made
@@ -174,7 +174,7 @@ def _partitions_of(demo: DemoDatabase) -> str:
 
 
 def _wide_tables(
-    stack: ExitStack, address: str, told: Mapping[str, Any], before: int | None
+    stack: ExitStack, address: str, shared: Mapping[str, Any], before: int | None
 ) -> list[tuple[BigtableInstance, BigtablePipeline]]:
     """Make the tables of the demo, and the app profile by which their readers read them.
 
@@ -194,7 +194,7 @@ def _wide_tables(
     made = []
     for demo in WIDE_TABLES:
         pipeline = BigtablePipeline(
-            bigtable=address, instance=INSTANCE, table=demo.name, app_profile=APP_PROFILE, **told
+            bigtable=address, instance=INSTANCE, table=demo.name, app_profile=APP_PROFILE, **shared
         )
         made.append((instance, pipeline))
     return made

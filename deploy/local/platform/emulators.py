@@ -66,7 +66,7 @@ def spanner_emulator(processes: Processes, **flags: str) -> Iterator[str]:
 def pubsub_emulator(processes: Processes, heap: str = "512m") -> Iterator[str]:
     """Run the Pub/Sub emulator and yield ``host:port``. It keeps messages in its heap, acked ones too for a while."""
     java, jar = find_java(processes.environment), needs.pubsub_jar(find_sdk(processes.environment))
-    port = free_port()  # asked for port 0 it takes a free one, and does not say which
+    port = free_port()  # with port 0 it takes a free one, and does not print which
     options = ["-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-jar", str(jar), f"--host={HOST}", f"--port={port}"]
     process = processes.start("pubsub_emulator", [str(java), *options])
     try:

@@ -48,7 +48,7 @@ def kill_session(session: int, but: int = 0) -> None:
 def session_members(session: int) -> list[psutil.Process]:
     """Return the processes of a session that still run; those that are dead and not yet waited for do not count.
 
-    Each may have ended by the time the caller looks at it: it raises psutil.NoSuchProcess then, and never touches
+    Each may have ended by the time the caller uses it: it raises psutil.NoSuchProcess then, and never touches
     another process that was given the same number since.
     """
     members = []

@@ -1,6 +1,6 @@
 """What has to be on this machine before anything is installed or started; run as a script by `make run` and `make up`.
 
-The standard library alone, and nothing newer than Python 3.8, so that the Python that is there can say what is missing.
+The standard library alone, and nothing newer than Python 3.8, so that any Python there can name what is missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Processes of the local platform: each guarded, with a log of its own, noticed and named when it dies.
 
-Ending is the same whether it is asked for or this process is killed: a guard (see guard.py) holds each command and
+Ending is the same whether it is requested or this process is killed: a guard (see guard.py) holds each command and
 ends its whole session when our end of a pipe is closed.
 """
 
@@ -118,7 +118,7 @@ class Process:
         self.end()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of the command's session, such as SIGSTOP and SIGCONT: away, and back."""
+        """Send a signal to all of the command's session, such as SIGSTOP and SIGCONT."""
         for process in guard.session_members(self.session):
             if process.pid != self.session:
                 with suppress(psutil.NoSuchProcess):
@@ -175,7 +175,7 @@ class Processes:
 
     @property
     def dead(self) -> Sequence[Process]:
-        """Return the processes that have ended and that nobody ended or restarted."""
+        """Return the processes that have ended by themselves and were not restarted."""
         return list(self._dead)
 
     def restart(self, dead: Process) -> Process:
@@ -190,7 +190,7 @@ class Processes:
         return process
 
     def check(self) -> None:
-        """Raise ProcessDiedError where a process has ended that nobody ended."""
+        """Raise ProcessDiedError where a process has ended by itself."""
         if self._dead:
             raise ProcessDiedError("\n".join(process.obituary() for process in list(self._dead)))
 

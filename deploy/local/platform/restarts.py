@@ -26,14 +26,14 @@ class Restarts:
         self._services = services
         self._clock = clock
         self._say = say
-        self._deaths: dict[str, deque[int]] = {service.process.name: deque() for service in services}
+        self._crashes: dict[str, deque[int]] = {service.process.name: deque() for service in services}
         self._due: dict[str, int] = {}
 
-    def look(self) -> bool:
+    def restart_ended(self) -> bool:
         """Restart what is due, and return whether anything was; ProcessDiedError where a restart does not help."""
         restarted = False
         for process in self._processes.dead:
-            if process.name not in self._deaths:  # an emulator, whose data have died with it
+            if process.name not in self._crashes:  # an emulator, whose data have died with it
                 self._processes.check()
             if process.name not in self._due:
                 self._due[process.name] = self._clock.now() + self._wait(process)
@@ -47,15 +47,15 @@ class Restarts:
 
     def _wait(self, process: Process) -> int:
         """Return how long to wait, in nanoseconds."""
-        now, deaths = self._clock.now(), self._deaths[process.name]
+        now, crashes = self._clock.now(), self._crashes[process.name]
         window = WINDOW // timedelta(microseconds=1) * 1000
-        while deaths and deaths[0] < now - window:
-            deaths.popleft()
-        deaths.append(now)
+        while crashes and crashes[0] < now - window:
+            crashes.popleft()
+        crashes.append(now)
         if process.exit_code == _MISCONFIGURED:
             raise ProcessDiedError(f"a restart would not help: {process.obituary()}")
-        if len(deaths) > MOST:
+        if len(crashes) > MOST:
             raise ProcessDiedError(f"given up after {MOST} restarts within {WINDOW}: {process.obituary()}")
-        seconds = 1 << (len(deaths) - 1)
+        seconds = 1 << (len(crashes) - 1)
         self._say(f"{process.name} ended with exit code {process.exit_code}; it is restarted in {seconds} s")
         return seconds * 1_000_000_000

@@ -1,4 +1,4 @@
-"""The services as processes: what each is told by its environment, when it is ready, what its metrics say.
+"""The services as processes: the environment of each, when it is ready, and its metrics.
 
 Used by `make run` and by the end-to-end tests. The services are never imported.
 """
@@ -43,7 +43,7 @@ _KEPT: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What all pipelines into one dataset share: the topic, the dataset, and what is told of tables."""
+    """What all pipelines into one dataset share: the topic, the dataset and the tables file."""
 
     pubsub: str
     bigquery_rest: str
@@ -52,7 +52,7 @@ class Flow:
     name: str = "millrace"
     """Its topic and dataset, and the first part of the other names."""
     tables_file: str | None = None
-    """What the services are told of tables; None: all are mirrored."""
+    """The tables file of the services; None: all tables are mirrored."""
 
     @property
     def topology(self) -> Topology:
@@ -184,7 +184,7 @@ AnyPipeline = Pipeline | BigtablePipeline
 
 
 class Endpoint:
-    """Where a service serves its health and metrics, and what it says there."""
+    """Where a service serves its health and metrics, and its answers."""
 
     def __init__(self, address: str) -> None:
         """``address`` is ``host:port``."""
@@ -192,12 +192,12 @@ class Endpoint:
 
     @property
     def ready(self) -> bool:
-        """Return whether it says that it is ready."""
+        """Return whether it reports that it is ready."""
         return self._get("/readyz") is not None
 
     @property
     def alive(self) -> bool:
-        """Return whether it says that its loop makes progress."""
+        """Return whether it reports that its loop makes progress."""
         return self._get("/healthz") is not None
 
     def exposed(self) -> str:
@@ -213,7 +213,7 @@ class Endpoint:
         return dict(sums)
 
     def status(self) -> Mapping[str, Any]:
-        """Return what it says of itself; empty while it does not answer."""
+        """Return its status document; empty while it does not answer."""
         found: Mapping[str, Any] = json.loads(self._get("/status") or "{}")
         return found
 
@@ -275,7 +275,7 @@ class LettersApi:
 
     @classmethod
     def create(cls, directory: Path) -> "LettersApi":
-        """Choose a port, and make a token in a file that nobody else may read."""
+        """Choose a port, and make a token in a file that no other user may read."""
         token_file = directory / "api-token"
         token_file.unlink(missing_ok=True)
         token_file.touch(mode=0o600)
@@ -289,18 +289,18 @@ class LettersApi:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return what the service is told of it."""
+        """Return the service's settings for it."""
         return {"API_HOST": HOST, "API_PORT": str(self.port), "API_TOKEN_FILE": str(self.token_file)}
 
 
 @dataclass(frozen=True)
 class LettersCommand:
-    """The command that people use on dead letters, `python -m services.dead_letter`, with what it is told here."""
+    """The command for dead letters, `python -m services.dead_letter`, with its environment."""
 
     environment: Mapping[str, str]
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
-        """Run it; return the exit code, and what it says."""
+        """Run it; return the exit code and its output."""
         ran = subprocess.run(
             [sys.executable, "-m", DEAD_LETTER, *arguments],
             env={**self.environment, "PYTHONPATH": str(ROOT)},
@@ -318,17 +318,18 @@ class LettersCommand:
 
 
 def wait_until_ready(processes: Processes, *services: Service, patience: timedelta = PATIENCE) -> None:
-    """Wait until all of them say that they are ready; ProcessDiedError with the end of its log if one dies."""
+    """Wait until all of them report that they are ready; ProcessDiedError with the end of its log if one dies."""
     for service in services:
         processes.wait_until(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
 
 
 def show_status(environment: Mapping[str, str], readers: Sequence[AnyPipeline], consumer: str) -> int:
-    """Let the services' own `status` say how they are, the consumer's at its ``host:port``; return the worst code."""
+    """Run each service's own `status`, the consumer's for its ``host:port``; return the highest exit code."""
     environment = {**environment, "PYTHONPATH": str(ROOT)}
-    asked = [([pipeline.module, "status"], {**environment, **pipeline.reader_environment()}) for pipeline in readers]
-    asked.append(([CONSUMER, "status", "--address", consumer], environment))
-    return max(subprocess.run([sys.executable, "-m", *what], env=told, check=False).returncode for what, told in asked)
+    commands = [([pipeline.module, "status"], {**environment, **pipeline.reader_environment()}) for pipeline in readers]
+    commands.append(([CONSUMER, "status", "--address", consumer], environment))
+    ended = [subprocess.run([sys.executable, "-m", *words], env=settings, check=False) for words, settings in commands]
+    return max(one.returncode for one in ended)
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -243,7 +243,7 @@ def to_wire(value: Value) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A type of a column, asked of the client's classes once: they answer slowly."""
+    """A type of a column, read from the client's classes once, for they are slow."""
 
     code: str
     annotation: str

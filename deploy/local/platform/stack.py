@@ -57,7 +57,7 @@ class WideSource:
 
 @dataclass(frozen=True)
 class Stack:
-    """Everything that runs, and the clients to look at it."""
+    """Everything that runs, and the clients that read it."""
 
     flow: Flow
     databases: Sequence[Source]
@@ -66,7 +66,7 @@ class Stack:
     consumer: Endpoint
     dead_letter: Endpoint
     letters_api: LettersApi | None = None
-    """None where nobody is told of it."""
+    """None where no service has one."""
     wait: Callable[[], None] = lambda: None
     """Waits until all of it is ready. Readers that take a snapshot are before, and rows may be written from then on."""
 
@@ -134,7 +134,7 @@ def running_stack(
 
 
 def _of_snapshot(database: SpannerDatabase, demo: DemoDatabase) -> Mapping[str, str]:
-    """Return what a reader is told so that its snapshot takes a few seconds, in which changes flow, too."""
+    """Return the settings of a reader whose snapshot takes a few seconds, in which changes flow, too."""
     counts = [database.query(f"SELECT COUNT(*) AS counted FROM {table}") for table in demo.keys]
     rows = sum(int(str(found["counted"])) for (found,) in counts)
     return {"SNAPSHOT_ROWS_PER_SECOND": str(rows // _SNAPSHOT_SECONDS)} if rows >= _SNAPSHOT_SECONDS else {}

@@ -57,7 +57,7 @@ class BigtableSide:
         return self._changes.total()
 
     def loaded(self) -> bool:
-        """Compare, for a mirror takes fewer images than there were changes: the numbers do not say it."""
+        """Compare, for a mirror takes fewer images than there were changes: the numbers do not show it."""
         return all(
             compare_wide(one.demo, self._instance.rows(one.demo.name), self._dataset).equal for one in self._sources
         )
@@ -65,7 +65,7 @@ class BigtableSide:
     def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
         """Make calls at a pace, and now and then split or merge a partition, or collect garbage."""
         reshaped = time.monotonic()
-        calls = ((told, told[1]) for told in self._workload.changes(pace.changes))
+        calls = ((call, call[1]) for call in self._workload.changes(pace.changes))
         with LatencyProbe(self._dataset, _KEYS, pace.sampled(1), stop) as probe:
             for call, rows in pace.paced(calls, stop, say, "the Bigtable emulator"):
                 at = self._instance.apply(call)

@@ -1,6 +1,6 @@
 """Whether BigQuery equals its source: every row and every column of every table by value, and exactly what differs.
 
-*Equal* is what the type map says it is: TIMESTAMP to the microsecond, NaN equal to NaN, NUMERIC and JSON by value, an
+*Equal* is what the type map defines: TIMESTAMP to the microsecond, NaN equal to NaN, NUMERIC and JSON by value, an
 array that is NULL equal to an empty one, and a key of BYTES, FLOAT64 or FLOAT32 a text.
 """
 

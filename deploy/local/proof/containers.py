@@ -66,7 +66,7 @@ _MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSettings(RunSettings):
-    """The size of a run in containers: smaller, and with the patience that leases of the killed need."""
+    """The size of a run in containers: smaller, and with time for the leases of killed services to end."""
 
     sources: Sources = setting("both: the compose file has them all", default="both")
     before: int = setting("flights that are there before the change stream", default=5000, least=0, most=300_000)
@@ -91,7 +91,7 @@ class RestartedEndpoint(Endpoint):
         self._last: dict[str, float] = {}
 
     def metrics(self) -> dict[str, float]:
-        """Return its counters and gauges; empty while it does not answer. What was not asked for is lost."""
+        """Return its counters and gauges; empty while it does not answer. Counts since the last call are lost."""
         with self._lock:
             found = super().metrics()
             for name, value in found.items():
@@ -220,7 +220,7 @@ class _Killer:
         self._say = say
         self._starts: dict[str, int] = {}
         self._whole = threading.Lock()
-        """Held while a command about dead letters runs, or while there is no container to run it in."""
+        """Locked while a command about dead letters runs, or while there is no container to run it in."""
 
     def command(self, *arguments: str) -> tuple[int, str]:
         """Run the command about dead letters in the container of the service."""

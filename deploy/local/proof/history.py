@@ -1,4 +1,4 @@
-"""Whether a history tells what happened: every change once, every version for its time, and in the end the mirror.
+"""Whether a history holds what happened: every change once, every version for its time, and in the end the mirror.
 
 A history is a table `<name>_changelog` with one row for every change (a redelivered one may be there again) and a view
 `<name>_history` of the versions of each row with `valid_from`, `valid_to` and `is_current`.
@@ -117,11 +117,11 @@ def check_versions(result: TableComparison, name: str, versions: Sequence[Versio
 
 
 def _examples(histories: Sequence[Sequence[Version]]) -> list[Sequence[Version]]:
-    """Return two histories that say much in few lines: of a row that was away, and of one that was changed."""
+    """Return two short histories: of a row that was deleted for a while, and of one that was changed."""
     short = [versions for versions in histories if 2 <= len(versions) <= _MOST_VERSIONS]
-    away = [versions for versions in short if _gaps(versions)]
+    with_gaps = [versions for versions in short if _gaps(versions)]
     changed = [versions for versions in short if not _gaps(versions)]
-    return [max(some, key=len) for some in (away, changed) if some]
+    return [max(some, key=len) for some in (with_gaps, changed) if some]
 
 
 def _gaps(versions: Sequence[Version]) -> int:
@@ -129,7 +129,9 @@ def _gaps(versions: Sequence[Version]) -> int:
     return sum(version.valid_to != following.valid_from for version, following in pairwise(versions))
 
 
-def told(shape_key: Sequence[str], versions: Sequence[Version]) -> Iterator[tuple[datetime, datetime | None, str]]:
+def describe_versions(
+    shape_key: Sequence[str], versions: Sequence[Version]
+) -> Iterator[tuple[datetime, datetime | None, str]]:
     """Yield what happened to a row: from when to when it was so, and what that was."""
     ours = {"valid_from", "valid_to", "is_current", SEQUENCE, *shape_key}
     before: Version | None = None

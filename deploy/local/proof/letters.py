@@ -1,4 +1,4 @@
-"""Poison in a run: changes that cannot be applied, collected as dead letters, their causes mended, and replayed.
+"""Poison in a run: changes that cannot be applied, collected as dead letters, their causes fixed, and replayed.
 
 The runways of New York's airports are a table that is made in Spanner while everything runs. In BigQuery somebody has
 made a table of that name before, by hand and with another type for a column, so BigQuery cannot take any of its rows.
@@ -47,7 +47,7 @@ _WITH_NULL: Final = ("EWR", "11/29")
 _MEASURED_ANEW: Final = ("JFK", "13R/31L")
 _LEFT: Final = 1
 _NONE_SUCH: Final = 3
-"""Exit codes of the command: something stays open, no letter is as it was asked for."""
+"""Exit codes of the command: something stays open, no dead letter matches."""
 _REPLAY_AGAIN: Final = 10.0
 """Seconds."""
 _JUNK: Final = b"a flight plan, and no change batch"
@@ -68,12 +68,12 @@ class LettersFound:
         states = {state: number for state, number in self.by_state.items() if number}
         return "open" not in states and 0 < sum(self.collected.values()) <= sum(states.values())
 
-    def told(self) -> Sequence[str]:
+    def lines(self) -> Sequence[str]:
         """Return it in lines for people."""
         ends = [
             f"{self.by_state[state]} {what}"
             for state, what in (
-                ("replayed", "replayed and applied once their table was mended"),
+                ("replayed", "replayed and applied once their table was fixed"),
                 ("superseded", "superseded, for their row was corrected at its source"),
                 ("discarded", "discarded"),
                 ("open", "open STILL"),
@@ -87,10 +87,10 @@ class LettersFound:
 
 
 class Command(Protocol):
-    """The command that people use on dead letters, wherever it runs."""
+    """The command for dead letters, wherever it runs."""
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
-        """Run it; return the exit code, and what it says."""
+        """Run it; return the exit code and its output."""
 
 
 class LettersStory:
@@ -112,17 +112,17 @@ class LettersStory:
             database = self._stack.databases[0].database
             self._stack.dataset.query(_BY_HAND)
             database.alter(_IN_SPANNER)
-            # of its own, for the thread that tells the story: a database is one thread's
+            # of its own, for the thread of the story: a database is one thread's
             self._database = database.instance.database(database.name)
 
     def happen(self) -> LettersFound:
-        """Write what cannot be applied, wait until it is collected, mend the causes and replay."""
+        """Write what cannot be applied, wait until it is collected, fix the causes and replay."""
         self._publish_junk()
         if self._database is not None:
             self._write_runways(self._database)
         collected = self._open()
-        told = _by_reason(collected)
-        self._say(f"{sum(collected.values())} changes cannot be applied and are dead letters: {told}")
+        by_reason = _by_reason(collected)
+        self._say(f"{sum(collected.values())} changes cannot be applied and are dead letters: {by_reason}")
         if self._database is not None:
             self._mend_the_table(self._database)
             self._correct_at_the_source(self._database)
@@ -149,11 +149,11 @@ class LettersStory:
         self._wait(lambda: self._open().get(conflict, 0) > before, "the runway that changed to be collected")
 
     def _mend_the_table(self, database: SpannerDatabase) -> None:
-        self._stack.dataset.query(f"ALTER TABLE {TABLE} DROP COLUMN length_feet")  # as its letters say
+        self._stack.dataset.query(f"ALTER TABLE {TABLE} DROP COLUMN length_feet")  # as its dead letters say
         rows = len(database.query(f"SELECT name FROM {TABLE}")) - 1
         replayed = 0.0
 
-        def applied() -> bool:  # again for what was on its way as a letter when the table was mended
+        def applied() -> bool:  # again for what was on its way as a dead letter when the table was fixed
             nonlocal replayed
             if time.monotonic() > replayed + _REPLAY_AGAIN:
                 self._run("replay", "--reason", Reason.SCHEMA_CONFLICT.value, "--execute", may_be_left=True)
@@ -184,8 +184,8 @@ class LettersStory:
     def _run(self, *arguments: str, may_be_left: bool = False) -> str:
         code, said = self._command(*arguments)
         if code and not (may_be_left and code in (_LEFT, _NONE_SUCH)):
-            told = " ".join(arguments)
-            raise ProcessDiedError(f"`python -m services.dead_letter {told}` ended with {code}:\n{said}")
+            command = " ".join(arguments)
+            raise ProcessDiedError(f"`python -m services.dead_letter {command}` ended with {code}:\n{said}")
         return said
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
@@ -200,7 +200,7 @@ def _row(airport: str, name: str) -> Mapping[str, Value]:
 
 
 def _headings(name: str) -> tuple[int | None, ...]:
-    """Return the directions of a runway: its name says them, in tens of degrees."""
+    """Return the directions of a runway, which its name holds in tens of degrees."""
     return tuple(int(end[:2]) * 10 for end in name.split("/"))
 
 

@@ -21,7 +21,7 @@ class Progress:
     """Refreshed by a thread of its own: one live table on a terminal, a plain line now and then elsewhere."""
 
     def __init__(self, console: Console, sides: Sequence[Side], left: Callable[[], int]) -> None:
-        """Show how far the changes of all sides have come; ``left`` tells how many are to be applied."""
+        """Show how far the changes of all sides have come; ``left`` returns how many are to be applied."""
         self._console = console
         self._sides = sides
         self._left = left

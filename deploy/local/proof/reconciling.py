@@ -1,4 +1,4 @@
-"""The comparison that operators have, `python -m services.cdc_consumer reconcile`, asked at the end of a run.
+"""The comparison that operators have, `python -m services.cdc_consumer reconcile`, run at the end of a run.
 
 It stands beside the comparison of this package (`comparison.py`), which shares no code with what it judges.
 """
@@ -23,13 +23,13 @@ _MOST_NAMED: Final = 10
 
 @dataclass(slots=True)
 class Reconciled:
-    """What the command has said of the tables of one source."""
+    """The command's answer for the tables of one source."""
 
     source: str
     tables: Sequence[str] = ()
     rows: int = 0
     differing: Sequence[str] = field(default_factory=list)
-    """What it said of tables that are not equal, a line for each."""
+    """A line for each table that is not equal."""
 
     def __str__(self) -> str:
         if self.differing:
@@ -71,7 +71,7 @@ def rows_command(module: str) -> str:
 
 
 def read_answer(source: str, code: int, said: str, complaint: str) -> Reconciled:
-    """Return what the command's answer says; what it could not compare is no equality."""
+    """Return the command's answer; a table that it could not compare is not equal."""
     try:
         document: Mapping[str, Any] = json.loads(said)
         compared: Sequence[Mapping[str, Any]] = document["tables"]

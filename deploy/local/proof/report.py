@@ -12,7 +12,7 @@ from deploy.local.demo.added_columns import ColumnStory
 from deploy.local.demo.latency import Latencies
 from deploy.local.demo.schema import KEYS
 from deploy.local.proof.comparison import TableComparison
-from deploy.local.proof.history import HistoryComparison, told
+from deploy.local.proof.history import HistoryComparison, describe_versions
 from deploy.local.proof.letters import LettersFound
 from deploy.local.proof.reconciling import Reconciled
 from deploy.local.proof.wide_comparison import ChangeLogComparison
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def equal(self) -> bool:
-        """Return whether BigQuery equals its sources, `reconcile` says so too, and no dead letter is left open."""
+        """Return whether BigQuery equals its sources, `reconcile` agrees, and no dead letter is left open."""
         return not self.failures
 
     @property
@@ -152,9 +152,9 @@ class Report:
                 self._line(console, "  differs", named)
             if one.differing > len(one.named):
                 console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
-        for said in self.reconciled:
-            self._line(console, f"reconcile, {said.source}", str(said))
-        for line in self.letters.told():
+        for answer in self.reconciled:
+            self._line(console, f"reconcile, {answer.source}", str(answer))
+        for line in self.letters.lines():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         names = " and ".join(side.name for side in self.sides)
         equal, unequal = f"equals {names}, every column of every row", f"does NOT equal {names}"
@@ -175,7 +175,7 @@ class Report:
         for versions in history.examples:
             key = KEYS[history.table]
             name = " ".join(str(versions[0].row[column]) for column in key)
-            for start, end, what in told(key, versions):
+            for start, end, what in describe_versions(key, versions):
                 until = "now" if end is None else f"{end:%H:%M:%S.%f}"
                 line = f"  {name:<25}{start:%H:%M:%S.%f} to {until:<15}  {what}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)

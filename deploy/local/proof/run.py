@@ -68,8 +68,8 @@ def prove(
 ) -> Report:
     """Load rows, change them, let changes fail and replay them; return what was found when all writes were done.
 
-    In the end the consumer's own command ``reconcile`` has to say so, too. ``meanwhile`` is done while rows are
-    changed. If it starts services anew, their counters say nothing in the end: then only the tables are looked at.
+    In the end the consumer's own command ``reconcile`` has to agree. ``meanwhile`` is done while rows are
+    changed. If it restarts services, their counters prove nothing in the end: then only the tables are compared.
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
@@ -119,7 +119,7 @@ def to_be_applied(stack: Stack, sides: Sequence[Side]) -> int:
 
 
 def wait_until_loaded(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> bool:
-    """Wait until all that was loaded is applied; return whether that came within patience."""
+    """Wait until all that was loaded is applied; return whether that came within ``patience``."""
     return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), patience, stop)
 
 
@@ -150,9 +150,9 @@ def _change(
 def _until_equal(
     stack: Stack, sides: Sequence[Side], patience: timedelta, counted: timedelta, stop: Stop
 ) -> list[Sequence[Compared]]:
-    """Compare as soon as everything is said to be applied, and again what differs until equal or out of patience.
+    """Compare as soon as everything is counted as applied, and again what differs until equal or the timeout.
 
-    What is said is believed as long as ``counted``; after that the tables are compared whatever is said.
+    The counters are believed as long as ``counted``; after that the tables are compared whatever they show.
     """
     compared: list[Sequence[Compared]] = [()] * len(sides)
 

@@ -54,7 +54,7 @@ class Figures:
     committed: int
     published: int
     behind: float | None
-    """Seconds that its reader is behind; None: it does not say."""
+    """Seconds that its reader is behind; None: not known."""
     before: int = 0
     """Rows that were there before the change stream."""
     snapshot: int = 0
@@ -78,7 +78,7 @@ class Side(Protocol):
         """Change rows, and find out how long that takes to be seen."""
 
     def beside(self, changes: Mapping[str, int]) -> None:
-        """Be told of changes, by table, that others have made to this source: their tables are compared, too."""
+        """Take note of changes, by table, that others have made to this source: their tables are compared, too."""
 
     def compare(self) -> Sequence[Compared]:
         """Read everything on both sides and compare it, when all writes are done."""

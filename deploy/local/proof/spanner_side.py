@@ -69,7 +69,7 @@ class SpannerSide:
         return committed
 
     def loaded(self) -> bool:
-        """Tell that the numbers say it all: each change is counted here and by the consumer."""
+        """Return True: each change is counted here and by the consumer."""
         return True
 
     def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
@@ -95,7 +95,7 @@ class SpannerSide:
             self._latencies, self._columns = probe.finish(patience), columns.finish(patience)
 
     def beside(self, changes: Mapping[str, int]) -> None:
-        """Be told of changes to other tables of the first database."""
+        """Take note of changes to other tables of the first database."""
         self._beside = changes
 
     def compare(self) -> Sequence[Compared]:

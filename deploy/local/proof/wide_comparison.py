@@ -1,6 +1,6 @@
-"""Whether BigQuery equals Bigtable: each row of a mirror as its cells say, and a change log that replays to all cells.
+"""Whether BigQuery equals Bigtable: each row of a mirror as its cells are, and a change log that replays to all cells.
 
-What a mirror has to hold is told here from the cells themselves, and from what the tables file says of the table.
+What a mirror has to hold is computed here from the cells themselves and from the tables file.
 """
 
 import base64
@@ -106,7 +106,7 @@ def compare_change_log(table: str, source: Mapping[bytes, Row], dataset: BigQuer
 
 
 def entry_of(entry: Mapping[str, Any]) -> Mutation:
-    """Return what an entry of a change log says that was done to its row."""
+    """Return what an entry of a change log did to its row."""
     family, column = entry["column_family"], entry["column"]
     match entry["mod_type"]:
         case "SET_CELL":
@@ -117,7 +117,7 @@ def entry_of(entry: Mapping[str, Any]) -> Mutation:
         case "DELETE_FAMILY":
             return DeleteFamily(family)
         case kind:
-            raise ValueError(f"an entry of kind {kind}, which nobody made")
+            raise ValueError(f"an entry of kind {kind}, which no workload makes")
 
 
 def _flat(row: Row) -> dict[tuple[str, bytes, int], bytes]:

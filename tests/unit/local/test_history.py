@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deploy.local.proof.comparison import TableComparison
-from deploy.local.proof.history import Version, check_versions, told
+from deploy.local.proof.history import Version, check_versions, describe_versions
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
@@ -58,7 +58,10 @@ def test_what_happened_to_a_row_is_told_in_words() -> None:
         version(6, 7, k=1, name="d", _metadata_x=5, doc={}, more=1),
     ]
 
-    whats = [((start - NOON).seconds, end and (end - NOON).seconds, what) for start, end, what in told(["k"], versions)]
+    whats = [
+        ((start - NOON).seconds, end and (end - NOON).seconds, what)
+        for start, end, what in describe_versions(["k"], versions)
+    ]
 
     assert whats == [
         (0, 1, "inserted"),

@@ -36,11 +36,11 @@ class World:
 
     def restarted_after(self, seconds: int) -> None:
         self.dies()
-        assert not self.restarts.look()
+        assert not self.restarts.restart_ended()
         self.clock.seconds += seconds - 1
-        assert not self.restarts.look()
+        assert not self.restarts.restart_ended()
         self.clock.seconds += 1
-        assert self.restarts.look()
+        assert self.restarts.restart_ended()
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def test_pauses_grow_and_a_service_that_always_dies_is_given_up_with_the_cause(p
         world.restarted_after(seconds)
     world.dies()
     with pytest.raises(ProcessDiedError, match=r"(?s)given up after 5 restarts.*exit code 1.*its last words"):
-        world.restarts.look()
+        world.restarts.restart_ended()
 
 
 def test_a_service_that_needs_a_person_is_not_restarted(processes: Processes) -> None:
     world = World(processes, "echo TOPIC is not set; exit 2")
     world.dies()
     with pytest.raises(ProcessDiedError, match=r"(?s)a restart would not help.*TOPIC is not set"):
-        world.restarts.look()
+        world.restarts.restart_ended()
 
 
 def test_the_end_of_an_emulator_is_the_end_of_the_platform(processes: Processes) -> None:
@@ -84,4 +84,4 @@ def test_the_end_of_an_emulator_is_the_end_of_the_platform(processes: Processes)
     processes.start("emulator", ["false"])
     world.dies()
     with pytest.raises(ProcessDiedError, match="emulator ended with exit code 1"):
-        world.restarts.look()
+        world.restarts.restart_ended()
