@@ -1,13 +1,12 @@
 """A dead-letter service, and a person at its commands."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from subprocess import CompletedProcess
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ from shared.contracts.change_batch import Change, Header
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_change, a_message
 from tests.integration.stand_in import StandIn
+from tests.worlds.commands import run_command
 from tests.worlds.consumer import World, counter
 
 PATIENCE: Final = timedelta(minutes=5)
@@ -48,10 +48,9 @@ class Mending:
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return json.loads(done.stdout)
 
-    def asked(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def asked(self, *words: str) -> "CompletedProcess[str]":
         """Run a command; return its exit code, and what it says."""
-        command = [sys.executable, "-m", "services.dead_letter", *words, "--json"]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=120)
+        return run_command("services.dead_letter", [*words, "--json"], self.environment)
 
     def letters(self, count: int, *filters: str) -> Sequence[Mapping[str, Any]]:
         """Wait until so many letters are as they are asked for; return them."""

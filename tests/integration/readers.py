@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Process, Processes
 from tests.integration.log_lines import events
+from tests.worlds.commands import run_command
 
 STARTS: Final = timedelta(seconds=60)
 """How long a start may take, on a busy machine."""
@@ -43,12 +44,9 @@ class Readers(ABC):
 
     def says(self, *words: str, **variables: str) -> tuple[int | None, str]:
         """Run a command beside the readers to its end; return its exit code and what it says."""
-        process = self.launch(*words, **variables)
-        process.expected_to_end = True
-        code = process.wait(PATIENCE)
-        said = process.output()
-        process.end()
-        return code, said
+        environment = {**self.processes.environment, "LOG_LEVEL": "DEBUG", **self.environment(), **variables}
+        ended = run_command(self.module, words, environment)
+        return ended.returncode, ended.stdout + ended.stderr
 
     def status(self) -> tuple[int | None, Mapping[str, Any]]:
         """Return what `status` exits with, and what it says."""

@@ -1,8 +1,6 @@
 """A column dropped and added again with another type: who says so, what flows on, and the cures to the letter."""
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
@@ -10,13 +8,13 @@ from datetime import date, timedelta
 import msgspec
 import pytest
 
-from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import Service
 from deploy.local.platform.source import Row, Write
 from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.reasons import Reason
 from tests.e2e.rig import Message, Rig
 from tests.e2e.standing import REFUSED_AFTER
+from tests.worlds.commands import run_command
 
 pytestmark = pytest.mark.timeout(1_800)
 
@@ -29,9 +27,7 @@ class Said:
     """What a command of a service has said."""
 
     def __init__(self, rig: Rig, service: str, *words: str, settings: Mapping[str, str]) -> None:
-        command = [sys.executable, "-m", f"services.{service}", *words]
-        environment = {**rig.processes.environment, **settings, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        done = run_command(f"services.{service}", words, {**rig.processes.environment, **settings})
         self.code, self.text = done.returncode, done.stdout
 
 

@@ -1,8 +1,6 @@
 """A table dropped and made again, of which no record tells: healed by snapshot and sweep, by command or by itself."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -13,6 +11,7 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import Service
 from deploy.local.platform.source import Write
 from tests.e2e.rig import Rig
+from tests.worlds.commands import run_command
 
 pytestmark = pytest.mark.timeout(1_800)
 
@@ -22,10 +21,9 @@ SOURCE = "python -m services.spanner_reader rows"
 
 def says(rig: Rig, service: str, *words: str, code: int | None = 0) -> Any:
     """Run a command, with the settings of both services; return its document."""
-    command = [sys.executable, "-m", f"services.{service}", *words, "--json"]
     settings = {**rig.pipeline.consumer_environment(rig.processes.directory), **rig.pipeline.reader_environment()}
-    environment = {**rig.processes.environment, **settings, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    environment = {**rig.processes.environment, **settings, "PYTHONPATH": str(ROOT)}  # SOURCE is a process
+    done = run_command(f"services.{service}", [*words, "--json"], environment)
     assert code in (None, done.returncode), (words, done.stdout, done.stderr)
     return json.loads(done.stdout)
 
