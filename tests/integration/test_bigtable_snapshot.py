@@ -161,11 +161,12 @@ def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_
     reads_no_further = pipeline.start(**over)
     reads_no_further.expected_to_end = True
 
-    def waits() -> bool | None:
-        return "over at END_TIMESTAMP" in pipeline.command("--status", **over)[1] or None
+    def shows(reason: str, **variables: str) -> bool | None:
+        return reason in pipeline.command("--status", **variables)[1] or None
 
-    pipeline.processes.wait_until(waits, "the snapshot to wait", PATIENCE)
-    assert "anew where their END_TIMESTAMP is reached" in pipeline.command("--status")[1]
+    pipeline.processes.wait_until(lambda: shows("over at END_TIMESTAMP", **over), "the snapshot to wait", PATIENCE)
+    fix = "anew where their END_TIMESTAMP is reached"
+    pipeline.processes.wait_until(lambda: shows(fix), "the status to show the fix", PATIENCE)
     reads_no_further.ask_to_end()
     assert reads_no_further.wait(timedelta(seconds=10)) == 0, reads_no_further.obituary()
     pipeline.start(LEASE_DURATION="2s")
