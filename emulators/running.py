@@ -37,7 +37,7 @@ def configure_logs(service: str, level: str) -> None:
         event["severity"], event["service"] = event.pop("level").upper(), service
         return event
 
-    said: list[Processor] = [structlog.stdlib.add_log_level, structlog.processors.TimeStamper(fmt="iso", key="time")]
+    fields: list[Processor] = [structlog.stdlib.add_log_level, structlog.processors.TimeStamper(fmt="iso", key="time")]
     text: list[Processor] = [
         # a traceback without local variables, for they hold rows
         structlog.dev.ConsoleRenderer(timestamp_key="time", exception_formatter=structlog.dev.plain_traceback)
@@ -51,7 +51,7 @@ def configure_logs(service: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=said,
+            foreign_pre_chain=fields,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *(text if sys.stderr.isatty() else json),
@@ -61,7 +61,7 @@ def configure_logs(service: str, level: str) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("emulators").setLevel(level)
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *said, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[structlog.stdlib.filter_by_level, *fields, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
     )

@@ -32,7 +32,7 @@ def a_change(
 ) -> Change:
     """Return a change of the row with this ``id``; the larger ``sequence`` is the newer one.
 
-    Where a real clock says what is old, ``committed`` has to be by that clock.
+    Where a real clock decides what is old, ``committed`` has to be by that clock.
     """
     values = {"name": f"name {sequence}"} | row
     return Change(

@@ -22,7 +22,7 @@ from tests.schedule import Schedule
 
 PROJECT = "millrace-test"
 
-# A busy machine is no fault of a property: how long an example takes to make or to run says nothing here.
+# A busy machine is no fault of a property: how long an example takes to make or to run proves nothing here.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

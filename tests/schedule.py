@@ -1,7 +1,7 @@
 """Order and cost of the test modules: costly modules start first, and a run prints what they cost.
 
 With two workers the run ends when the slower one ends, so the costly modules must not come last. The order that
-pytest-xdist takes by itself (by the number of tests) says nothing here: the costliest modules have one to three tests.
+pytest-xdist takes by itself (by the number of tests) means nothing here: the costliest modules have one to three tests.
 A worker takes a module as a whole, and the modules of `TOGETHER` as one: they share what is costly to start.
 `tests/costs.json` holds the seconds of each costly module, as far as the order needs them: those of a busy machine, or
 an estimate, will do. `pytest --write-costs` measures them again.

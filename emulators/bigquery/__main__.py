@@ -31,12 +31,12 @@ def main() -> int:
     return 0
 
 
-async def _serve(told: argparse.Namespace) -> None:
+async def _serve(arguments: argparse.Namespace) -> None:
     stop = stop_signal()
-    async with serving(told.rest_port, told.grpc_port, told.directory, told.host) as ports:
+    async with serving(arguments.rest_port, arguments.grpc_port, arguments.directory, arguments.host) as ports:
         print(json.dumps(asdict(ports)))
-        print(f"export BIGQUERY_EMULATOR_HOST=http://{told.host}:{ports.rest_port}")
-        print(f"export BIGQUERY_STORAGE_EMULATOR_HOST={told.host}:{ports.grpc_port}", flush=True)
+        print(f"export BIGQUERY_EMULATOR_HOST=http://{arguments.host}:{ports.rest_port}")
+        print(f"export BIGQUERY_STORAGE_EMULATOR_HOST={arguments.host}:{ports.grpc_port}", flush=True)
         await stop.wait()
 
 

@@ -87,7 +87,7 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset, with what its creator said of it that means nothing here (location, labels, description)."""
+    """A dataset, with the options that mean nothing here (location, labels, description)."""
 
     name: DatasetName
     properties: Mapping[str, object]

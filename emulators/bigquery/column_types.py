@@ -2,7 +2,7 @@
 
 Three choices need a reason. A TIMESTAMP is a DuckDB TIMESTAMP in UTC, for DuckDB's type with a time zone needs its ICU
 extension for most of what one does with it; a DATETIME, which is rarer, is that other type, read in UTC, so that the
-two are told apart in every result. And what DuckDB has no type for (BIGNUMERIC, RANGE, GEOGRAPHY) is a STRUCT whose
+two differ in every result. And what DuckDB has no type for (BIGNUMERIC, RANGE, GEOGRAPHY) is a STRUCT whose
 fields have names that no column can have: values compare and sort as they should, and any operation that would be wrong
 on what is inside is refused by DuckDB itself.
 """

@@ -13,7 +13,7 @@ POST   /control/delay            {"new_tables": 5, "alterations": 180}: what the
 DELETE /control/delay            it notices at once again
 POST   /control/applies/hold     start no background apply (of {"table": "p.d.t"}, or of any)
 POST   /control/applies/release  start them again
-POST   /control/applies/run      run one now, held or not, and wait for it
+POST   /control/applies/run      run one now, paused or not, and wait for it
 """
 
 import threading
@@ -97,7 +97,7 @@ class Control:
         return {}
 
     def apply_now(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Run one background apply of ``{"table": "p.d.t"}``, or one of each table, held or not, and wait for it."""
+        """Run one background apply of ``{"table": "p.d.t"}``, or one of each table, paused or not, and wait for it."""
         asked = str(body.get("table", ""))
         applied = [table for table in self._warehouse.all_tables() if asked in ("", table.name.dotted)]
         for table in applied:

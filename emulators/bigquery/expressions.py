@@ -1,7 +1,7 @@
 """Types and functions of GoogleSQL that DuckDB has under another name, in another form, or not at all.
 
 sqlglot, which reads and writes both dialects, knows most of them; these are the rest. What is written as a literal is
-checked here as BigQuery does. How types are held is told in `column_types`; of those that DuckDB does not have, a value
+checked here as BigQuery does. `column_types` documents stored types; of those that DuckDB does not have, a value
 is made of a literal (a BIGNUMERIC of anything that has a number's text), and no operation is served but comparison,
 order and what takes them apart.
 """

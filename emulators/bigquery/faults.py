@@ -18,7 +18,7 @@ from emulators.bigquery.protocol import StorageError
 from emulators.bigquery.routing import NOT_ROUTED
 
 IDLE_SECONDS: Final = 600.0
-"""How long a connection may be idle; the service says so in the message it closes one with."""
+"""How long a connection may be idle; the message that closes one names it."""
 
 When = Literal["before", "after"]
 _REASONS: Final = {
@@ -37,7 +37,7 @@ _REASONS: Final = {
 class Fault:
     """What shall go wrong with appends or REST calls: to one table (``project.dataset.table``) or, empty, to all.
 
-    ``before``: nothing of the request is done; ``after``: all is, but the client is not told. ``close`` ends the stream
+    ``before``: nothing of the request is done; ``after``: all is, but no answer comes. ``close`` ends the stream
     with the status, ``answer`` puts it into an answer, ``stall`` gives no answer at all until the fault is removed.
     ``storage_error`` is a StorageErrorCode beside the status; ``row`` blames one row by its index. ``containing``: only
     requests with this text in them (a row that BigQuery chokes on). ``times``: how many requests it meets; None until

@@ -3,7 +3,7 @@
 Source: BigQuery, "Introduction to the Storage Write API" (both formats) and "Geography functions" (ST_GEOGFROMTEXT: two
 dimensions, latitudes from -90 to 90). A value is kept as it was written, in one spelling. Checked are its form, its
 bounds, that lines have two points and rings are closed; not checked is what needs geometry on a sphere (rings that
-cross, their orientation), which BigQuery refuses or mends. Longitudes beyond 180 degrees, which BigQuery wraps, are
+cross, their orientation), which BigQuery refuses or corrects. Longitudes beyond 180 degrees, which BigQuery wraps, are
 refused.
 """
 

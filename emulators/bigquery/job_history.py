@@ -1,4 +1,4 @@
-"""What INFORMATION_SCHEMA tells of jobs: who ran what, when, and for how many slots; the latest of them are kept."""
+"""INFORMATION_SCHEMA's views of jobs: who ran what, when, and for how many slots; the latest of them are kept."""
 
 import threading
 from collections import deque

@@ -35,7 +35,7 @@ def convert_column(array: pa.Array, column: Column, path: str = "") -> Converted
 
 
 def required_but_missing(path: str) -> str:
-    """Return what is said of a row without a value that it must have."""
+    """Return the error of a row without a value that it must have."""
     return f"Field {path}: {_MISSING}"
 
 

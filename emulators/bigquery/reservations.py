@@ -1,6 +1,6 @@
 """Reservations: capacity commitments, reservations and assignments, as statements make them and views show them.
 
-Nothing is reserved: what a statement says is kept, and shown by the views of a region. Sources: BigQuery, "Data
+Nothing is reserved: a statement's options are kept, and shown by the views of a region. Sources: BigQuery, "Data
 definition language (DDL) statements in GoogleSQL" (CREATE and DROP CAPACITY, RESERVATION and ASSIGNMENT, ALTER
 RESERVATION); "INFORMATION_SCHEMA.ASSIGNMENTS", ".RESERVATIONS" and ".CAPACITY_COMMITMENTS"; "Stream table updates with
 change data capture", section "Configure a BigQuery reservation for use with CDC"; REST reference of assignments

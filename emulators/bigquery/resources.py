@@ -111,7 +111,7 @@ def read_table(within: DatasetName, resource: Mapping[str, Any]) -> Table:
 def read_changes(
     resource: Mapping[str, Any], table: Table | None = None, *, patched: bool = False
 ) -> Mapping[str, Any]:
-    """Return what a resource says of a definition, as arguments for it; what it does not mention is left out.
+    """Return a resource's part of a definition, as arguments for it; what it does not mention is left out.
 
     ``patched``: of the labels too, so that one is taken off by a null; otherwise they are replaced.
     """

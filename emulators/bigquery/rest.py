@@ -215,7 +215,7 @@ class _Api:
         return table_resource(self._warehouse.table(call.table))
 
     def test_rights(self, call: Call) -> Mapping[str, Any]:
-        self._warehouse.table(call.table)  # of one that is there; and whoever comes may do anything
+        self._warehouse.table(call.table)  # of one that is there; and every caller may do anything
         if self._faults.no_rights(call.about):
             return {}
         return {"permissions": list(call.body.get("permissions") or ())}
@@ -271,7 +271,7 @@ def _endpoint(handler: Handler, faults: Faults) -> Callable[[Request], Any]:
             return _error(error)
         except Exception:  # whatever a request provokes, the server lives on
             log.exception("request_failed", path=request.url.path)
-            return _error(ApiError("internalError", "This stand-in failed on the request; its log says how"))
+            return _error(ApiError("internalError", "This stand-in failed on the request; its log has the error"))
         return Response(status_code=204) if result is None else _json(result, 200)
 
     return answer

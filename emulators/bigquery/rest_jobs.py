@@ -51,7 +51,7 @@ class _Job:
 
     @property
     def key(self) -> str:
-        """Return what tells the job from all others."""
+        """Return the job's identity."""
         return f"{self.project}:US.{self.identifier}"
 
 

@@ -6,7 +6,7 @@ name or, where a connection serves many tables, ``write_location=projects/p/loca
 ConnectionWorker), or no header at all (Go's managedwriter, and Java's StreamWriter over a channel of the caller's).
 
 The service takes most calls without the header and refuses some ("Cannot route on empty project id ''":
-python-bigquery-storage #577, google-cloud-python #16650). Here they are taken unless a fault says otherwise (a `Fault`
+python-bigquery-storage #577, google-cloud-python #16650). Here they are taken unless a fault refuses them (a `Fault`
 ``on`` routing). A header that is sent must lead to the resource.
 """
 
@@ -23,7 +23,7 @@ _PROJECT: Final = re.compile(r"projects/([^/]+)(?:/.*)?")
 
 
 NOT_ROUTED: Final = "Cannot route on empty project id ''"
-"""What the service says where it does not find the project in the header."""
+"""The service's message where it does not find the project in the header."""
 
 
 def is_sent(metadata: Metadata) -> bool:

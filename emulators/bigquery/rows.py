@@ -73,7 +73,7 @@ class RowReader:
     def read(self, serialized: Sequence[bytes], expect_changes: bool | None, now: int) -> Rows:
         """Return the rows of a request, all of them; AppendRefusedError that names each bad row otherwise.
 
-        ``expect_changes`` says what the connection has carried so far: changes, plain rows, or nothing yet (None).
+        ``expect_changes``: what the connection has carried so far: changes, plain rows, or nothing yet (None).
         ``now``, in microseconds since the epoch, decides which partitions are open.
         """
         fields, errors = self._decode(serialized)

@@ -15,7 +15,7 @@ _APPLY_AFTER: Final = 0.8
 
 
 class Staleness:
-    """How far each table is applied. Used from several threads; ``now`` tells microseconds since the epoch."""
+    """How far each table is applied. Used from several threads; ``now`` returns microseconds since the epoch."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now

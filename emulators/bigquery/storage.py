@@ -1,4 +1,4 @@
-"""The tables' rows, in DuckDB: what was accepted waits in a log per table and is merged in before anyone looks.
+"""The tables' rows, in DuckDB: what was accepted waits in a log per table and is merged in before a query reads it.
 
 A table's relation holds its columns and two more: the sequence that a row was written with, and for a deleted row when
 it was deleted (a tombstone: for two days an older upsert loses against it). Queries go through a view without them.
@@ -53,10 +53,10 @@ class _Log:
 
 
 class Storage:
-    """Rows of all tables. Safe to use from any thread; ``now`` tells the time in microseconds since the epoch.
+    """Rows of all tables. Safe to use from any thread; ``now`` returns the time in microseconds since the epoch.
 
-    Two locks, so that accepting rows never waits for a merge: ``_logging`` guards the logs and is held for moments,
-    ``_writing`` is held by whoever changes DuckDB, and is taken first where both are needed.
+    Two locks, so that accepting rows never waits for a merge: ``_logging`` guards the logs for moments,
+    ``_writing`` guards every change of DuckDB, and is taken first where both are needed.
     """
 
     def __init__(self, now: Callable[[], int], directory: Path | None = None) -> None:
@@ -248,7 +248,7 @@ class Storage:
             return changed
 
     def _add_functions(self, sql: str) -> None:
-        # Only when it is asked for: with a function in Python a connection that nobody closes is never collected.
+        # Only when it is asked for: with a function in Python an unclosed connection is never collected.
         if not self._functions and any(name in sql.lower() for name in (BIGNUMERIC_OF, *FUNCTIONS)):
             self._database.create_function(BIGNUMERIC_OF, _bignumeric_of, [VARCHAR], BIGNUMERIC.duckdb)
             for name, (function, arguments) in FUNCTIONS.items():

@@ -15,7 +15,7 @@ _MOST: Final = 5
 
 
 class TableUpdates:
-    """When each table was changed lately. ``now`` tells the time in microseconds.
+    """When each table was changed lately. ``now`` returns the time in microseconds.
 
     There is no limit before one is set: most of what is done here in a second takes a project's user a day.
     """

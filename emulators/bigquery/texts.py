@@ -5,7 +5,7 @@ called in DuckDB by their names in `FUNCTIONS`.
 
 Sources: GoogleSQL, "Conversion functions", section "CAST AS STRING"; "String functions", section "FORMAT" with "%t and
 %T behavior"; "JSON functions", section "JSON encodings"; googlesql, RoundTripDoubleToString and `Type::FormatValue`
-(a FLOAT64 has 15 digits, or 17 where 15 do not say which it is).
+(a FLOAT64 has 15 digits, or 17 where 15 do not identify it).
 """
 
 import json

@@ -27,7 +27,7 @@ class _Tokens:
 
 
 class Throughput:
-    """What each project has left of its quota. ``now`` tells the time in microseconds. Used from the event loop.
+    """What each project has left of its quota. ``now`` returns the time in microseconds. Used from the event loop.
 
     A request passes while anything is left and may leave a debt, so that one larger than the quota passes at last.
     """

@@ -31,7 +31,7 @@ from emulators.bigquery.visibility import Visibility
 
 
 class Warehouse:
-    """All that the stand-in knows. ``now`` tells the time in microseconds since the epoch.
+    """All that the stand-in knows. ``now`` returns the time in microseconds since the epoch.
 
     With a directory it is kept there, and found again; otherwise it is in memory.
     """

@@ -1,4 +1,4 @@
-"""The writer's schema: a DescriptorProto held against the table it is to write to.
+"""The writer's schema: a DescriptorProto checked against the table it is to write to.
 
 Source of the pairs of protobuf and column types: BigQuery, "Introduction to the Storage Write API", section "Data
 type conversions". A pair that the table there does not list is refused.

@@ -1,4 +1,4 @@
-"""A bell for tasks of one event loop: whoever waits is woken when it rings."""
+"""A bell for tasks of one event loop: it wakes every waiting task when it rings."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
 """What a table's change stream holds: its records in the order they were applied, and how they are cut into partitions.
 
 A record's index says where it stands in the whole table's order. Each partition holds the records of its range, so a
-reader looks at nothing else; a split or merge hands them on.
+reader reads nothing else; a split or merge hands them on.
 """
 
 import uuid
@@ -55,7 +55,7 @@ class Partition:
         return self._open
 
     def close(self) -> None:
-        """Serve it no more: every stream of it is told."""
+        """Serve it no more: every stream of it wakes."""
         self._open = False
         self.bell.ring()
 
@@ -118,7 +118,7 @@ class ChangeLog:
         return self._rows.get(row_key, [])
 
     def low_watermark(self) -> int:
-        """Return the time up to which replication has caught up: now, unless it was told to stand still."""
+        """Return the time up to which replication has caught up: now, unless it is stalled."""
         return max(self._now(), self._last_commit) if self._stalled_at is None else self._stalled_at
 
     def stall(self, stalled: bool) -> None:
@@ -150,7 +150,7 @@ class ChangeLog:
         return self._serve(new)
 
     def move(self, at: bytes) -> None:
-        """Serve the partition that holds a key anew, with the same range, as when a tablet moves."""
+        """Replace the partition that holds a key by one with the same range, as when a tablet moves."""
         place = self._place(at)
         old = self.partitions[place]
         again = Partition(old.range, list(old.records))
@@ -190,7 +190,7 @@ class ChangeLog:
         )
 
     def ring(self) -> None:
-        """Let every stream look at what has changed."""
+        """Wake every stream, so that it sees what has changed."""
         for partition in self.partitions:
             partition.bell.ring()
 

@@ -32,7 +32,7 @@ class FrontControl:
         return self.ask(messages.Repartition(table, list(starts)), messages.Done).done
 
     def move(self, table: str, at: bytes) -> None:
-        """Close the partition that holds a key, and serve it anew with the same range."""
+        """Close the partition that holds a key, and serve a new one with the same range."""
         self.ask(messages.Move(table, at), messages.Done)
 
     def trim(self, table: str, before: int | None = None) -> None:

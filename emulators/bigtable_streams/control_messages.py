@@ -38,7 +38,7 @@ class Repartition(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Close the partition that holds a key, and serve it anew with the same range."""
+    """Close the partition that holds a key, and serve a new one with the same range."""
 
     table: str
     at: bytes

@@ -63,20 +63,20 @@ def _chunks(entry: Any, limit: int) -> Iterator[tuple[int, Any]]:
         return
     value = entry.set_cell.value
     for offset in range(0, len(value), limit):
-        piece = value[offset : offset + limit]
-        yield len(piece), _piece(entry, piece, offset, len(value))
+        chunk = value[offset : offset + limit]
+        yield len(chunk), _value_chunk(entry, chunk, offset, len(value))
 
 
-def _piece(entry: Any, piece: bytes, offset: int, size: int) -> Any:
+def _value_chunk(entry: Any, part: bytes, offset: int, size: int) -> Any:
     def fill(chunk: Any) -> None:
         chunk.chunk_info.chunked_value_size = size
         chunk.chunk_info.chunked_value_offset = offset
-        chunk.chunk_info.last_chunk = offset + len(piece) == size
+        chunk.chunk_info.last_chunk = offset + len(part) == size
         cell = chunk.mutation.set_cell
-        if offset == 0:  # later pieces carry nothing but the value
+        if offset == 0:  # later chunks carry nothing but the value
             cell.family_name = entry.set_cell.family_name
             cell.column_qualifier = entry.set_cell.column_qualifier
             cell.timestamp_micros = entry.set_cell.timestamp_micros
-        cell.value = piece
+        cell.value = part
 
     return fill

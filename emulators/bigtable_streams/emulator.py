@@ -1,4 +1,4 @@
-"""Calls of the real emulator, as bytes. What it refuses comes back as it said it."""
+"""Calls of the real emulator, as bytes. Its refusals come back unchanged."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final

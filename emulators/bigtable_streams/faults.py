@@ -15,7 +15,7 @@ When = Literal["before", "after"]
 class Fault:
     """What shall go wrong with calls of a method (its last name, as ``MutateRow``; empty: of any).
 
-    ``before``: nothing is done; ``after``: all is, but the client is told the status. ``stall`` gives no answer until
+    ``before``: nothing is done; ``after``: all is, but the client gets the status. ``stall`` gives no answer until
     the fault is removed. ``containing``: only requests with these bytes in them, such as a table's name. ``times``: how
     many calls it meets; None until removed.
     """

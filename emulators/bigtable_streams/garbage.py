@@ -1,6 +1,6 @@
 """Garbage collection by the rules of a table's families, recorded as production records it.
 
-The emulator collects silently, so it is not told the rules; this does the same and puts a record into the stream: type
+The emulator collects silently, so it does not get the rules; this does the same and puts a record into the stream: type
 GARBAGE_COLLECTION, no source cluster, one DeleteFromColumn for each version, [timestamp, timestamp + 1 ms).
 """
 
@@ -15,7 +15,7 @@ from emulators.bigtable_streams.tables import Table
 
 
 class Garbage:
-    """Collects a table's garbage when it is told to."""
+    """Collects a table's garbage on demand."""
 
     def __init__(self, emulator: Emulator, now: Callable[[], int]) -> None:
         self._emulator = emulator

@@ -134,7 +134,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in 
 
 @asynccontextmanager
 async def _refusing(context: Any) -> AsyncIterator[None]:
-    """End the call with the status of what was raised, with everything the emulator said beside it."""
+    """End the call with the status of what was raised, with the emulator's details and trailers."""
     try:
         yield
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""The instance admin calls: application profiles, and as much of instances and clusters as an inspection looks at.
+"""The instance admin calls: application profiles, and as much of instances and clusters as an inspection reads.
 
 Any instance exists, as it does for the emulator.
 """

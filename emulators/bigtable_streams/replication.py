@@ -2,7 +2,7 @@
 
 Between two changes of one cell, sets and deletes alike, the one with the later commit time wins; at equal times the
 larger tiebreaker (google/bigtable/v2/bigtable.proto, DataChange.tiebreaker). So a late write changes only what no later
-change has touched, but the stream tells all of it. The store behind the front is that of the instance's first cluster,
+change has touched, but the stream has all of it. The store behind the front is that of the instance's first cluster,
 and every profile reads the same stream.
 """
 

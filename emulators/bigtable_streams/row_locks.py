@@ -50,7 +50,7 @@ class RowLocks:
 
     @asynccontextmanager
     async def table(self) -> AsyncIterator[None]:
-        """Hold the whole table inside the block: whoever holds rows is waited for, whoever wants some waits."""
+        """Lock the whole table inside the block: it waits for locks of rows, and they wait for it."""
         async with self._table:
             await self._idle.wait()
             yield

@@ -128,21 +128,21 @@ async def read_prefix(emulator: Emulator, table: str, prefix: bytes) -> dict[byt
 async def _read(emulator: Emulator, request: Any) -> dict[bytes, dict[CellName, bytes]]:
     rows: dict[bytes, dict[CellName, bytes]] = {}
     cells: dict[CellName, bytes] = {}
-    row_key, family, qualifier, pieces = b"", "", b"", b""
+    row_key, family, qualifier, value = b"", "", b"", b""
     async for data in emulator.server_streaming(f"{DATA}ReadRows", request.SerializeToString()):
         for chunk in ReadRowsResponse.FromString(data).chunks:
             row_key = chunk.row_key or row_key
             if chunk.reset_row:
-                cells, pieces = {}, b""
+                cells, value = {}, b""
                 continue
             if chunk.HasField("family_name"):
                 family = chunk.family_name.value
             if chunk.HasField("qualifier"):
                 qualifier = chunk.qualifier.value
-            pieces += chunk.value
+            value += chunk.value
             if not chunk.value_size:  # the value is whole
-                cells[CellName(family, qualifier, chunk.timestamp_micros)] = pieces
-                pieces = b""
+                cells[CellName(family, qualifier, chunk.timestamp_micros)] = value
+                value = b""
             if chunk.commit_row:
                 rows[row_key], cells = cells, {}
     return rows

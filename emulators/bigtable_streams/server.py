@@ -74,7 +74,7 @@ async def _collecting(tables: Tables, garbage: Garbage, every: timedelta) -> Non
         for table in tables.all():
             try:
                 await garbage.collect(table)
-            except grpc.aio.AioRpcError as error:  # the table may have been dropped meanwhile: the next round will tell
+            except grpc.aio.AioRpcError as error:  # the table may have been dropped meanwhile: the next round shows it
                 log.warning("garbage_not_collected", table=table.name, error=error.details())
 
 

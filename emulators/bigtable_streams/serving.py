@@ -1,6 +1,6 @@
 """One stream from its start to its CloseStream: which message comes next.
 
-Between any two records it is looked up whether the stream has to close, so no flood of writes keeps a CloseStream or a
+Between any two records it checks whether the stream has to close, so no number of writes keeps a CloseStream or a
 heartbeat back. A split or merge closes it at once, however far it is behind: the tokens say where to go on.
 """
 
@@ -58,7 +58,7 @@ class Streams:
     limits: ChunkLimits = field(default_factory=ChunkLimits)
     seconds_per_change: float = 0.0
     held: bool = False
-    """While held, streams deliver no changes; heartbeats and CloseStream go on."""
+    """While this is True, streams deliver no changes; heartbeats and CloseStream go on."""
     open: set[OpenStream] = field(default_factory=set)
     opened: int = 0
 

@@ -120,7 +120,7 @@ class TableAdmin:
                     families[change.id] = _updated(families[change.id], change)
                 case "drop":
                     families.pop(change.id, None)
-                case _:  # the emulator says what is wrong with it
+                case _:  # the emulator refuses it
                     pass
         for change in request.modifications:
             if change.WhichOneof("mod") in ("create", "update"):

@@ -21,7 +21,7 @@ class Table:
     name: str
     now: Callable[[], int]
     families: dict[str, Any] = field(default_factory=dict)
-    """ColumnFamily messages by name, with the rules that the emulator is not told."""
+    """ColumnFamily messages by name, with the rules that the emulator does not get."""
     splits: Sequence[bytes] = ()
     retention_micros: int = 0
     log: ChangeLog | None = None
@@ -65,7 +65,7 @@ class Tables:
         self._tables: dict[str, Table] = {}
 
     async def get(self, name: str) -> Table:
-        """Return a table; as the emulator says it if there is none. One made behind the front's back has no stream."""
+        """Return a table; the emulator's error if there is none. One made behind the front's back has no stream."""
         table = self._tables.get(name)
         if table is None:
             request = GetTableRequest(name=name)

@@ -1,6 +1,6 @@
 """The calls that change rows: checked, forwarded, and recorded as what they did, in the order they did it.
 
-The rows are held from before the emulator is asked until the record is in the stream.
+The rows are locked from before the emulator's call until the record is in the stream.
 """
 
 from collections import defaultdict
@@ -100,10 +100,10 @@ class Writes:
     async def _restore(
         self, table: Table, row_key: bytes, before: Mapping[CellName, bytes], made: Mapping[CellName, bytes]
     ) -> None:
-        """Undo what the emulator did to a row beside what it said.
+        """Undo what the emulator did to a row beside what it answered.
 
-        Where two rules name one column, each takes the time anew; when a millisecond passes in between, the first one
-        leaves a version that nobody asked for. Where one rule fails, those before it have been followed.
+        Where two rules name one column, each reads the clock; when a millisecond passes in between, the first one
+        leaves a version that no rule asked for. Where one rule fails, those before it have been followed.
         """
         after = await read_values(self._emulator, table.name, row_key)
         undo = [delete_version(cell) for cell in after if cell not in before and cell not in made]

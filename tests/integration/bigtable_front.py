@@ -170,16 +170,16 @@ class FrontTable:
         """Return every cell the table holds."""
         rows: dict[bytes, Cells] = {}
         request = data_types.ReadRowsRequest(table_name=self.name)
-        row_key, family, qualifier, pieces = b"", "", b"", b""
+        row_key, family, qualifier, value = b"", "", b"", b""
         for answer in self.front.data.read_rows(request, timeout=_TIMEOUT):
             for chunk in data_types.ReadRowsResponse.pb(answer).chunks:
                 row_key = chunk.row_key or row_key
                 family = chunk.family_name.value if chunk.HasField("family_name") else family
                 qualifier = chunk.qualifier.value if chunk.HasField("qualifier") else qualifier
-                pieces += chunk.value
+                value += chunk.value
                 if not chunk.value_size:
-                    rows.setdefault(row_key, {})[family, qualifier, chunk.timestamp_micros] = pieces
-                    pieces = b""
+                    rows.setdefault(row_key, {})[family, qualifier, chunk.timestamp_micros] = value
+                    value = b""
         return rows
 
 

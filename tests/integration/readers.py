@@ -1,4 +1,4 @@
-"""Readers of a source as processes, and commands beside them: how they are started, waited for, and what they say."""
+"""Readers of a source as processes, and commands beside them: how they are started and waited for, and their output."""
 
 import json
 import sys
@@ -42,15 +42,15 @@ class Readers(ABC):
         arguments = [sys.executable, "-m", self.module, *command]
         return self.processes.start(f"reader_{self.readers}", arguments, environment)
 
-    def says(self, *words: str, **variables: str) -> tuple[int | None, str]:
-        """Run a command beside the readers to its end; return its exit code and what it says."""
+    def run_command(self, *words: str, **variables: str) -> tuple[int | None, str]:
+        """Run a command beside the readers to its end; return its exit code and its output."""
         environment = {**self.processes.environment, "LOG_LEVEL": "DEBUG", **self.environment(), **variables}
         ended = run_command(self.module, words, environment)
         return ended.returncode, ended.stdout + ended.stderr
 
     def status(self) -> tuple[int | None, Mapping[str, Any]]:
-        """Return what `status` exits with, and what it says."""
-        code, said = self.says("status", "--json")
+        """Return the exit code and the document of `status`."""
+        code, said = self.run_command("status", "--json")
         return code, json.loads(said)
 
     def wait(
@@ -60,7 +60,7 @@ class Readers(ABC):
         pull: Callable[[], object] = lambda: None,
         patience: timedelta = PATIENCE,
     ) -> None:
-        """Wait for something to come true while no reader dies unasked; ``pull`` takes what came before a look."""
+        """Wait for something to come true while no reader dies unasked; ``pull`` takes what came before a check."""
 
         def arrived() -> bool:
             pull()

@@ -22,18 +22,18 @@ def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes
 
 def test_a_paused_stream_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: BigtablePipeline) -> None:
     front, table = pipeline.table.front, pipeline.table
-    code, said = pipeline.says("pause")
+    code, said = pipeline.run_command("pause")
     assert (code, "start the reader first" in said) == (2, True)
     reader = pipeline.start()
     table.write(b"a", set_cell("f", b"q", b"before"))
     pipeline.wait_until_equal("f")
     for what in ("pause", "resume", "snapshot"):
-        code, said = pipeline.says(what, CHANGE_STREAM_NAME="nothere")
+        code, said = pipeline.run_command(what, CHANGE_STREAM_NAME="nothere")
         assert (code, "BIGTABLE_TABLE" in said, "row was deleted" in said) == (2, True, False)
     unasked = f"{table.name.rpartition('/')[2]}: no snapshot was asked for\n"  # so nothing was written
-    assert pipeline.says("snapshot", "--status", CHANGE_STREAM_NAME="nothere") == (0, unasked)
-    assert pipeline.says("pause")[0] == 0
-    assert "was paused already" in pipeline.says("pause")[1]
+    assert pipeline.run_command("snapshot", "--status", CHANGE_STREAM_NAME="nothere") == (0, unasked)
+    assert pipeline.run_command("pause")[0] == 0
+    assert "was paused already" in pipeline.run_command("pause")[1]
     pipeline.wait(lambda: not any(one["partitions"] for one in pipeline.status()[1]["readers"]), "it to let go")
     assert '"stream_paused"' in reader.output()
     for key in (b"b", b"m", b"z"):
@@ -45,12 +45,12 @@ def test_a_paused_stream_stays_so_over_a_restart_and_goes_on_where_it_was(pipeli
     assert '"partition_claimed"' not in again.output()
     code, shown = pipeline.status()
     assert (code, shown["state"], shown["paused_since"] is not None) == (0, "paused", True)
-    assert "it is paused since" in pipeline.says("doctor")[1]
+    assert "it is paused since" in pipeline.run_command("doctor")[1]
     front.control.merge(table.name, b"m")
     pipeline.pull()
     assert pipeline.newest.keys() == {b"a"}
 
-    assert pipeline.says("resume")[0] == 0
+    assert pipeline.run_command("resume")[0] == 0
     pipeline.wait_until_equal("f")
-    assert pipeline.says("resume")[0] == 1
+    assert pipeline.run_command("resume")[0] == 1
     assert pipeline.status()[1]["state"] == "reading"

@@ -84,7 +84,7 @@ def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
     older = tmp_path / "tables.toml"
     older.write_text('[tables."*"]\nvalues = "text"\nversions = 2\n')
 
-    code, said = pipeline.says("rows", TABLES_FILE=str(older))
+    code, said = pipeline.run_command("rows", TABLES_FILE=str(older))
 
     assert code == MISCONFIGURED
     assert "watches something else than that of the reader that looked last (values, versions)" in said

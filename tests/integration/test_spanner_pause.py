@@ -43,12 +43,12 @@ def keys(topic: Topic, table: str) -> set[int]:
 
 
 def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: SpannerPipeline) -> None:
-    assert pipeline.says("pause")[0] == 2  # no reader was ever started
+    assert pipeline.run_command("pause")[0] == 2  # no reader was ever started
     first, second = pipeline.start(), pipeline.start()
     topic = Topic(pipeline)
     pipeline.database.commit([plane(1, "a")])
     topic.wait_for("what is written before", lambda: keys(topic, "Planes") == {1})
-    code, said = pipeline.says("pause")
+    code, said = pipeline.run_command("pause")
     assert (code, "is paused now" in said) == (0, True)
     for reader in (first, second):
         topic.wait_for("them to notice", lambda reader=reader: bool(events(reader, "stream_paused")))  # type: ignore[misc]
@@ -59,14 +59,14 @@ def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_wa
     assert events(third, "partition_claimed") == []
     code, shown = pipeline.status()
     assert (code, shown["state"], shown["paused_since"] is not None) == (0, "paused", True)
-    assert "resume" in pipeline.says("status")[1]
-    assert "is paused since" in pipeline.says("doctor")[1]
+    assert "resume" in pipeline.run_command("status")[1]
+    assert "is paused since" in pipeline.run_command("doctor")[1]
     topic.pull()
     assert keys(topic, "Planes") == {1}
 
-    assert pipeline.says("resume")[0] == 0
+    assert pipeline.run_command("resume")[0] == 0
     topic.wait_for("what was written meanwhile", lambda: keys(topic, "Planes") == {1, 2})
-    assert pipeline.says("resume")[0] == 1
+    assert pipeline.run_command("resume")[0] == 1
     assert pipeline.status()[1]["state"] == "reading"
 
 
@@ -75,8 +75,8 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     topic = Topic(pipeline)
     pipeline.database.commit([plane(1, "a"), plane(2, "a"), seat(1)])
     topic.wait_for("what is written before", lambda: keys(topic, "Seats") == {1})
-    assert pipeline.says("pause", "Plains")[0] == 2
-    assert pipeline.says("pause", "Planes")[0] == 0
+    assert pipeline.run_command("pause", "Plains")[0] == 2
+    assert pipeline.run_command("pause", "Planes")[0] == 0
     topic.wait_for("it to notice", lambda: bool(events(reader, "table_paused")))
     pipeline.database.commit([plane(3, "b"), seat(3), plane(2, None)])
     topic.wait_for("the other table", lambda: keys(topic, "Seats") == {1, 3})
@@ -86,19 +86,19 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     code, shown = pipeline.status()
     assert (code, shown["paused_tables"][0]["table"], shown["needs_resync"][0]["table"]) == (1, "Planes", "Planes")
     assert "resume Planes" in shown["needs_resync"][0]["cure"]
-    assert pipeline.says("synced", "Planes")[0] == 2
+    assert pipeline.run_command("synced", "Planes")[0] == 2
 
     reader.kill()  # and it stays so
     reader = pipeline.start()
     pipeline.database.commit([plane(4, "c"), seat(4)])
     topic.wait_for("the other table", lambda: keys(topic, "Seats") == {1, 3, 4})
     assert keys(topic, "Planes") == {1, 2}
-    assert pipeline.says("resume", "Planes")[0] == 0
+    assert pipeline.run_command("resume", "Planes")[0] == 0
     pipeline.database.commit([plane(5, "d")])
     topic.wait_for("what is written after", lambda: keys(topic, "Planes") == {1, 2, 5})
     code, shown = pipeline.status()
     assert (code, shown["paused_tables"], shown["needs_resync"][0]["table"]) == (1, [], "Planes")
-    assert pipeline.says("snapshot", "Planes")[0] == 0
+    assert pipeline.run_command("snapshot", "Planes")[0] == 0
     topic.wait_for("all rows", lambda: keys(topic, "Planes") >= {1, 3, 4, 5})
     topic.wait_for("its mark to go", lambda: pipeline.status()[1]["needs_resync"] == [])
     assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for the sweep

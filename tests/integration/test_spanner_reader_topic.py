@@ -128,7 +128,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
         "TOPIC": short_name(other.topic),
         "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic),
     }
-    code, said = pipeline.says("topic", **elsewhere)
+    code, said = pipeline.run_command("topic", **elsewhere)
     assert code == MISCONFIGURED
     assert "start the reader" in said
 
@@ -140,7 +140,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
     for topic in (topology.topic, other.topic):
         assert published_to(project, topic, pubsub_emulator) in told["error"]
     refused.end()
-    code, said = pipeline.says("topic", **elsewhere)
+    code, said = pipeline.run_command("topic", **elsewhere)
     assert code == MISCONFIGURED
     assert "stop every one" in said
     with opened_source(ROWS, {**os.environ, **pipeline.environment(), **elsewhere}, Stop()) as rows:
@@ -157,7 +157,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
     assert reader.wait(timedelta(seconds=10)) == 0
     reader.end()
 
-    code, said = pipeline.says("topic", **elsewhere)
+    code, said = pipeline.run_command("topic", **elsewhere)
     assert code == 0, said
     moved = pipeline.start(**elsewhere)
     pipeline.topology = other
@@ -189,7 +189,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
     assert "run `python -m services.spanner_reader topic`" in refused.output()
     refused.end()
 
-    code, said = pipeline.says("topic", **meant)
+    code, said = pipeline.run_command("topic", **meant)
     assert code == 0, said
     begun = pipeline.start(**meant)
     assert events(begun, "first_start")

@@ -78,20 +78,20 @@ def test_rows_come_again_on_demand_while_everything_runs(pipeline: SpannerPipeli
     topic = Topic(pipeline)
     expected |= fill(pipeline.database, 10, first=1_000)
     topic.wait_for("the stream", lambda: len(topic.live("Planes")) == 10)
-    assert pipeline.says("snapshot", "--status") == (0, "")
-    assert pipeline.says("snapshot", "Planes", "--dry-run")[0] == 0
-    code, said = pipeline.says("snapshot", "Planets")
+    assert pipeline.run_command("snapshot", "--status") == (0, "")
+    assert pipeline.run_command("snapshot", "Planes", "--dry-run")[0] == 0
+    code, said = pipeline.run_command("snapshot", "Planets")
     assert code == 2
     assert "Planes, Seats" in said
     assert events(first, CLAIMED) == events(second, CLAIMED) == []
 
-    code, said = pipeline.says("snapshot", "Planes", "--json")
+    code, said = pipeline.run_command("snapshot", "Planes", "--json")
     assert (code, json.loads(said)["snapshots"][0]["state"]) == (0, "READING")
     topic.wait_for("all rows", lambda: topic.live("Planes") == expected)
     topic.wait_for("the end", lambda: finished(first) or finished(second))
-    assert "done, 1010 rows, complete since " in pipeline.says("snapshot", "--status")[1]
+    assert "done, 1010 rows, complete since " in pipeline.run_command("snapshot", "--status")[1]
     before = topic.origins["Planes", "snapshot"]
-    pipeline.says("snapshot", "Planes")
+    pipeline.run_command("snapshot", "Planes")
     topic.wait_for("all rows again", lambda: topic.origins["Planes", "snapshot"] == 2 * before)
     assert topic.live("Planes") == expected
 
@@ -101,9 +101,9 @@ def test_a_cancelled_snapshot_is_not_read(pipeline: SpannerPipeline) -> None:
     reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="20")
     topic = Topic(pipeline)
     topic.wait_for("some rows", lambda: topic.origins["Planes", "snapshot"] > 0)
-    assert pipeline.says("snapshot", "--cancel", "Planes")[0] == 0
+    assert pipeline.run_command("snapshot", "--cancel", "Planes")[0] == 0
     topic.wait_for("the reader to notice", lambda: '"snapshot_range_lost"' in reader.output())
-    (line,) = [line for line in pipeline.says("snapshot", "--status")[1].splitlines() if "Planes" in line]
+    (line,) = [line for line in pipeline.run_command("snapshot", "--status")[1].splitlines() if "Planes" in line]
     assert "cancelled" in line
     assert topic.origins["Planes", "snapshot"] < 2_000
 
@@ -114,7 +114,7 @@ def test_a_time_that_cannot_be_read_any_more_is_replaced(pipeline: SpannerPipeli
     reader = pipeline.start(SNAPSHOT="never")
     reader.ask_to_end()
     reader.wait(STARTS)
-    pipeline.says("snapshot", "Planes")
+    pipeline.run_command("snapshot", "Planes")
     long_ago = Nanoseconds(pipeline.database.now() - hours * 3_600 * 1_000_000_000)
     row = Write(
         "update",

@@ -45,9 +45,9 @@ def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_
     def read(table: str, *keys: str, rows: int) -> set[str]:
         """Return the rows that a snapshot of some keys brings, as JSON arrays of their keys."""
         before = set(topic.live(table))
-        asked = pipeline.says("snapshot", table, *keys)
+        asked = pipeline.run_command("snapshot", table, *keys)
         assert asked[0] == 0, asked[1]
-        code, said = pipeline.says("snapshot", "--status", "--watch", "--json")
+        code, said = pipeline.run_command("snapshot", "--status", "--watch", "--json")
         (shown,) = [one for one in json.loads(said)["snapshots"] if one["table"] == table]
         assert (code, shown["rows"], shown["complete_since"]) == (0, rows, None)
         topic.wait_for("the rows", lambda: len(set(topic.live(table)) - before) == rows)
@@ -59,6 +59,6 @@ def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_
     assert read("Seats", "--after", '["3","Y"]', "--until", '["3","C","1"]', rows=1) == {'["3", "C", "1"]'}
     assert read("Seats", "--after", '["3","C"]', "--until", "[3]", rows=1) == {'["3", null, "7"]'}
     assert read("Seats", "--after", "[3]", rows=4) == {json.dumps(["4", name, str(number)]) for name, number in SEATS}
-    assert pipeline.says("snapshot", "Planes", "--after", '["x"]')[0] == 2
-    code, said = pipeline.says("snapshot", "Seats", "--after", '["3","C"]', "--until", '["3","Y"]')
+    assert pipeline.run_command("snapshot", "Planes", "--after", '["x"]')[0] == 2
+    code, said = pipeline.run_command("snapshot", "Seats", "--after", '["3","C"]', "--until", '["3","Y"]')
     assert (code, "change them round" in said) == (2, True)

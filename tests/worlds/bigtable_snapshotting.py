@@ -16,7 +16,7 @@ PATIENCE = timedelta(seconds=120)
 
 
 class Snapshotting(BigtablePipeline):
-    """A pipeline that notes which snapshot rows came how often, and which snapshots were said to be complete."""
+    """A pipeline that notes which snapshot rows came how often, and which snapshots were announced as complete."""
 
     def pull(self) -> None:
         """Take what is on the subscription now."""
@@ -33,7 +33,7 @@ class Snapshotting(BigtablePipeline):
 
     def command(self, *arguments: str, **variables: str) -> tuple[int | None, str]:
         """Run a command beside the reader to its end."""
-        return self.says("snapshot", *arguments, **variables)
+        return self.run_command("snapshot", *arguments, **variables)
 
     def wait_until_said(self, number: int) -> None:
         """Wait until so many snapshots are complete."""

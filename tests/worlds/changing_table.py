@@ -40,7 +40,7 @@ PLANES = WatchedTable(
 
 
 class CatalogNow(FakeCatalog):
-    """A catalog whose looks are at Spanner's time."""
+    """A catalog that reads at Spanner's time."""
 
     def __init__(self, clock: SteppingClock, *tables: WatchedTable) -> None:
         super().__init__(*tables)
@@ -142,13 +142,13 @@ class World:
 
     @property
     def told(self) -> list[str]:
-        """Return since when the table is complete, as was said of it."""
+        """Return since when the table is complete, as it was announced."""
         return [header.complete_since for header in self.topic.headers if isinstance(header.complete_since, str)]
 
     def mirrored(self, ghosts: Collection[int] = (), swept: str = "") -> dict[int, str]:
         """Return the rows as BigQuery holds them: of each key the change with the highest sequence.
 
-        With ``ghosts`` that were there before, of which no change tells, and without what is older than ``swept``.
+        With ``ghosts`` that were there before, of which there is no change, and without what is older than ``swept``.
         """
         oldest = ChangeSequenceNumber((0,))
         newest: dict[int, tuple[ChangeSequenceNumber, str | None]] = dict.fromkeys(ghosts, (oldest, "a ghost"))
@@ -220,7 +220,7 @@ def cut(*keys: str) -> list[SnapshotRange]:
 
 
 async def half_read_and_lost(world: World) -> None:
-    """Let half of a snapshot be confirmed by a topic that then loses it, and mark the table."""
+    """Let half of a snapshot be confirmed by a topic that then loses it, and request a resync of the table."""
     for key in range(10):
         world.write(key, "a")
     world.clock.step(SECOND)

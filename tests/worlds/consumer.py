@@ -151,7 +151,7 @@ class Screen:
 
 
 def asked(consumer: Service) -> Mapping[str, Any] | None:
-    """Return what is said, tables by name; None while nobody answers."""
+    """Return the status, tables by name; None while the consumer does not answer."""
     screen: Any = Screen()
     try:
         status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, screen)

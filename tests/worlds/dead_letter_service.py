@@ -29,7 +29,7 @@ from shared.runtime.stop import Stop
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "millrace-test"
 ACK_DEADLINE = timedelta(seconds=10)
-"""The shortest that Pub/Sub takes: what a killed collector held comes again after it."""
+"""The shortest that Pub/Sub takes: what a killed collector had leased comes again after it."""
 STARTS = timedelta(seconds=60)
 PATIENCE = timedelta(seconds=120)
 

@@ -1,4 +1,4 @@
-"""A pipeline of the local platform, as far as the settings of its services tell."""
+"""A pipeline of the local platform, as far as the settings of its services define it."""
 
 from deploy.local.platform.services import Pipeline
 

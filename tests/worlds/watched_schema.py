@@ -34,7 +34,7 @@ LEASE = timedelta(seconds=10)
 
 @dataclass
 class Watched:
-    """A database whose one stream is ``everything`` or names ``t``; what its readers published, and what they mark."""
+    """A database whose one stream is ``everything`` or names ``t``; its readers' changes and resync requests."""
 
     database: SpannerDatabase
     partitions: SpannerDatabase
@@ -117,7 +117,7 @@ class Watched:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110  Spanner tells nobody
+            while not condition():  # noqa: ASYNC110  Spanner sends no notification
                 await asyncio.sleep(0.02)
 
     def marks(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
@@ -135,7 +135,7 @@ class Watched:
 
 
 def maker_of(dialect: str, database: Callable[..., SpannerDatabase]) -> Callable[..., Watched]:
-    """Return a function that makes a database with table ``t`` and a stream ``FOR`` what is said."""
+    """Return a function that makes a database with table ``t`` and a stream ``FOR`` these tables."""
     postgresql = dialect == "PostgreSQL"
 
     def made(watching: str = "t") -> Watched:

@@ -11,7 +11,7 @@ What Spark does and this does not; tests of it are in `test_cdc_consumer_spark.p
 - Java, Spark's own processes and the time they take to start. The source plans, and the sink commits, in the process of
   the service here; in Spark, each has a Python process of its own. No Spark at all runs on other machines.
 - Checkpoints: a start here counts from 0 and does not do an interrupted micro-batch again.
-- Rows travel as pickled Arrow batches, as they are. Spark compares them with the declared schema, cuts them anew and
+- Rows travel as pickled Arrow batches, as they are. Spark compares them with the declared schema, cuts them again and
   chooses a row's task by a hash of its own; here it is crc32 of the ordering key.
 - Without a shuffle Spark reads and writes in two processes at the same time; here a task's `write` follows its `read`.
 - Spark's worker ends after an error; here it ends with the session.
