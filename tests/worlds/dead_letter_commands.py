@@ -25,6 +25,7 @@ from shared.pubsub.topology import Topology
 from tests.builders import a_change
 from tests.integration.stand_in import PROJECT
 from tests.unit.dead_letter.letters import a_letter, at
+from tests.worlds.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0  # seconds
@@ -63,9 +64,8 @@ class Place:
         )
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=PATIENCE)
-        return process.returncode, out, err
+        ended = run_command("services.dead_letter", arguments, self.environment)
+        return ended.returncode, ended.stdout, ended.stderr
 
     def replay(self, *options: str, code: int = 0) -> Any:
         found, out, err = self.run("replay", "--all", "--execute", "--json", *options)
