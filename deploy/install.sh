@@ -19,7 +19,8 @@ trap 'rm -f "$said"' EXIT
 }
 count=$(grep -c '^[a-z0-9]' requirements/development.txt || true)
 echo "installing $count packages into .venv: about 1.3 GB, which takes some minutes the first time"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+# Python compiles a module at its first import: most are never imported.
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
     --requirement requirements/development.txt 2>"$said" || {
     tail -n 20 "$said" >&2
     # What pip retried is in its warnings, the cause in its errors; where it found no package, the warnings say why.

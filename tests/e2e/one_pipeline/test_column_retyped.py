@@ -20,6 +20,8 @@ pytestmark = pytest.mark.timeout(1_800)
 
 PATIENCE = timedelta(minutes=5)
 SECOND = 1_000_000_000  # in nanoseconds
+INSPECTED_AGAIN = timedelta(seconds=10)
+"""How long a worker process of the consumer dead-letters what conflicts, before it inspects the table again."""
 ANNOUNCEMENT = ""  # the header of a new column list alone: a letter that holds no change, and so no key
 
 
@@ -101,6 +103,8 @@ def test_both_services_report_a_retyped_column_and_the_fixes_they_print_restore_
     assert drop[1] in unfit[0].detail
     assert "; then replay" in unfit[0].detail
     rig.target.query(drop[1])
+    inspected_at = time.time_ns() + INSPECTED_AGAIN.seconds * SECOND
+    rig.wait(lambda: time.time_ns() > inspected_at, "every worker to inspect the table again")
     rig.published()
     rig.publish([Message(one.data, {**one.attributes, REPLAY_OF: one.identity}, one.ordering_key) for one in unfit])
     rig.wait(
