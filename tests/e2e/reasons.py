@@ -1,4 +1,4 @@
-"""A scenario for each reason there is: how the real consumer comes to it, and what a person does about it then."""
+"""A scenario for each reason there is: how the real consumer comes to it, and its fix by a person."""
 
 import json
 import time
@@ -13,8 +13,8 @@ from shared.contracts.reasons import Reason
 from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.e2e.mending import change, committed_at
 
-Cure = Literal["edited", "table altered", "tables file", "forced", "mended elsewhere", "never"]
-"""What lets a letter be applied: an edit; a statement in BigQuery; a line in the tables file and a restart; somebody
+Fix = Literal["edited", "table altered", "tables file", "forced", "fixed elsewhere", "never"]
+"""What lets a letter be applied: an edit; a statement in BigQuery; a line in the tables file and a restart; a person
 who knows that no deleted row comes back; nothing that concerns the letter, since BigQuery or the consumer was away.
 Never: it says nothing that could be applied, so what was meant is written once more at the source, and it is discarded.
 """
@@ -30,31 +30,31 @@ _WIDE: Final = [f"wide_{number}" for number in range(2_000)]
 class Scenario:
     """Messages that lead to one letter of a reason, which is of a table that has the reason's name."""
 
-    cure: Cure
-    told: str
+    fix: Fix
+    detail: str
     """What the letter's detail says, in part."""
     messages: Sequence[Mapping[str, Any]]
     first: Sequence[int] = ()
     """The rows of its table that come at once: nothing is wrong with them."""
-    cured: Mapping[int, int] = field(default_factory=dict)
+    fixed: Mapping[int, int] = field(default_factory=dict)
     """The seats of the rows that come by the cure; their names are those of `named`."""
     edit: Sequence[str] = ()
-    """What `edit` is told."""
+    """The options of `edit`."""
     before: str = ""
-    """What somebody did in BigQuery before; ``{table}`` is the table."""
+    """A statement run in BigQuery before; ``{table}`` is the table."""
     statement: str = ""
-    """What is done there to mend it."""
+    """The statement that fixes it."""
     tables_file: str = ""
     deliveries: int = 0
     """How often its last message has been delivered before the consumer starts."""
     fault: Mapping[str, Any] | None = None
-    """What BigQuery does until it is mended."""
-    anew: Sequence[Mapping[str, Any]] = ()
+    """What BigQuery does until it is fixed."""
+    rewritten: Sequence[Mapping[str, Any]] = ()
     """What the source publishes where the letter itself can never be applied."""
     uneditable: str = ""
     """What `edit` says where there is nothing to edit; asked of one for each way in which that is."""
     table_unknown: bool = False
-    """Whether nothing tells which table the letter is of."""
+    """Whether nothing shows which table the letter is of."""
     source_table: str = ""
     """Where it is not the reason's name."""
 
@@ -80,14 +80,14 @@ def columns(*more: tuple[str, str]) -> tuple[Column, ...]:
 
 
 def _unreadable(reason: Reason, told: str, data: bytes) -> Scenario:
-    """Return the scenario of a message that nobody can read: what was meant is written anew."""
+    """Return the scenario of a message that no decoder can read: its source writes the row again."""
     header = a_header(reason.value)
     return Scenario(
-        cure="never",
-        told=told,
+        fix="never",
+        detail=told,
         messages=[messages(reason, a_row(reason, GOOD)), a_message(header=header, data=data)],
         first=[GOOD],
-        anew=[messages(reason, a_row(reason, BAD))],
+        rewritten=[messages(reason, a_row(reason, BAD))],
         uneditable=_UNREADABLE if reason is Reason.UNDECODABLE else "",
         table_unknown=True,
     )
@@ -106,43 +106,43 @@ def _unequal(data: bytes) -> bytes:
 def _no_primary_key(reason: Reason) -> Scenario:
     keyless = msgspec.structs.replace(a_row(reason, BAD), key="{}", row='{"id": "2", "name": "n", "seats": "1"}')
     return Scenario(
-        cure="never",
-        told="by primary key only",
+        fix="never",
+        detail="by primary key only",
         messages=[messages(reason, keyless, primary_key=())],
-        anew=[messages(reason, a_row(reason, GOOD), a_row(reason, BAD))],
+        rewritten=[messages(reason, a_row(reason, GOOD), a_row(reason, BAD))],
     )
 
 
 def _key_not_representable(reason: Reason) -> Scenario:
     without = msgspec.structs.replace(a_row(reason, BAD), key='{"id": null}')
     return Scenario(
-        cure="never",
-        told="NULL, which a BigQuery key cannot hold",
+        fix="never",
+        detail="NULL, which a BigQuery key cannot hold",
         messages=[messages(reason, a_row(reason, GOOD), without)],
         first=[GOOD],
-        anew=[messages(reason, a_row(reason, BAD))],
+        rewritten=[messages(reason, a_row(reason, BAD))],
     )
 
 
 def _bad_change(reason: Reason) -> Scenario:
     partial = msgspec.structs.replace(a_row(reason, BAD), row='{"seats": "7"}')
     return Scenario(
-        cure="never",
-        told="an update with the changed columns only",
+        fix="never",
+        detail="an update with the changed columns only",
         messages=[messages(reason, a_row(reason, GOOD)), messages(reason, partial, value_capture_type="NEW_VALUES")],
         first=[GOOD],
-        anew=[messages(reason, a_row(reason, BAD))],
+        rewritten=[messages(reason, a_row(reason, BAD))],
     )
 
 
 def _bad_sequence(reason: Reason) -> Scenario:
     unordered = msgspec.structs.replace(a_row(reason, BAD), sequence="soon")
     return Scenario(
-        cure="never",
-        told="hexadecimal digits",
+        fix="never",
+        detail="hexadecimal digits",
         messages=[messages(reason, a_row(reason, GOOD), unordered)],
         first=[GOOD],
-        anew=[messages(reason, a_row(reason, BAD))],
+        rewritten=[messages(reason, a_row(reason, BAD))],
         uneditable="it has no later revision",
     )
 
@@ -150,10 +150,10 @@ def _bad_sequence(reason: Reason) -> Scenario:
 def _too_many_columns(reason: Reason) -> Scenario:
     wide = columns(*((name, "BOOL") for name in _WIDE))
     return Scenario(
-        cure="tables file",
-        told="2005 columns",
+        fix="tables file",
+        detail="2005 columns",
         messages=[messages(reason, a_row(reason, BAD, wide_7=True), columns=wide)],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         tables_file=f'[tables."{reason.value}"]\nignored_columns = {json.dumps(_WIDE)}\n',
     )
 
@@ -161,10 +161,10 @@ def _too_many_columns(reason: Reason) -> Scenario:
 def _bad_name(reason: Reason) -> Scenario:
     header = a_header("bad name!")
     return Scenario(
-        cure="tables file",
-        told="table name",
+        fix="tables file",
+        detail="table name",
         messages=[a_message(a_row(reason, BAD), header=header)],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         tables_file=f'[tables."bad name!"]\nname = "{reason.value}"\n',
         source_table=header.table,
     )
@@ -173,10 +173,10 @@ def _bad_name(reason: Reason) -> Scenario:
 def _unsupported_type(reason: Reason) -> Scenario:
     shaped = columns(("shape", "GRAPH_ELEMENT"))
     return Scenario(
-        cure="tables file",
-        told="type GRAPH_ELEMENT is not applied",
+        fix="tables file",
+        detail="type GRAPH_ELEMENT is not applied",
         messages=[messages(reason, a_row(reason, BAD, shape="round"), columns=shaped)],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         tables_file=f'[tables."{reason.value}"]\nignored_columns = ["shape"]\n',
     )
 
@@ -185,8 +185,8 @@ def _too_large(reason: Reason) -> Scenario:
     # a zero takes two bytes as JSON, and eight in a row that is appended
     zeros = [0] * 1_300_000
     return Scenario(
-        cure="tables file",
-        told="bytes as a row; an append takes",
+        fix="tables file",
+        detail="bytes as a row; an append takes",
         messages=[
             messages(
                 reason,
@@ -196,7 +196,7 @@ def _too_large(reason: Reason) -> Scenario:
             )
         ],
         first=[GOOD],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         tables_file=f'[tables."{reason.value}"]\nignored_columns = ["numbers"]\n',
     )
 
@@ -204,20 +204,20 @@ def _too_large(reason: Reason) -> Scenario:
 def _too_old_to_be_safe(reason: Reason) -> Scenario:
     old = committed_at(a_row(reason, BAD), time.time_ns() - 3 * _DAYS)
     return Scenario(
-        cure="forced",
-        told="it could bring a deleted row back",
+        fix="forced",
+        detail="it could bring a deleted row back",
         messages=[messages(reason, a_row(reason, GOOD)), messages(reason, old, origin="replay")],
         first=[GOOD],
-        cured={BAD: 1},
+        fixed={BAD: 1},
     )
 
 
 def _schema_conflict(reason: Reason) -> Scenario:
     return Scenario(
-        cure="table altered",
-        told="DROP COLUMN `seats`",
+        fix="table altered",
+        detail="DROP COLUMN `seats`",
         messages=[messages(reason, a_row(reason, BAD))],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         before="""CREATE TABLE `{table}` (id INT64, name STRING, seats STRING, _millrace_sequence STRING,
             _millrace_commit_timestamp TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)""",
         statement="ALTER TABLE `{table}` DROP COLUMN seats",
@@ -226,22 +226,22 @@ def _schema_conflict(reason: Reason) -> Scenario:
 
 def _value_does_not_fit(reason: Reason) -> Scenario:
     return Scenario(
-        cure="edited",
-        told="column seats of type INT64",
+        fix="edited",
+        detail="column seats of type INT64",
         messages=[messages(reason, a_row(reason, GOOD), a_row(reason, BAD, seats="a dozen"))],
         first=[GOOD],
-        cured={BAD: 12},
+        fixed={BAD: 12},
         edit=["--set", 'seats="12"'],
     )
 
 
 def _refused_by_bigquery(reason: Reason) -> Scenario:
     return Scenario(
-        cure="mended elsewhere",
-        told="no such seats",
+        fix="fixed elsewhere",
+        detail="no such seats",
         messages=[messages(reason, a_row(reason, GOOD), a_row(reason, BAD))],
         first=[GOOD],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         fault={
             "action": "answer",
             "status": "INVALID_ARGUMENT",
@@ -253,11 +253,11 @@ def _refused_by_bigquery(reason: Reason) -> Scenario:
 
 def _retries_exhausted(reason: Reason) -> Scenario:
     return Scenario(
-        cure="mended elsewhere",
-        told="append refused, INTERNAL",
+        fix="fixed elsewhere",
+        detail="append refused, INTERNAL",
         messages=[messages(reason, a_row(reason, GOOD), a_row(reason, BAD))],
         first=[GOOD],
-        cured={BAD: 1},
+        fixed={BAD: 1},
         deliveries=9,
         fault={"action": "answer", "status": "INTERNAL", "containing": named(reason, BAD)},
     )
@@ -265,10 +265,10 @@ def _retries_exhausted(reason: Reason) -> Scenario:
 
 def _not_applied_in_time(reason: Reason) -> Scenario:
     return Scenario(
-        cure="mended elsewhere",
-        told="delivered 100 times by subscription",
+        fix="fixed elsewhere",
+        detail="delivered 100 times by subscription",
         messages=[messages(reason, a_row(reason, GOOD), a_row(reason, BAD))],
-        cured={GOOD: 1, BAD: 1},
+        fixed={GOOD: 1, BAD: 1},
         deliveries=100,
     )
 
@@ -294,15 +294,15 @@ SCENARIOS: Final[Mapping[Reason, Scenario]] = {
     Reason.RETRIES_EXHAUSTED: _retries_exhausted(Reason.RETRIES_EXHAUSTED),
     Reason.NOT_APPLIED_IN_TIME: _not_applied_in_time(Reason.NOT_APPLIED_IN_TIME),
     Reason.UNEXPLAINED: Scenario(
-        cure="never",
-        told="somebody published it to the dead-letter topic",
+        fix="never",
+        detail="somebody published it to the dead-letter topic",
         messages=[],  # it does not come by the consumer
-        anew=[messages(Reason.UNEXPLAINED, a_row(Reason.UNEXPLAINED, GOOD), a_row(Reason.UNEXPLAINED, BAD))],
+        rewritten=[messages(Reason.UNEXPLAINED, a_row(Reason.UNEXPLAINED, GOOD), a_row(Reason.UNEXPLAINED, BAD))],
         table_unknown=True,
     ),
 }
 
 
-def with_cure(*cures: Cure) -> Sequence[tuple[Reason, Scenario]]:
-    """Return the scenarios of some cures."""
-    return [(reason, one) for reason, one in SCENARIOS.items() if one.cure in cures]
+def with_fix(*fixes: Fix) -> Sequence[tuple[Reason, Scenario]]:
+    """Return the scenarios with one of these fixes."""
+    return [(reason, one) for reason, one in SCENARIOS.items() if one.fix in fixes]

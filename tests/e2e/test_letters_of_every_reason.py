@@ -1,4 +1,4 @@
-"""Every reason there is: the real consumer sets it aside, and it is collected, mended, replayed, and applied.
+"""Every reason there is: the real consumer dead-letters it, and it is collected, fixed, replayed, and applied.
 
 All of them at once, on one consumer: what is wrong with one table has to hold up no other.
 """
@@ -17,7 +17,7 @@ from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub
 from tests.builders import a_header
 from tests.conftest import PROJECT
 from tests.e2e.mending import PATIENCE, Mending, a_mending, change, publish
-from tests.e2e.reasons import BAD, GOOD, SCENARIOS, named, with_cure
+from tests.e2e.reasons import BAD, GOOD, SCENARIOS, named, with_fix
 from tests.integration.stand_in import StandIn
 from tests.worlds.consumer import counter, ends
 
@@ -63,17 +63,17 @@ class Everything:
         for letter in letters:
             reason = Reason(letter["reason"])
             scenario = SCENARIOS[reason]
-            assert scenario.told in letter["detail"], letter
+            assert scenario.detail in letter["detail"], letter
             source_table = scenario.source_table or reason.value
             assert letter["table"] == ("" if scenario.table_unknown else source_table), letter
             assert (letter["state"], letter["attempts"], letter["replays"]) == ("open", 1, 0)
             self.ids[reason] = letter["id"]
 
-    def cured(self, reason: Reason) -> None:
-        """Expect of a table what its cure brings, or what its source writes anew."""
+    def fixed(self, reason: Reason) -> None:
+        """Expect of a table what its fix brings, or what its source writes again."""
         scenario = SCENARIOS[reason]
-        anew = {GOOD: 1, BAD: 1} if scenario.anew else {}
-        for row, seats in {**anew, **scenario.cured}.items():
+        rewritten = {GOOD: 1, BAD: 1} if scenario.rewritten else {}
+        for row, seats in {**rewritten, **scenario.fixed}.items():
             self.expected[reason][row] = (named(reason, row), seats)
 
     def equal(self, reasons: Iterable[Reason] = Reason) -> None:
@@ -81,7 +81,7 @@ class Everything:
         for reason in reasons:
             self.mending.wait_for(reason.value, self.expected[reason])
 
-    def write_anew(self, reason: Reason, seats: int) -> None:
+    def write_again(self, reason: Reason, seats: int) -> None:
         """Write the bad row once more at its source."""
         scenario = SCENARIOS[reason]
         header = a_header(scenario.source_table or reason.value)
@@ -100,7 +100,7 @@ def everything(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tu
 
 
 def test_every_reason_has_a_scenario() -> None:
-    assert set(SCENARIOS) == set(Reason), "what is wrong for a new reason, and how it is mended, is to be shown here"
+    assert set(SCENARIOS) == set(Reason), "what is wrong for a new reason, and how it is fixed, is to be shown here"
 
 
 def test_dead_letters_of_every_reason_are_fixed_replayed_and_applied_and_a_second_replay_changes_nothing(
@@ -114,17 +114,17 @@ def test_dead_letters_of_every_reason_are_fixed_replayed_and_applied_and_a_secon
     groups = everything.mending.say("groups")["groups"]
     assert Counter(group["reason"] for group in groups) == Counter(reason.value for reason in Reason)
 
-    what_can_never_be_applied_comes_back_and_is_discarded(everything)
-    what_is_mended_while_the_consumer_runs_is_applied(everything)
-    consumer = what_is_mended_by_the_tables_file_is_applied(everything, consumer)
+    permanent_dead_letters_come_back_and_are_discarded(everything)
+    dead_letters_fixed_while_the_consumer_runs_are_applied(everything)
+    consumer = dead_letters_fixed_by_the_tables_file_are_applied(everything, consumer)
     everything.equal()
     assert everything.mending.asked("list").returncode == 3, "no letter is open"
-    what_is_newer_stays_whatever_is_replayed(everything, consumer)
+    newer_rows_stay_whatever_is_replayed(everything, consumer)
 
 
-def what_can_never_be_applied_comes_back_and_is_discarded(everything: Everything) -> None:
+def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -> None:
     mending = everything.mending
-    never = with_cure("never")
+    never = with_fix("never")
     ids = [word for reason, _scenario in never for word in ("--id", everything.ids[reason])]
     assert mending.say("replay", *ids, "--execute")["sent"] == len(never)
     back = mending.letters(len(never), *ids, "--state", "open")
@@ -133,63 +133,63 @@ def what_can_never_be_applied_comes_back_and_is_discarded(everything: Everything
         if scenario.uneditable:
             done = mending.asked("edit", everything.ids[reason], "--set", 'seats="1"', "--why", "it might do")
             assert (done.returncode, scenario.uneditable in done.stderr) == (1, True), done
-        everything.world.publish(*scenario.anew)
-        everything.cured(reason)
+        everything.world.publish(*scenario.rewritten)
+        everything.fixed(reason)
     everything.equal(reason for reason, _scenario in never)
-    assert mending.say("discard", *ids, "--why", "written anew at its source")["changed"] == len(never)
+    assert mending.say("discard", *ids, "--why", "written again at its source")["changed"] == len(never)
     refused = mending.say("replay", *ids, "--execute")
     assert (refused["sent"], refused["verdicts"]["not_open"]) == (0, len(never))
     assert {letter["why"] for letter in refused["letters"]} == {"it is discarded: to send it all the same, restore it"}
 
 
-def what_is_mended_while_the_consumer_runs_is_applied(everything: Everything) -> None:
+def dead_letters_fixed_while_the_consumer_runs_are_applied(everything: Everything) -> None:
     mending = everything.mending
-    mended = with_cure("edited", "table altered", "mended elsewhere", "forced")
-    for reason, scenario in mended:
-        everything.cured(reason)
+    fixed = with_fix("edited", "table altered", "fixed elsewhere", "forced")
+    for reason, scenario in fixed:
+        everything.fixed(reason)
         if scenario.edit:
             mending.say("edit", everything.ids[reason], *scenario.edit, "--why", "a word for a number")
         if scenario.statement:
             everything.world.stand_in.run(scenario.statement.format(table=everything.table(reason)))
     everything.world.mend()
-    ((forced, _scenario),) = with_cure("forced")
+    ((forced, _scenario),) = with_fix("forced")
 
-    wanted = [word for reason, _scenario in mended for word in ("--reason", reason.value)]
-    assert mending.say("replay", *wanted)["verdicts"]["send"] == len(mended) - 1, "a dry run"
+    wanted = [word for reason, _scenario in fixed for word in ("--reason", reason.value)]
+    assert mending.say("replay", *wanted)["verdicts"]["send"] == len(fixed) - 1, "a dry run"
     document = mending.say("replay", *wanted, "--execute", code=1)
-    assert (document["sent"], document["verdicts"]["too_old_to_be_safe"]) == (len(mended) - 1, 1)
+    assert (document["sent"], document["verdicts"]["too_old_to_be_safe"]) == (len(fixed) - 1, 1)
     (told,) = [one["why"] for one in document["letters"] if one["reason"] == forced.value]
     assert "could bring a deleted row back" in told
-    everything.equal(reason for reason, _scenario in mended if reason is not forced)
+    everything.equal(reason for reason, _scenario in fixed if reason is not forced)
     assert mending.say("replay", "--reason", forced.value, "--force", "--execute")["sent"] == 1
     everything.equal([forced])
 
 
-def what_is_mended_by_the_tables_file_is_applied(everything: Everything, consumer: Service) -> Service:
+def dead_letters_fixed_by_the_tables_file_are_applied(everything: Everything, consumer: Service) -> Service:
     """Stop the consumer, start one with a tables file, replay; return it."""
     mending = everything.mending
     assert ends(consumer) == 0
     file = mending.processes.directory / "tables.toml"
-    file.write_text("\n".join(scenario.tables_file for _reason, scenario in with_cure("tables file")))
+    file.write_text("\n".join(scenario.tables_file for _reason, scenario in with_fix("tables file")))
     mending.environment["TABLES_FILE"] = str(file)
     consumer = mending.world.launch(TABLES_FILE=str(file))
     wait_until_ready(mending.processes, consumer, patience=PATIENCE)
-    reasons = [reason for reason, _scenario in with_cure("tables file")]
+    reasons = [reason for reason, _scenario in with_fix("tables file")]
     wanted = [word for reason in reasons for word in ("--reason", reason.value)]
     assert mending.say("replay", *wanted, "--execute")["sent"] == len(reasons)
     for reason in reasons:
-        everything.cured(reason)
+        everything.fixed(reason)
     everything.equal(reasons)
     return consumer
 
 
-def what_is_newer_stays_whatever_is_replayed(everything: Everything, consumer: Service) -> None:
+def newer_rows_stay_whatever_is_replayed(everything: Everything, consumer: Service) -> None:
     """Write every bad row once more; then replay all letters twice, first not knowing and then knowing the mirrors."""
     mending = everything.mending
     for number, reason in enumerate(Reason):
-        everything.write_anew(reason, seats=100 + number)
+        everything.write_again(reason, seats=100 + number)
     everything.equal()
-    applied = [reason for reason, scenario in SCENARIOS.items() if scenario.cure != "never"]
+    applied = [reason for reason, scenario in SCENARIOS.items() if scenario.fix != "never"]
     dataset = mending.environment["BIGQUERY_DATASET"]
     for known in ("", dataset):
         mending.environment["BIGQUERY_DATASET"] = known

@@ -1,4 +1,4 @@
-"""Poison of the real consumer is collected, looked at, mended, replayed and applied; twice, and nothing changes."""
+"""Poison of the real consumer is collected, listed, fixed, replayed and applied; twice, and nothing changes."""
 
 import json
 from collections.abc import Iterator
