@@ -18,15 +18,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from services.cdc_consumer.wiring.service import command, java
 from shared.runtime.service import run_as
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    if arguments:
-        return run_as("cdc_consumer", lambda: command(arguments, java), os.environ, typed=True)
-    return run_as("cdc_consumer", lambda: command(arguments, java), os.environ)
+    if not arguments:
+        from services.cdc_consumer.wiring.service import java, service  # noqa: PLC0415  starts sooner without commands
+
+        return run_as("cdc_consumer", lambda: service(java), os.environ)
+    from services.cdc_consumer.wiring.commands import command  # noqa: PLC0415  nor does a command need Spark
+
+    return run_as("cdc_consumer", lambda: command(arguments, os.environ), os.environ, typed=True)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from services.dead_letter.wiring.service import command
 from shared.runtime.service import run_as
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    return run_as(
-        "dead_letter", lambda: command(arguments), os.environ, typed=bool(arguments) and arguments[0] != "run"
-    )
+    if list(arguments) in ([], ["run"]):
+        from services.dead_letter.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
+
+        return run_as("dead_letter", service, os.environ)
+    from services.dead_letter.wiring.commands import command  # noqa: PLC0415  nor does a command need the service
+
+    return run_as("dead_letter", lambda: command(arguments, os.environ), os.environ, typed=True)
 
 
 if __name__ == "__main__":

@@ -1,82 +1,135 @@
-"""The commands beside a service: its `--help` lists them, and each one's needs no settings."""
+"""One kind of command line for every service: a command is a frozen dataclass, and its fields are what it takes.
 
-import argparse
+`CommandLine.parse` makes one of them from the words of a command line; the service's `wiring` runs it.
+"""
+
 import difflib
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import typer
+from typer.main import get_command
 
 from shared.contracts.errors import MisconfiguredError
 
+T = TypeVar("T")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+_MISTYPED: Final = 0.82
+"""How similar, of 1, a mistyped option is to the one that is meant. --filter and --after are at 0.8: both are words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorCommand:
+    """Check everything that the service needs.
+
+    Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else
+    1. It takes the service's own settings and changes nothing. It needs no running service.
+
+    Examples:
+
+    \b
+      {program} doctor
+      {program} doctor --json
+    """
+
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderStatusCommand:
+    """Print how far all readers are, and what needs attention.
+
+    The partition table is read; no reader has to run. Exits 1 where something needs attention.
+
+    Examples:
+
+    \b
+      {program} status
+      {program} status --json
+    """
+
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsCommand:
+    """Answer for the source: what `sweep` and `reconcile` of the consumer start.
+
+    It answers, line by line on standard input and output, what they ask of the rows (--source, SOURCE_ROWS). Nobody
+    types it.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCommand:
+    """What the command `snapshot` of both readers takes."""
+
+    after: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only rows behind this key, as the mirror has it.")
+    ] = None
+    until: Annotated[str | None, typer.Option(metavar="KEY", help="Only rows up to and with this key.")] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be read, and do nothing.")] = False
+    status: Annotated[bool, typer.Option("--status", help="Print how far the snapshots are.")] = False
+    watch: Annotated[bool, typer.Option("--watch", help="Wait until nothing is left to read; bars on a terminal.")] = (
+        False
+    )
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what is left to read.")] = False
+    json: Json = False
+
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """One of them: what it does, in a line, and what parses its arguments.
+class CommandLine(Generic[T]):
+    """The commands beside a service, by their names; the first line of a command's docstring describes it."""
 
-    ``parser``: None where the command does that itself, before it reads settings.
-    """
+    program: str
+    about: str
+    commands: Mapping[str, type[T]]
 
-    does: str
-    parser: Callable[[], argparse.ArgumentParser] | None = None
+    def parse(self, arguments: Sequence[str]) -> T:
+        """Return the command that the words name; end with 0 after printing the help that they ask for.
 
+        MisconfiguredError says what is wrong with them, and names the nearest command or option.
+        """
+        name = arguments[0]
+        if not name.startswith("-") and name not in self.commands:
+            near = difflib.get_close_matches(name, self.commands, n=1)
+            meant = f": did you mean {near[0]}?" if near else ""
+            raise MisconfiguredError(
+                f"unknown command {name}{meant}\n"
+                f"the commands are {', '.join(self.commands)}; `{self.program} --help` describes them"
+            )
+        try:
+            parsed = get_command(self._application())(list(arguments), prog_name=self.program, standalone_mode=False)
+        except typer.TyperException as error:
+            raise MisconfiguredError(f"{_wrong(error)}\n`{self.program} {name} --help` lists what it takes") from error
+        if isinstance(parsed, int):  # the exit code of a help
+            raise SystemExit(parsed)
+        command: T = parsed
+        return command
 
-def check_arguments(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> None:
-    """Print the help that is asked for, and end with 0; end with 2 where a command does not take its arguments.
-
-    MisconfiguredError where there is no such command.
-    """
-    if not arguments or arguments[0] in ("-h", "--help"):
-        sys.stdout.write(usage(program, commands))
-        raise SystemExit(0)
-    name, *rest = arguments
-    if name not in commands:
-        near = difflib.get_close_matches(name, commands, n=1)
-        meant = f": did you mean {near[0]}?" if near else ""
-        raise MisconfiguredError(
-            f"unknown command {name}{meant}\nthe commands are {', '.join(commands)}; `{program} --help` describes them"
+    def _application(self) -> typer.Typer:
+        application = typer.Typer(
+            help=self.about,
+            add_completion=False,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
         )
-    make = commands[name].parser
-    if make is not None:
-        parsed(make(), rest)
+        application.callback()(lambda: None)  # one command alone has its name, too
+        for name, command in self.commands.items():
+            text = inspect.getdoc(command) or ""
+            application.command(name, help=text.replace("{program}", self.program))(command)
+        return application
 
 
-def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what arguments say; end with 2 where they are wrong, naming the option that is meant by a mistyped one."""
-    unknown = [word for word in parser.parse_known_args(arguments)[1] if word.startswith("-")]
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_option_meant(parser, unknown[0])}")
-    return parser.parse_args(arguments)
-
-
-def _option_meant(parser: argparse.ArgumentParser, typed: str) -> str:
-    options = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_help())))
-    near = difflib.get_close_matches(typed, options, n=1)
-    return f" (did you mean {near[0]}?)" if near else f" (the options are {', '.join(options)})"
-
-
-def usage(program: str, commands: Mapping[str, Command]) -> str:
-    """Return how a program is called, with a line for each command."""
-    width = max(map(len, commands))
-    lines = [f"  {name:<{width}}  {command.does}\n" for name, command in commands.items()]
-    return (
-        f"usage: {program} [COMMAND ...]\n\nWithout a command it is the service itself. Its settings, and those of "
-        f"commands, are environment variables\n(docs/reference/configuration.md).\n\n{''.join(lines)}\n"
-        f"`{program} COMMAND --help` says what a command takes.\n"
-    )
-
-
-def without_arguments(program: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of a command that takes none."""
-    return argparse.ArgumentParser(program, description=description)
-
-
-def reader_status_parser(program: str) -> argparse.ArgumentParser:
-    """Return what parses the arguments of a reader's ``status``."""
-    parser = argparse.ArgumentParser(
-        f"{program} status",
-        description="Print what the partition table says of all readers; no reader has to run. Exits 1 where something "
-        "needs attention.",
-    )
-    parser.add_argument("--json", action="store_true", help="print one object")
-    return parser
+def _wrong(error: Any) -> str:
+    """Return what is wrong with a command line; of an option that does not exist, which one was meant, or all."""
+    name = getattr(error, "option_name", None)
+    if name is None or not hasattr(error, "possibilities"):
+        return str(error.format_message()).replace("Value error, ", "")
+    known = [each for one in error.ctx.command.get_params(error.ctx) for each in one.opts if each.startswith("--")]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_MISTYPED)
+    return f"no option {name}: " + (f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}")

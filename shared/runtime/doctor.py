@@ -1,13 +1,11 @@
-"""What every `doctor` begins with: its arguments, the settings and the tables file."""
+"""What every `doctor` begins with: the settings and the tables file."""
 
-import argparse
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TextIO, TypeVar
 
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
-from shared.runtime.commands import parsed
 from shared.runtime.findings import Finding, Level, exit_code, misspelt_settings, print_findings
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
@@ -18,13 +16,8 @@ LOGIN: Final = "gcloud auth application-default login, or a service account of t
 T = TypeVar("T")
 
 
-def run_doctor(
-    program: str, description: str | None, arguments: Sequence[str], findings: Iterable[Finding], out: TextIO
-) -> int:
-    """Print the findings and return the exit code; nothing is inspected if an argument is wrong."""
-    parser = argparse.ArgumentParser(f"{program} doctor", description=description)
-    parser.add_argument("--json", action="store_true", help="print a list of objects")
-    as_json = parsed(parser, arguments).json
+def run_doctor(findings: Iterable[Finding], out: TextIO, *, as_json: bool) -> int:
+    """Print the findings and return the exit code."""
     found = list(findings)
     print_findings(found, as_json, out)
     return exit_code(found)

@@ -12,6 +12,7 @@ from google.cloud import bigquery
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.commands.command_line import COMMAND_LINE, SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
@@ -24,6 +25,7 @@ from shared.runtime.stop import Stop
 from tests.builders import a_message, messages_table
 from tests.integration.answering_source import HEADER
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.worlds.command_lines import parsed
 
 T = 4_000_000_000_000_000
 """Complete since, in microseconds: long after any table of a test is made."""
@@ -95,7 +97,8 @@ class Mirror:
     def sweep(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
         out = io.StringIO()
         environ = self.environment() | {"SOURCE_ROWS": SOURCE}
-        code = sweep_command(["Things", "--before", shown(before), "--json", *arguments], environ, out, Stop())
+        told = parsed(COMMAND_LINE, SweepCommand, "sweep", "Things", "--before", shown(before), "--json", *arguments)
+        code = sweep_command(told, environ, out, Stop())
         return code, json.loads(out.getvalue())
 
 

@@ -48,7 +48,7 @@ def settings(bigtable_front: str) -> Iterator[Settings]:
 
 async def shown(settings: Settings) -> tuple[int, dict[str, Any]]:
     out = StringIO()
-    code = await status(["--json"], settings, out)
+    code = await status(settings, out, as_json=True)
     found: dict[str, Any] = json.loads(out.getvalue())
     return code, found
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.wiring.service import check_start, set_up
+from services.cdc_consumer.wiring.commands import set_up
+from services.cdc_consumer.wiring.service import check_start
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name

@@ -42,7 +42,7 @@ class World:
 
     def findings(self, **settings: str) -> Sequence[Finding]:
         out = io.StringIO()
-        code = doctor(["--json"], self.environ | settings, out)
+        code = doctor(self.environ | settings, out, as_json=True)
         found = [Finding(**{**one, "level": Level(one["level"])}) for one in json.loads(out.getvalue())]
         assert code == any(one.level is Level.ERROR for one in found)
         return found

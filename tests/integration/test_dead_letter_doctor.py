@@ -30,7 +30,7 @@ class Place:
     def wrong(self, **settings: str) -> Mapping[str, str]:
         """Return what is not right, by its check: what was found, and the cure."""
         out = io.StringIO()
-        code = doctor(["--json"], self.environ | settings, out)
+        code = doctor(self.environ | settings, out, as_json=True)
         found = json.loads(out.getvalue())
         assert code == any(one["level"] == "error" for one in found)
         return {one["check"]: f"{one['detail']} -> {one['cure']}" for one in found if one["level"] != "ok"}

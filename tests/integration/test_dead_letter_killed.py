@@ -23,7 +23,7 @@ from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.commands.app import NOTHING
 from services.dead_letter.core.letters import LetterId, State
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.wiring.commands import commands
+from services.dead_letter.wiring.commands import command
 from shared.pubsub.channels import open_channel
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.worlds.dead_letter_commands import PATIENCE, Place, fresh
@@ -157,7 +157,7 @@ def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Pla
         replayed = {one.id for one in place.letters(State.REPLAYED)}
         assert replayed <= before.keys(), "none is said to be replayed that was not published"
 
-        assert commands(["replay", "--all", "--execute"], place.environment) == (NOTHING if replayed else 0)
+        assert command(["replay", "--all", "--execute"], place.environment) == (NOTHING if replayed else 0)
         again = Counter(message.attributes["replay_of"] for message in place.published())
         assert (before + again).keys() == names, "nothing is lost"
         assert again.keys() == names - replayed, "only what was not said to be replayed goes once more"
@@ -189,6 +189,6 @@ def test_a_decision_killed_before_each_step_has_happened_whole_or_not_at_all(
         done.update(reached)
         after = deaths.state()
         assert after == before, "its only commit is its last step"
-        assert commands(words, place.environment) == 0
+        assert command(words, place.environment) == 0
         assert deaths.state() != before
     assert done == steps

@@ -14,7 +14,7 @@ from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import State, StoredLetter
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.wiring.commands import commands
+from services.dead_letter.wiring.commands import command
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -90,7 +90,7 @@ def test_what_it_cannot_make_a_change_of_is_the_same_letter_when_it_is_read_agai
         "DATABASE": service.database,
         "MILLRACE_USER": "ada",
     }
-    assert commands(["replay", "--all", "--execute"], environment) == 0
+    assert command(["replay", "--all", "--execute"], environment) == 0
     arrived = {
         one.message.attributes["replay_of"]: one.message
         for one in pull(pipeline.channel, pipeline.topology.subscription)
@@ -103,4 +103,4 @@ def test_what_it_cannot_make_a_change_of_is_the_same_letter_when_it_is_read_agai
         batch = decode_batch(message.data)
         assert (batch.header.table, batch.sequence) == (one.letter.table, [one.letter.sequence])
         assert json.loads(bytes(batch.old[0]))
-    assert commands(["discard", "--all", "--state", "replayed", "--why", "the tables file"], environment) in (1, 3)
+    assert command(["discard", "--all", "--state", "replayed", "--why", "the tables file"], environment) in (1, 3)

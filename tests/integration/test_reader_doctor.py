@@ -63,7 +63,7 @@ class Patient:
     def examine(self) -> tuple[int, list[dict[str, str]]]:
         """Return the exit code and the findings."""
         out = io.StringIO()
-        code = doctor(["--json"], self.environment, out)
+        code = doctor(self.environment, out, as_json=True)
         return code, json.loads(out.getvalue())
 
     def errors(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import Row, SpannerDatabase, Write
 from services.cdc_consumer.adapters.source_rows import opened_source
+from services.cdc_consumer.commands.command_line import COMMAND_LINE, ReconcileCommand
 from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.change_sequence import four_sections
@@ -28,6 +29,7 @@ from tests.integration.readers import STARTS, ready
 from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
 from tests.unit.cdc_consumer.wire import batch_of, delete, upsert
+from tests.worlds.command_lines import parsed
 from tests.worlds.spanner_rows import environment
 from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, open_target
 
@@ -63,7 +65,8 @@ class Pipe:
             "BIGQUERY_EMULATOR_HOST": self.target.stand_in._rest,
         }
         out = io.StringIO()
-        code = reconcile([*arguments, "--json", "--settle", settle], environ, Stop(), out)
+        words = [*arguments, "--json", "--settle", settle]
+        code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words), environ, Stop(), out)
         told = json.loads(out.getvalue())
         assert told["not_compared"] == []
         return code, told

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrors
+from services.cdc_consumer.commands.command_line import COMMAND_LINE, ReconcileCommand
 from services.cdc_consumer.ports import FoundMirror
 from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Op
@@ -15,6 +16,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.runtime.stop import Stop
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.integration.swept_mirror import SOURCE, Mirror
+from tests.worlds.command_lines import parsed
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +35,7 @@ def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compare
     monkeypatch.setattr("services.cdc_consumer.app.reconcile.second_look.PATIENCE", timedelta(0))
     out = io.StringIO()
     arguments = ["Nothing", "Things", "Busy", "--json", "--settle", "0s", "--source", SOURCE]
-    code = reconcile(arguments, mirror.environment(), Stop(), out)
+    code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *arguments), mirror.environment(), Stop(), out)
     told = json.loads(out.getvalue())
 
     assert code == 2

@@ -28,6 +28,7 @@ from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQu
 from services.cdc_consumer.adapters.delete_missing_rows.spooled_rows import spooled
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
+from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.delete_missing_rows.sweep import deletions
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
@@ -237,7 +238,7 @@ def test_a_mirror_without_query_permission_is_reported_at_once(mirror: Mirror) -
 @pytest.mark.parametrize(("wrong", "told"), [("yesterday", "--before"), ("2026-13-01T00:00:00Z", "--before")])
 def test_an_invalid_time_is_refused_at_once(wrong: str, told: str) -> None:
     with pytest.raises(MisconfiguredError, match=told):
-        sweep_command(["Things", "--before", wrong], {}, io.StringIO(), Stop())
+        sweep_command(SweepCommand(table="Things", before=wrong), {}, io.StringIO(), Stop())
 
 
 class Known:

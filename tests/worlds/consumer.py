@@ -13,6 +13,7 @@ from deploy.local.platform.emulators import HOST
 from deploy.local.platform.processes import Processes, wait_until
 from deploy.local.platform.services import CONSUMER, Pipeline, Service, start_consumer, wait_until_ready
 from deploy.local.platform.target import BigQueryDataset
+from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from services.cdc_consumer.commands.status import status
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.errors import MisconfiguredError
@@ -154,7 +155,7 @@ def asked(consumer: Service) -> Mapping[str, Any] | None:
     """Return the status, tables by name; None while the consumer does not answer."""
     screen: Any = Screen()
     try:
-        status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, screen)
+        status(ConsumerStatusCommand(json=True, address=f"{HOST}:{consumer.port}"), {}, screen)
     except MisconfiguredError:
         return None
     document: dict[str, Any] = json.loads(screen.text)

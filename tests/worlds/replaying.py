@@ -9,12 +9,16 @@ import pytest
 
 from services.dead_letter.adapters.editor import edit_text
 from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
-from services.dead_letter.commands.app import run_commands
+from services.dead_letter.commands.app import WRONG, run_command
+from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.letters import Action, Arrival, LetterId, State
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import MisconfiguredError
+from shared.runtime.commands import DoctorCommand
+from shared.runtime.service import complain
 from tests.fakes.effects import Effects
 from tests.fakes.letter_store import FakeLetterStore
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
@@ -101,7 +105,15 @@ class Shell:
             clock=self.world.clock,
             stopping=lambda: nullcontext(self.world.clock),
         )
-        code = run_commands(arguments, tools)
+        try:
+            command = COMMAND_LINE.parse(arguments)
+            assert not isinstance(command, RunCommand | DoctorCommand)
+            code = run_command(command, tools)
+        except SystemExit as end:  # a help
+            code = int(end.code or 0)
+        except MisconfiguredError as error:  # as `run_as` does
+            complain(str(error))
+            code = WRONG
         self.out, self.err = self.capsys.readouterr()
         return code
 

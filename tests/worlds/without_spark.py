@@ -39,7 +39,7 @@ from pyspark.worker_util import setup_memory_limits
 
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA, MESSAGE_DDL, MESSAGE_SCHEMA
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.wiring.service import command
+from services.cdc_consumer.wiring.service import service
 from shared.runtime.service import run_as
 from shared.runtime.stop import Stop
 
@@ -274,4 +274,4 @@ def _in_place_of_java(settings: Settings, stop: Stop) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_as("cdc_consumer", lambda: command(sys.argv[1:], _in_place_of_java), os.environ))
+    sys.exit(run_as("cdc_consumer", lambda: service(_in_place_of_java), os.environ))

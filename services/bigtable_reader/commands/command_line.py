@@ -1,37 +1,65 @@
-"""What the commands beside the service are, and what each of them takes."""
+"""The commands beside the Bigtable reader, and what each of them takes."""
 
-import argparse
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from services.bigtable_reader.commands.pause import pause_parser, resume_parser
-from services.bigtable_reader.commands.snapshot import snapshot_parser
-from services.bigtable_reader.commands.synced import synced_parser
-from shared.runtime.commands import Command, reader_status_parser, without_arguments
-
-PROGRAM: Final = "python -m services.bigtable_reader"
+from shared.runtime.commands import CommandLine, DoctorCommand, ReaderStatusCommand, RowsCommand, SnapshotCommand
 
 
-def status_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``status``."""
-    return reader_status_parser(PROGRAM)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigtableSnapshotCommand(SnapshotCommand):
+    """Read the rows of the table again, as they are now.
+
+    The running readers do it while everything runs. A key is what the mirror has as row_key.
+
+    Examples:
+
+    \b
+      {program} snapshot --watch
+      {program} snapshot --after user#1000 --until user#2000 --dry-run
+      {program} snapshot --status
+    """
 
 
-def rows_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``rows``: there are none."""
-    return without_arguments(
-        f"{PROGRAM} rows",
-        "Answer, line by line on standard input and output, what a command of the consumer asks of the rows. "
-        "`sweep` and `reconcile` start this as their child (--source, SOURCE_ROWS); nobody types it.",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigtablePauseCommand:
+    """Pause the stream: nothing is read, and nothing is lost for as long as the stream keeps it."""
 
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    "doctor": Command("look whether all that the reader needs is there and right"),
-    "status": Command("how far all readers are, and what needs attention", status_parser),
-    "snapshot": Command("read the rows of the table again, as they are now", snapshot_parser),
-    "pause": Command("pause the stream", pause_parser),
-    "resume": Command("let the stream go on", resume_parser),
-    "synced": Command("take away the mark of the table when it needs re-sync", synced_parser),
-    "rows": Command("answer for the source: what `sweep` and `reconcile` of the consumer start", rows_parser),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigtableResumeCommand:
+    """Resume the stream where it was paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigtableSyncedCommand:
+    """Take away the mark of the table when it needs re-sync.
+
+    Use it when all of its rows came again in another way; a snapshot takes the mark away by itself.
+    """
+
+
+BigtableReaderCommand = (
+    DoctorCommand
+    | ReaderStatusCommand
+    | BigtableSnapshotCommand
+    | BigtablePauseCommand
+    | BigtableResumeCommand
+    | BigtableSyncedCommand
+    | RowsCommand
+)
+
+COMMAND_LINE: Final[CommandLine[BigtableReaderCommand]] = CommandLine(
+    "python -m services.bigtable_reader",
+    "Publish a Bigtable table's changes. Without a command it is the service itself. Its settings, and those of its "
+    "commands, are environment variables (docs/reference/configuration.md).",
+    {
+        "doctor": DoctorCommand,
+        "status": ReaderStatusCommand,
+        "snapshot": BigtableSnapshotCommand,
+        "pause": BigtablePauseCommand,
+        "resume": BigtableResumeCommand,
+        "synced": BigtableSyncedCommand,
+        "rows": RowsCommand,
+    },
+)

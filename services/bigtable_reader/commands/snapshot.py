@@ -3,7 +3,6 @@
 It asks, and the readers read: nothing depends on the command going on.
 """
 
-import argparse
 import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 import msgspec
 
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
+from services.bigtable_reader.commands.command_line import BigtableSnapshotCommand
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, watched_ranges
 from services.bigtable_reader.core.stream.partitions import Survey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
@@ -27,7 +27,7 @@ Look = Callable[[], Awaitable[tuple[Snapshot | None, Survey]]]
 
 
 async def snapshot(
-    arguments: Sequence[str],
+    told: BigtableSnapshotCommand,
     *,
     table: str,
     mode: Mode,
@@ -43,7 +43,6 @@ async def snapshot(
 
     ``end``: up to where the stream is read.
     """
-    told = snapshot_parser().parse_args(arguments)
     if mode == "history":
         raise MisconfiguredError(
             f"table {table} is a change log alone (mode history): that has changes, and no rows to read. Mirror it too "
@@ -81,22 +80,6 @@ async def snapshot(
 
 def _came_to_pass(shown: Mapping[str, Any]) -> bool:
     return shown["state"] == "DONE" and shown["never_told"] is None
-
-
-def snapshot_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``snapshot``."""
-    parser = argparse.ArgumentParser(
-        "python -m services.bigtable_reader snapshot",
-        description="Read the rows of the table again, as they are now, while everything runs: the readers do it.",
-    )
-    parser.add_argument("--after", metavar="KEY", help="only rows behind this key, as the mirror has it (row_key)")
-    parser.add_argument("--until", metavar="KEY", help="only rows up to this key, inclusive")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
-    parser.add_argument("--status", action="store_true", help="say how far the snapshot is")
-    parser.add_argument("--watch", action="store_true", help="wait until nothing is left to read; a bar on a terminal")
-    parser.add_argument("--cancel", action="store_true", help="give up what is left of it")
-    parser.add_argument("--json", action="store_true", help="print one object")
-    return parser
 
 
 def between(after: str | None, until: str | None, options: BigtableOptions) -> KeyRange:

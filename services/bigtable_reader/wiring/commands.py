@@ -11,9 +11,15 @@ from services.bigtable_reader.adapters.bigtable.connection import Channels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.app.snapshot.snapshot_status import summaries
 from services.bigtable_reader.app.status.status import document, exit_code, lines
-from services.bigtable_reader.commands.command_line import COMMANDS, PROGRAM, status_parser
+from services.bigtable_reader.commands.command_line import (
+    COMMAND_LINE,
+    BigtablePauseCommand,
+    BigtableResumeCommand,
+    BigtableSnapshotCommand,
+    BigtableSyncedCommand,
+)
 from services.bigtable_reader.commands.pause import pause, resume
-from services.bigtable_reader.commands.snapshot import snapshot, snapshot_parser
+from services.bigtable_reader.commands.snapshot import snapshot
 from services.bigtable_reader.commands.synced import synced
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.schema.watching import check_the_same_is_watched, watching_of
@@ -35,7 +41,7 @@ from services.bigtable_reader.wiring.stores import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.status import print_status
-from shared.runtime.commands import check_arguments
+from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand
 from shared.runtime.service import command_settings
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
@@ -43,20 +49,19 @@ from shared.runtime.tables_file import load_tables_file
 
 def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command beside the service; return its exit code."""
-    check_arguments(PROGRAM, COMMANDS, arguments)
     try:
-        match arguments:
-            case ["status", *rest]:
-                return asyncio.run(status(rest, command_settings(Settings, environ), sys.stdout))
-            case ["pause" | "resume" as what, *rest]:
-                return asyncio.run(paused(what, rest, command_settings(Settings, environ), sys.stdout))
-            case ["snapshot", *rest]:
-                return asyncio.run(snapshots_of(rest, command_settings(Settings, environ), sys.stdout))
-            case ["synced", *rest]:
-                return asyncio.run(marked(rest, command_settings(Settings, environ), sys.stdout))
-            case ["doctor", *rest]:
-                return doctor(rest, environ, sys.stdout)
-            case _:
+        match COMMAND_LINE.parse(arguments):
+            case ReaderStatusCommand(json=as_json):
+                return asyncio.run(status(command_settings(Settings, environ), sys.stdout, as_json=as_json))
+            case BigtablePauseCommand() | BigtableResumeCommand() as told:
+                return asyncio.run(paused(told, command_settings(Settings, environ), sys.stdout))
+            case BigtableSnapshotCommand() as told:
+                return asyncio.run(snapshots_of(told, command_settings(Settings, environ), sys.stdout))
+            case BigtableSyncedCommand():
+                return asyncio.run(marked(command_settings(Settings, environ), sys.stdout))
+            case DoctorCommand(json=as_json):
+                return doctor(environ, sys.stdout, as_json=as_json)
+            case RowsCommand():
                 return asyncio.run(rows(read_settings(Settings, environ)))
     except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
         return 130
@@ -67,9 +72,8 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         ) from error
 
 
-async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+async def snapshots_of(told: BigtableSnapshotCommand, settings: Settings, out: TextIO) -> int:
     """Ask for a snapshot, see how it is, give it up; the service reads it."""
-    told = snapshot_parser().parse_args(arguments)
     _text, file = load_tables_file(settings.tables_file)
     options = file.options(settings.bigtable_table)
     watching = watching_of(options.mode, options.bigtable)
@@ -81,7 +85,7 @@ async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO
             if not (told.status or told.cancel):  # whatever was asked for can be given up, with whichever file
                 check_the_same_is_watched(watching, await resync_store(settings, channels).watching())
             return await snapshot(
-                arguments,
+                told,
                 table=settings.bigtable_table,
                 mode=options.mode,
                 options=options.bigtable,
@@ -96,9 +100,8 @@ async def snapshots_of(arguments: Sequence[str], settings: Settings, out: TextIO
         await channels.close()
 
 
-async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    as_json = status_parser().parse_args(arguments).json
     channels = Channels(settings.bigtable_emulator_host)
     try:
         look = await BigtableCatalog(channels, watched_table(settings)).look()
@@ -112,24 +115,24 @@ async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> i
     return exit_code(shown)
 
 
-async def paused(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+async def paused(told: BigtablePauseCommand | BigtableResumeCommand, settings: Settings, out: TextIO) -> int:
     """Pause the stream, or let it go on."""
     channels = Channels(settings.bigtable_emulator_host)
     store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
     try:
         with _partition_table():
             await _check_known(settings, channels)
-            return await (pause if what == "pause" else resume)(arguments, store, out)
+            return await (pause if isinstance(told, BigtablePauseCommand) else resume)(store, out)
     finally:
         await channels.close()
 
 
-async def marked(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
+async def marked(settings: Settings, out: TextIO) -> int:
     """Take the mark of a table away whose rows came again."""
     channels = Channels(settings.bigtable_emulator_host)
     try:
         with _partition_table():
-            return await synced(arguments, resync_store(settings, channels), out)
+            return await synced(resync_store(settings, channels), out)
     finally:
         await channels.close()
 

@@ -1,21 +1,17 @@
-"""`python -m services.cdc_consumer status`: ask the running consumer how it is, and show its answer.
+"""The command `status`: asks the running consumer how it is, and prints its answer."""
 
-Exits 0 when every table runs, 1 when one does not, or nothing does, 2 when the consumer cannot be asked.
-"""
-
-import argparse
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 import msgspec
 
 from services.cdc_consumer.app.status.status import RUNNING
+from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from shared.contracts.errors import MisconfiguredError
-from shared.runtime.commands import parsed
 from shared.runtime.settings import read_settings, setting
 
 _TIMEOUT: Final = 15.0  # seconds: longer than the service waits for BigQuery's listing
@@ -34,15 +30,11 @@ class Address:
         return f"{'127.0.0.1' if self.host in _EVERYWHERE else self.host}:{self.port}"
 
 
-def status(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+def status(told: ConsumerStatusCommand, environ: Mapping[str, str], out: TextIO) -> int:
     """Ask, print and return the exit code; MisconfiguredError where there is nobody to ask."""
-    parser = argparse.ArgumentParser("python -m services.cdc_consumer status", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the answer as it came")
-    parser.add_argument("--address", metavar="HOST:PORT", help="of the consumer's health port; HOST and PORT if unset")
-    chosen = parsed(parser, arguments)
-    address = chosen.address or str(read_settings(Address, environ))
+    address = told.address or str(read_settings(Address, environ))
     document = ask_consumer(address)
-    if chosen.json:
+    if told.json:
         out.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
         out.writelines(f"{line}\n" for line in lines(document))

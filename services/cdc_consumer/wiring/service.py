@@ -1,13 +1,11 @@
 """Joins the parts of the consumer: checks at the start, Spark, the query, health and metrics."""
 
 import os
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -46,26 +44,19 @@ from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
 from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
-from services.cdc_consumer.commands.command_line import COMMANDS, PROGRAM
-from services.cdc_consumer.commands.status import status
 from services.cdc_consumer.core.stream.counts import Report
-from services.cdc_consumer.settings import Settings, SetupSettings
+from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, SinkOptions
-from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
 from services.cdc_consumer.wiring.delete_missing_rows.sweeping import sweeping
-from services.cdc_consumer.wiring.doctor import doctor
-from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import stoppable_channel
-from shared.pubsub.names import short_name, subscription_path, topic_path
-from shared.pubsub.topology import Topology, check_subscription, create_topology, still_to_grant
+from shared.pubsub.names import subscription_path, topic_path
+from shared.pubsub.topology import check_subscription
 from shared.runtime.clock import SystemClock
-from shared.runtime.commands import check_arguments
 from shared.runtime.health import Health, serving_health
-from shared.runtime.logs import configure_logs
 from shared.runtime.retries import retrying
-from shared.runtime.service import command_settings, complain, started, stopped
+from shared.runtime.service import started, stopped
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
 from shared.runtime.tables_file import load_tables_file
@@ -83,61 +74,24 @@ _SELDOM: Final = 10  # looks
 StartJava = Callable[[Settings, Stop], AbstractContextManager[Java]]
 
 
-def command(arguments: Sequence[str], start_java: StartJava) -> int:
-    """Run what the command line names; return its exit code. ``start_java``: where the service has its session from."""
+def service(start_java: StartJava) -> int:
+    """Run the service as the environment says; return the exit code. ``start_java``: where it has its session from."""
     log = structlog.get_logger()
-    if arguments:
-        check_arguments(PROGRAM, COMMANDS, arguments)
     with stop_on_signals() as stop:
         try:
-            match arguments:
-                case []:
-                    settings = read_settings(Settings, os.environ)
-                    started("cdc_consumer", settings, os.environ)
-                    with owned_checkpoint(settings.checkpoint_location):
-                        done = serve(settings, start_java, stop)
-                    if not done:
-                        return LEFT
-                case ["status", *rest]:
-                    return status(rest, os.environ, sys.stdout)
-                case ["doctor", *rest]:
-                    return doctor(rest, os.environ, sys.stdout)
-                case ["sweep", *rest]:
-                    return sweep_command(rest, os.environ, sys.stdout, stop)
-                case ["reconcile", *rest]:
-                    return reconcile(rest, os.environ, stop, sys.stdout)
-                case _:
-                    set_up(command_settings(SetupSettings, os.environ), stop)
+            settings = read_settings(Settings, os.environ)
+            started("cdc_consumer", settings, os.environ)
+            with owned_checkpoint(settings.checkpoint_location):
+                done = serve(settings, start_java, stop)
+            if not done:
+                return LEFT
         except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died
-            if not stop.requested and arguments:
-                complain(str(error) or type(error).__name__)
-                return FAILED
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
                 return FAILED
             log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been given back
     stopped()
     return 0
-
-
-def set_up(settings: SetupSettings, stop: Stop) -> None:
-    """Make the topics and subscriptions that are missing, and check those that are there."""
-    configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
-    project = settings.project
-    dead_letters = settings.dead_letter_subscription or short_name(settings.dead_letter_topic)
-    topology = Topology(
-        topic=topic_path(project, settings.topic),
-        subscription=subscription_path(project, settings.subscription),
-        dead_letter_topic=topic_path(project, settings.dead_letter_topic),
-        dead_letter_subscription=subscription_path(project, dead_letters),
-        ack_deadline=settings.ack_deadline,
-        keep_messages_for=settings.keep_messages_for,
-    )
-    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
-        create_topology(channel, topology, stop)
-    structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
-    if settings.pubsub_emulator_host is None:  # an emulator has no rights
-        sys.stdout.write(still_to_grant(topology))
 
 
 def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:

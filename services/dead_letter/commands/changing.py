@@ -1,10 +1,7 @@
-"""Commands that decide: `discard`, `restore`, `edit`. Each is written into the trail, with who and why."""
+"""Commands that decide: `discard`, `restore`, `edit`, `pipeline`. The trail has who decided what, and why."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from services.dead_letter.app.decisions import (
     RESTORABLE,
@@ -14,98 +11,60 @@ from services.dead_letter.app.decisions import (
     keep_edit,
     letter_of,
 )
-from services.dead_letter.commands.filters import Filters, no_letters, with_filters
+from services.dead_letter.commands.command_line import DiscardCommand, EditCommand, PipelineCommand, RestoreCommand
+from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import print_document, progress, say
-from services.dead_letter.commands.reading import Json
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.editing import row_text, with_columns
 from services.dead_letter.core.letters import State, StoredLetter
-from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
-
-All = Annotated[bool, typer.Option("--all", help="Mean every letter: needed where nothing else says which.")]
+from shared.contracts.errors import MisconfiguredError
 
 
-def refuse_everything(filters: Filters, everything: bool) -> None:
-    """Refuse to change every letter there is, unless that is said."""
-    if not filters.narrowed and not everything:
-        raise typer.BadParameter("say which letters (--id, --group, --table, ...), or --all", param_hint="filters")
+def discard(command: DiscardCommand, tools: Tools) -> None:
+    """Decide that open dead letters are not to be applied."""
+    _set(command, tools, State.DISCARDED, usual=(State.OPEN,), only_from=(State.OPEN,))
 
 
-def add_changing(app: typer.Typer, tools: Tools) -> None:
-    """Add the commands that decide about letters."""
+def restore(command: RestoreCommand, tools: Tools) -> None:
+    """Open dead letters again."""
+    _set(command, tools, State.OPEN, usual=RESTORABLE[:2], only_from=RESTORABLE)
 
-    @app.command()
-    @with_filters(tools.clock.now)
-    def discard(
-        filters: Filters,
-        why: Annotated[str, typer.Option("--why", help="For the trail.")],
-        everything: All = False,
-        json: Json = False,
-    ) -> None:
-        """Decide that letters are not to be applied: open ones. `restore` opens them again.
 
-        --json: {"state": "discarded", "changed": how many, "matched": how many there were}.
-        """
-        refuse_everything(filters, everything)
-        with tools.store() as store:
-            _set(store, tools, filters.chosen(store, State.OPEN), State.DISCARDED, (State.OPEN,), why, json)
+def edit(command: EditCommand, tools: Tools) -> None:
+    """Give the row of a dead letter other values, in a copy that takes its place."""
+    if command.columns and command.file is not None:
+        raise MisconfiguredError("give --set or --file, not both")
+    if not command.why.strip():
+        raise MisconfiguredError("--why: say what was wrong")
+    values = _pairs(command.columns or [])
+    with tools.store() as store:
+        original = letter_of(store, command.letter)
+        copy, change = keep_edit(
+            store,
+            original,
+            lambda: _row(original, values, command.file, tools),
+            why=command.why,
+            who=tools.who,
+            clock=tools.clock,
+        )
+    if command.json:
+        shown = {"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff}
+        print_document(shown)
+    else:
+        say(change.diff)
+        say(f"letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
 
-    @app.command()
-    @with_filters(tools.clock.now)
-    def restore(
-        filters: Filters,
-        why: Annotated[str, typer.Option("--why", help="For the trail.")] = "",
-        everything: All = False,
-        json: Json = False,
-    ) -> None:
-        """Open letters again: discarded and superseded ones, and by --id or --state also those that were replayed.
 
-        --json: {"state": "open", "changed": how many, "matched": how many there were}.
-        """
-        refuse_everything(filters, everything)
-        with tools.store() as store:
-            _set(store, tools, filters.chosen(store, *RESTORABLE[:2]), State.OPEN, RESTORABLE, why, json)
-
-    @app.command()
-    def edit(
-        letter: Annotated[str, typer.Argument(metavar="ID", help="Eight characters of it are enough.")],
-        why: Annotated[str, typer.Option("--why", help="For the trail: what was wrong.")],
-        columns: Annotated[
-            list[str] | None,
-            typer.Option("--set", metavar="COLUMN=JSON", help="Give a column a value: seats=12, name='\"Ada\"'."),
-        ] = None,
-        file: Annotated[Path | None, typer.Option("--file", help="The whole row: a JSON object of columns.")] = None,
-        json: Json = False,
-    ) -> None:
-        """Give the row of a letter other values: a copy that takes its place, to be replayed in its stead.
-
-        Without --set or --file the row is opened in $EDITOR. Only columns outside the primary key can be edited, one
-        change at a time; the copy has the next revision in its sequence, so it wins over its original and nothing else.
-
-        --json: {"id": the copy's, "edit_of": the letter's, "sequence": "...", "diff": "..."}.
-        """
-        if columns and file is not None:
-            raise typer.BadParameter("give --set or --file, not both", param_hint="--file")
-        if not why.strip():
-            raise typer.BadParameter("say what was wrong", param_hint="--why")
-        values = _pairs(columns or [])
-        with tools.store() as store:
-            original = letter_of(store, letter)
-            copy, change = keep_edit(
-                store,
-                original,
-                lambda: _row(original, values, file, tools),
-                why=why,
-                who=tools.who,
-                clock=tools.clock,
-            )
-        if json:
-            shown = {"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff}
-            print_document(shown)
-        else:
-            say(change.diff)
-            say(f"letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
+def show_pipeline(command: PipelineCommand, tools: Tools) -> None:
+    """Show of which pipeline the dead letters are, or change it."""
+    with tools.store() as store:
+        new = tools.pipeline(command.subscription, command.topic)
+        known = store.change_pipeline(new) if command.subscription or command.topic else store.pipeline()
+    if command.json:
+        print_document({"subscription": known.subscription, "topic": known.topic})
+        return
+    say(f"collected from {known.subscription or 'whatever comes first'}")
+    say(f"replayed to {known.topic or 'whatever comes first'}")
 
 
 def _row(original: StoredLetter, values: Mapping[str, str], file: Path | None, tools: Tools) -> str:
@@ -116,35 +75,37 @@ def _row(original: StoredLetter, values: Mapping[str, str], file: Path | None, t
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}", param_hint="--file") from None
+        raise MisconfiguredError(f"--file: {file} cannot be read: {error}") from error
 
 
 def _pairs(texts: Sequence[str]) -> Mapping[str, str]:
     pairs = [text.partition("=") for text in texts]
     for (name, sign, _value), text in zip(pairs, texts, strict=True):
         if not sign or not name:
-            raise typer.BadParameter(f"{text!r} is not COLUMN=JSON", param_hint="--set")
+            raise MisconfiguredError(f"--set: {text!r} is not COLUMN=JSON")
     return {name: value for name, _sign, value in pairs}
 
 
 def _set(
-    store: LetterStore,
+    command: DiscardCommand | RestoreCommand,
     tools: Tools,
-    selection: Selection,
     state: State,
+    usual: Sequence[State],
     only_from: Sequence[State],
-    why: str,
-    json: bool,
 ) -> None:
-    """Bring letters into a state, page by page, and print how many; NotDoneError unless it was all of them."""
-    matched = store.count(selection)
-    if not matched:
-        raise no_letters(selection)
-    decision = Decision(state=state, only_from=frozenset(only_from), who=tools.who, why=why)
-    with progress(state.value, matched) as bar:
-        done = decide(store, selection, decision, tools.clock, bar.add)
+    """Bring dead letters into a state, page by page, and print how many; NotDoneError unless it was all of them."""
+    now = tools.clock.now()
+    command.refuse_everything(now, everything=command.everything)
+    with tools.store() as store:
+        selection = command.chosen(store, now, *usual)
+        matched = store.count(selection)
+        if not matched:
+            raise no_letters(selection)
+        decision = Decision(state=state, only_from=frozenset(only_from), who=tools.who, why=command.why)
+        with progress(state.value, matched) as bar:
+            done = decide(store, selection, decision, tools.clock, bar.add)
     changed, seen = done.changed, done.looked_at
-    if json:
+    if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:
         say(f"{changed} letters are {state.value} now")

@@ -1,17 +1,23 @@
-"""Commands that look: `list`, `show`, `groups`, `stats`, `export`. Who asks for values is written into the trail."""
+"""Commands that change nothing: `list`, `show`, `groups`, `stats`, `export`. Who asks for values is in the trail."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import msgspec
-import typer
 
 from services.dead_letter.app.decisions import letter_of
 from services.dead_letter.app.export import exported
-from services.dead_letter.commands.filters import Filters, no_letters, with_filters
+from services.dead_letter.commands.command_line import (
+    ExportCommand,
+    GroupsCommand,
+    ListCommand,
+    ShowCommand,
+    StatsCommand,
+)
+from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import Tools
 from services.dead_letter.core.documents import (
@@ -21,141 +27,101 @@ from services.dead_letter.core.documents import (
     stats_document,
 )
 from services.dead_letter.core.letters import Action, LetterLine, State
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Values = Annotated[bool, typer.Option("--values", help="Show the values of rows. It is written into the trail.")]
-
-
-def add_reading(app: typer.Typer, tools: Tools) -> None:
-    """Add the commands that change nothing."""
-
-    @app.command("list")
-    @with_filters(tools.clock.now)
-    def list_letters(
-        filters: Filters,
-        limit: Annotated[int, typer.Option("--limit", min=1, help="Letters to show.")] = 50,
-        after: Annotated[str | None, typer.Option("--after", help="Go on behind a page: its `after`.")] = None,
-        json: Json = False,
-    ) -> None:
-        """List letters, those that failed last first; open ones unless --state or --id says otherwise.
-
-        --json: {"letters": [...], "after": "..." or null, "matched": how many there are on all pages}.
-        """
-        with tools.store() as store:
-            selection = filters.chosen(store, State.OPEN)
-            try:
-                page = store.find(selection, limit=limit, after=after)
-            except ValueError as error:
-                raise typer.BadParameter(str(error), param_hint="--after") from None
-            matched = store.count(selection)
-        if json:
-            letters = [line_document(line) for line in page.letters]
-            print_document({"letters": letters, "after": page.after, "matched": matched})
-        if not matched:
-            raise no_letters(selection)
-        if not json:
-            print_table(_COLUMNS, map(_row, page.letters))
-            if page.after is not None:
-                say(f"{len(page.letters)} of {matched}; the next: --after {page.after}")
-
-    @app.command()
-    def show(
-        ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Eight characters of an id are enough.")],
-        values: Values = False,
-        json: Json = False,
-    ) -> None:
-        """Show letters whole: why they failed, what they hold, and what was done about them.
-
-        --json prints one document a line: a letter as `list` has it, with attributes, payload and trail.
-        """
-        with tools.store() as store:
-            found = [letter_of(store, one) for one in ids]
-            if values:  # first written down, then shown
-                store.note([one.id for one in found], Action.VALUES_SHOWN, tools.who, tools.clock.now())
-            trails = [store.trail(one.id) for one in found]
-        for stored, trail in zip(found, trails, strict=True):
-            document = letter_document(stored, trail, values=values)
-            if json:
-                print_document(document)
-            else:
-                say(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
-
-    @app.command()
-    @with_filters(tools.clock.now)
-    def groups(
-        filters: Filters,
-        limit: Annotated[int, typer.Option("--limit", min=1, help="Groups to show.")] = 50,
-        json: Json = False,
-    ) -> None:
-        """Show letters by their cause, the largest group first; open ones unless --state or --id says otherwise.
-
-        --json: {"groups": [...]}.
-        """
-        with tools.store() as store:
-            selection = filters.chosen(store, State.OPEN)
-            found = store.groups(selection, limit=limit)
-        if json:
-            print_document({"groups": [group_document(one) for one in found]})
-        if not found:
-            raise no_letters(selection)
-        if not json:
-            documents = [group_document(one) for one in found]
-            names = ("id", "letters", "reason", "table")
-            print_table(
-                ("GROUP", "LETTERS", "REASON", "TABLE", "FIRST", "LAST", "DETAIL"),
-                (
-                    [
-                        *(each[name] for name in names),
-                        moment(str(each["first_failed_at"])),
-                        moment(str(each["last_failed_at"])),
-                        each["detail"],
-                    ]
-                    for each in documents
-                ),
-            )
-
-    @app.command()
-    def stats(json: Json = False) -> None:
-        """Show what there is, in numbers."""
-        with tools.store() as store:
-            found = store.stats()
-        document = stats_document(found)
-        if json:
-            print_document(document)
-            return
-        print_table(("STATE", "LETTERS"), [(state.value, found.by_state.get(state, 0)) for state in State])
-        if found.by_reason:
-            say("")
-            print_table(("OPEN, BY REASON", "LETTERS"), [(one.value, n) for one, n in found.by_reason.items()])
-            say("")
-            print_table(("OPEN, BY TABLE", "LETTERS"), [(one or "(unknown)", n) for one, n in found.by_table.items()])
-            say(f"\nthe oldest open one failed first at {document['oldest_open']}")
-        say(f"{found.payload_bytes} bytes of payload are kept")
-
-    @app.command()
-    @with_filters(tools.clock.now)
-    def export(
-        filters: Filters,
-        out: Annotated[Path | None, typer.Option("--out", help="Write to this file; else it is printed.")] = None,
-        values: Values = False,
-    ) -> None:
-        """Write letters as JSON lines in replay order; open ones unless --state or --id says otherwise.
-
-        A line is a letter as `list --json` has it, with its attributes, and its payload with values masked; with
-        --values its very bytes instead, as base64 in `data`.
-        """
-        with tools.store() as store:
-            selection = filters.chosen(store, State.OPEN)
-            total = store.count(selection)
-            if not total:
-                raise no_letters(selection)
-            with _destination(out) as file, progress("exported", total) as bar:
-                for lines in exported(store, selection, values=values, who=tools.who, clock=tools.clock):
-                    file.write(lines.text)
-                    bar.add(lines.letters)
-
+from shared.contracts.errors import MisconfiguredError
 
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
+
+
+def list_letters(command: ListCommand, tools: Tools) -> None:
+    """List letters, those that failed last first; open ones unless --state or --id says otherwise."""
+    with tools.store() as store:
+        selection = command.chosen(store, tools.clock.now(), State.OPEN)
+        try:
+            page = store.find(selection, limit=command.limit, after=command.after)
+        except ValueError as error:
+            raise MisconfiguredError(f"--after {command.after}: {error}") from error
+        matched = store.count(selection)
+    if command.json:
+        letters = [line_document(line) for line in page.letters]
+        print_document({"letters": letters, "after": page.after, "matched": matched})
+    if not matched:
+        raise no_letters(selection)
+    if not command.json:
+        print_table(_COLUMNS, map(_row, page.letters))
+        if page.after is not None:
+            say(f"{len(page.letters)} of {matched}; the next: --after {page.after}")
+
+
+def show(command: ShowCommand, tools: Tools) -> None:
+    """Show letters whole: why they failed, what they hold, and what was done about them."""
+    with tools.store() as store:
+        found = [letter_of(store, one) for one in command.ids]
+        if command.values:  # first written down, then shown
+            store.note([one.id for one in found], Action.VALUES_SHOWN, tools.who, tools.clock.now())
+        trails = [store.trail(one.id) for one in found]
+    for stored, trail in zip(found, trails, strict=True):
+        document = letter_document(stored, trail, values=command.values)
+        if command.json:
+            print_document(document)
+        else:
+            say(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
+
+
+def list_groups(command: GroupsCommand, tools: Tools) -> None:
+    """Show letters by their cause, the largest group first; open ones unless --state or --id says otherwise."""
+    with tools.store() as store:
+        selection = command.chosen(store, tools.clock.now(), State.OPEN)
+        found = store.groups(selection, limit=command.limit)
+    if command.json:
+        print_document({"groups": [group_document(one) for one in found]})
+    if not found:
+        raise no_letters(selection)
+    if not command.json:
+        documents = [group_document(one) for one in found]
+        names = ("id", "letters", "reason", "table")
+        print_table(
+            ("GROUP", "LETTERS", "REASON", "TABLE", "FIRST", "LAST", "DETAIL"),
+            (
+                [
+                    *(each[name] for name in names),
+                    moment(str(each["first_failed_at"])),
+                    moment(str(each["last_failed_at"])),
+                    each["detail"],
+                ]
+                for each in documents
+            ),
+        )
+
+
+def stats(command: StatsCommand, tools: Tools) -> None:
+    """Show what there is, in numbers."""
+    with tools.store() as store:
+        found = store.stats()
+    document = stats_document(found)
+    if command.json:
+        print_document(document)
+        return
+    print_table(("STATE", "LETTERS"), [(state.value, found.by_state.get(state, 0)) for state in State])
+    if found.by_reason:
+        say("")
+        print_table(("OPEN, BY REASON", "LETTERS"), [(one.value, n) for one, n in found.by_reason.items()])
+        say("")
+        print_table(("OPEN, BY TABLE", "LETTERS"), [(one or "(unknown)", n) for one, n in found.by_table.items()])
+        say(f"\nthe oldest open one failed first at {document['oldest_open']}")
+    say(f"{found.payload_bytes} bytes of payload are kept")
+
+
+def export(command: ExportCommand, tools: Tools) -> None:
+    """Write letters as JSON lines in replay order; open ones unless --state or --id says otherwise."""
+    with tools.store() as store:
+        selection = command.chosen(store, tools.clock.now(), State.OPEN)
+        total = store.count(selection)
+        if not total:
+            raise no_letters(selection)
+        with _destination(command.out) as file, progress("exported", total) as bar:
+            for lines in exported(store, selection, values=command.values, who=tools.who, clock=tools.clock):
+                file.write(lines.text)
+                bar.add(lines.letters)
 
 
 def _row(line: LetterLine) -> list[object]:
@@ -175,4 +141,4 @@ def _destination(out: Path | None) -> Iterator[BinaryIO]:
         with out.open("wb") as file:
             yield file
     except OSError as error:
-        raise typer.BadParameter(f"{out} cannot be written: {error}", param_hint="--out") from None
+        raise MisconfiguredError(f"--out: {out} cannot be written: {error}") from error

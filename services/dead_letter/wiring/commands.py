@@ -1,43 +1,42 @@
-"""The commands, joined to the store, Pub/Sub and BigQuery that the settings name. Each is opened when it is needed."""
+"""The commands beside the service, joined to what the settings name."""
 
 import getpass
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
 
 from services.dead_letter.adapters.editor import edit_text
-from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
-from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
-from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.commands.app import run_commands
+from services.dead_letter.commands.app import run_command
+from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import Tools
-from services.dead_letter.core.pipeline import Pipeline, named
-from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
+from services.dead_letter.wiring.connections import (
+    known_mirrors,
+    known_store,
+    known_tables,
+    pipeline_named,
+    replay_topic,
+)
+from services.dead_letter.wiring.doctor import doctor
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.tables_file import TablesFile
-from shared.pubsub.channels import open_channel
-from shared.pubsub.names import subscription_path, topic_path
-from shared.pubsub.topology import check_topic
+from shared.runtime.commands import DoctorCommand
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings
-from shared.runtime.stop import Stop
-from shared.runtime.tables_file import load_tables_file
-
-_KEPT_FOR: Final = timedelta(minutes=10)  # the least that any subscription keeps messages: that there is one is asked
 
 
-def commands(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run a command as the environment says; return its exit code."""
+def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    told = COMMAND_LINE.parse(arguments)
+    if isinstance(told, RunCommand):
+        raise MisconfiguredError(f"run takes no arguments: {' '.join(arguments[1:])}")
+    if isinstance(told, DoctorCommand):
+        return doctor(environ, sys.stdout, as_json=told.json)
     settings = command_settings(CommandSettings, environ)
     level = settings.log_level if environ.get("LOG_LEVEL") else "WARNING"
     configure_logs(service="dead_letter", level=level, log_format=settings.log_format)
     tools = Tools(
-        store=partial(_store, settings),
+        store=partial(known_store, settings),
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
@@ -46,7 +45,7 @@ def commands(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
         max_replays=settings.max_replays,
     )
-    return run_commands(arguments, tools)
+    return run_command(told, tools)
 
 
 def _who(environ: Mapping[str, str]) -> str:
@@ -55,64 +54,3 @@ def _who(environ: Mapping[str, str]) -> str:
         return environ.get("MILLRACE_USER") or getpass.getuser()
     except (KeyError, OSError):
         return f"user {os.getuid()}"
-
-
-@contextmanager
-def _store(settings: CommandSettings) -> Iterator[LetterStore]:
-    database = open_database(settings.database, make=False)
-    try:
-        yield SqlLetterStore(database)
-    finally:
-        database.close()
-
-
-@contextmanager
-def replay_topic(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublisher]:
-    """Open the topic that replays go to for the block; MisconfiguredError where it is none, or is not named."""
-    missing = [
-        name for name, value in (("TOPIC", settings.topic), ("GOOGLE_CLOUD_PROJECT", settings.project)) if value is None
-    ]
-    if settings.topic is None or settings.project is None:
-        raise MisconfiguredError(f"set {' and '.join(missing)}: the topic of the change batches, where replays go")
-    topic = topic_path(settings.project, settings.topic)
-    with open_channel(settings.pubsub_emulator_host) as channel:
-        check_topic(channel, topic, _KEPT_FOR, stop)  # one without a subscription confirms, and drops, what it takes
-        emulated = settings.pubsub_emulator_host is not None
-        yield PubsubReplayPublisher(channel, topic, stop, emulated=emulated)
-
-
-def pipeline_named(settings: CommandSettings, subscription: str | None, topic: str | None) -> Pipeline:
-    """Return the pipeline of these names, full ones or short ones of the project that the settings name."""
-    emulated = settings.pubsub_emulator_host is not None
-
-    def full(name: str | None, path: Callable[[str, str], str]) -> str | None:
-        if name is None:
-            return None
-        if settings.project is None and not name.startswith("projects/"):
-            raise MisconfiguredError(f"set GOOGLE_CLOUD_PROJECT: the project of {name}")
-        return named(path(settings.project or "", name), emulated=emulated)
-
-    return Pipeline(subscription=full(subscription, subscription_path), topic=full(topic, topic_path))
-
-
-def known_tables(settings: CommandSettings) -> TablesFile:
-    """Return what the tables file says; of no file, that every table is mirrored."""
-    _text, tables = load_tables_file(settings.tables_file)
-    return tables
-
-
-@contextmanager
-def known_mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
-    """Open the mirrors for the block; None where it is not said where they are."""
-    if settings.bigquery_dataset is None:
-        yield None
-        return
-    if settings.dataset_project is None:
-        raise MisconfiguredError("set BIGQUERY_PROJECT, or GOOGLE_CLOUD_PROJECT: the project of BIGQUERY_DATASET")
-    tables = known_tables(settings)
-    datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
-    client: Any = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    try:
-        yield BigQueryMirrors(client, settings.dataset_project, datasets, lambda table: tables.options(table).dataset)
-    finally:
-        client.close()

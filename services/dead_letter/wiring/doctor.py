@@ -1,10 +1,10 @@
-"""`python -m services.dead_letter doctor`: look at everything the service and its replays need, before or beside it.
+"""The command `doctor`: look at everything the service and its replays need, before or beside it.
 
 Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
 It takes the service's own settings, leases no message and changes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final, TextIO
 
@@ -14,7 +14,7 @@ from services.dead_letter.adapters.store.disk import mounts, short_lived
 from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.pipeline import joined
 from services.dead_letter.settings import Settings
-from services.dead_letter.wiring.commands import pipeline_named
+from services.dead_letter.wiring.connections import pipeline_named
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
@@ -27,9 +27,9 @@ from shared.runtime.findings import Finding, Level
 _AS_IT_SAYS: Final = "as the message says"
 
 
-def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
     """Look at everything, print what was found and return the exit code."""
-    return run_doctor("python -m services.dead_letter", __doc__, arguments, _looked_at(environ), out)
+    return run_doctor(_looked_at(environ), out, as_json=as_json)
 
 
 def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -1,8 +1,7 @@
 """Joins the parts of the dead-letter service: subscription, store, HTTP API, health and metrics."""
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,17 +13,14 @@ from services.dead_letter.adapters.store.lock import collector_lock
 from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.app.collector import Collector
 from services.dead_letter.app.metrics import CollectorMetrics
-from services.dead_letter.commands.app import PROGRAM
 from services.dead_letter.ports import LetterStore
 from services.dead_letter.settings import Settings
-from services.dead_letter.wiring.commands import commands, pipeline_named
-from services.dead_letter.wiring.doctor import doctor
+from services.dead_letter.wiring.connections import pipeline_named
 from services.dead_letter.wiring.serving import serving_api
 from shared.pubsub.channels import open_channel, stoppable_channel
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_letters_subscription
 from shared.runtime.clock import SystemClock
-from shared.runtime.commands import without_arguments
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retrying
 from shared.runtime.service import started, stopped
@@ -32,23 +28,6 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped
 
 _NAME: Final = "dead_letter"
-
-
-def command(arguments: Sequence[str]) -> int:
-    """Run what the command line names; return its exit code."""
-    match arguments:
-        case [] | ["run"]:
-            return service()
-        case ["run", *rest]:
-            without_arguments(
-                f"{PROGRAM} run",
-                "The service itself, as without any word: collect dead letters until asked to stop.",
-            ).parse_args(rest)
-            return service()
-        case ["doctor", *rest]:
-            return doctor(rest, os.environ, sys.stdout)
-        case _:
-            return commands(arguments, os.environ)
 
 
 def service() -> int:

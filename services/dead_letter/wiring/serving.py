@@ -15,7 +15,7 @@ from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.token_file import TokenFile
 from services.dead_letter.web.tools import Tools
-from services.dead_letter.wiring.commands import known_mirrors, known_tables, replay_topic
+from services.dead_letter.wiring.connections import known_mirrors, known_tables, replay_topic
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 

@@ -1,57 +1,123 @@
-"""What the commands beside the service are, and what each of them takes."""
+"""The commands beside the Spanner reader, and what each of them takes."""
 
-import argparse
-from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
-from services.spanner_reader.commands.pause import pause_parser, resume_parser
-from services.spanner_reader.commands.snapshot import snapshot_parser
-from shared.runtime.commands import Command, reader_status_parser, without_arguments
+import typer
 
-PROGRAM: Final = "python -m services.spanner_reader"
+from shared.runtime.commands import CommandLine, DoctorCommand, ReaderStatusCommand, RowsCommand, SnapshotCommand
 
 
-def status_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``status``."""
-    return reader_status_parser(PROGRAM)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannerSnapshotCommand(SnapshotCommand):
+    """Read the rows of tables again, as they are now.
+
+    The running readers do it while everything runs. A key is a JSON array of a row's key values, and needs one table.
+
+    Examples:
+
+    \b
+      {program} snapshot Orders --watch
+      {program} snapshot Orders --after '[1000]' --until '[2000]' --dry-run
+      {program} snapshot --status
+    """
+
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE", default_factory=list, help="A watched table.", show_default=False)
+    ]
+    every: Annotated[bool, typer.Option("--all", help="Every watched table.")] = False
 
 
-def synced_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``synced``."""
-    parser = argparse.ArgumentParser(
-        f"{PROGRAM} synced",
-        description="Take away the mark of a table that needs re-sync: all of its rows came again, in whatever way. "
-        "A snapshot takes it away by itself.",
-    )
-    parser.add_argument("table", metavar="TABLE", help="a marked table: `status` lists those")
-    return parser
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannerPauseCommand:
+    """Pause the stream, or tables.
+
+    While the stream is paused nothing is read, and nothing is lost for as long as the stream keeps it. What is
+    committed to a paused table is dropped, and the table needs re-sync.
+
+    Examples:
+
+    \b
+      {program} pause
+      {program} pause Orders
+    """
+
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE", default_factory=list, help="A mirrored table; none: the stream.", show_default=False
+        ),
+    ]
 
 
-def topic_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``topic``: there are none."""
-    return without_arguments(
-        f"{PROGRAM} topic",
-        "Let the partition table's readers publish to TOPIC from now on, in place of the topic they published to. "
-        "No reader may be there. What the former topic still holds stays there: let its consumer apply all of it.",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannerResumeCommand:
+    """Resume the stream where it was paused, or tables.
+
+    What was committed to a table while it was paused is brought by `snapshot`.
+
+    Examples:
+
+    \b
+      {program} resume
+      {program} resume Orders
+    """
+
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE", default_factory=list, help="A paused table; none: the stream.", show_default=False
+        ),
+    ]
 
 
-def rows_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``rows``: there are none."""
-    return without_arguments(
-        f"{PROGRAM} rows",
-        "Answer, line by line on standard input and output, what a command of the consumer asks of tables' rows. "
-        "`sweep` and `reconcile` start this as their child (--source, SOURCE_ROWS); nobody types it.",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannerSyncedCommand:
+    """Take away the mark of a table that needs re-sync.
+
+    Use it when all rows of the table came again in another way; a snapshot takes the mark away by itself.
+
+    Examples:
+
+    \b
+      {program} synced Orders
+    """
+
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A marked table: `status` lists those.")]
 
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    "doctor": Command("look whether all that the reader needs is there and right"),
-    "status": Command("how far all readers are, and what needs attention", status_parser),
-    "snapshot": Command("read the rows of tables again, as they are now", snapshot_parser),
-    "pause": Command("pause the stream, or tables", pause_parser),
-    "resume": Command("let the stream, or tables, go on", resume_parser),
-    "synced": Command("take away the mark of a table that needs re-sync", synced_parser),
-    "topic": Command("let the readers publish to another topic from now on", topic_parser),
-    "rows": Command("answer for the source: what `sweep` and `reconcile` of the consumer start", rows_parser),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCommand:
+    """Let the readers publish to another topic from now on.
+
+    That is TOPIC, in place of the topic they published to. No reader may run. What the former topic still holds stays
+    there: let its consumer apply all of it.
+    """
+
+
+SpannerReaderCommand = (
+    DoctorCommand
+    | ReaderStatusCommand
+    | SpannerSnapshotCommand
+    | SpannerPauseCommand
+    | SpannerResumeCommand
+    | SpannerSyncedCommand
+    | TopicCommand
+    | RowsCommand
+)
+
+COMMAND_LINE: Final[CommandLine[SpannerReaderCommand]] = CommandLine(
+    "python -m services.spanner_reader",
+    "Publish a Spanner change stream. Without a command it is the service itself. Its settings, and those of its "
+    "commands, are environment variables (docs/reference/configuration.md).",
+    {
+        "doctor": DoctorCommand,
+        "status": ReaderStatusCommand,
+        "snapshot": SpannerSnapshotCommand,
+        "pause": SpannerPauseCommand,
+        "resume": SpannerResumeCommand,
+        "synced": SpannerSyncedCommand,
+        "topic": TopicCommand,
+        "rows": RowsCommand,
+    },
+)

@@ -3,7 +3,6 @@
 A reader need not run: what is paused is kept beside the partition table, and the next one finds it.
 """
 
-import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TextIO
@@ -15,33 +14,10 @@ from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 
-def pause_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``pause``."""
-    parser = argparse.ArgumentParser(
-        "python -m services.spanner_reader pause",
-        description="Pause the whole stream: nothing is read, and nothing lost for as long as the stream keeps it. Or "
-        "pause tables: what is committed to them is dropped from now on, and they need re-sync.",
-    )
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="a mirrored table; none: the whole stream")
-    return parser
-
-
-def resume_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``resume``."""
-    parser = argparse.ArgumentParser(
-        "python -m services.spanner_reader resume",
-        description="Let the stream go on where it was paused, or let the changes of tables flow again: what was "
-        "committed to them meanwhile is brought by `snapshot`.",
-    )
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="a paused table; none: the whole stream")
-    return parser
-
-
 async def pause(
-    arguments: Sequence[str], catalog: Catalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
+    tables: Sequence[str], catalog: Catalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
 ) -> int:
     """Pause the stream, or tables; return 0. Pausing what is paused changes nothing."""
-    tables = pause_parser().parse_args(arguments).tables
     look = await catalog.look()
     names = {table.name for table in look.watched if included(table.name)}
     if unknown := sorted(set(tables) - names):
@@ -62,9 +38,8 @@ async def pause(
     return 0
 
 
-async def resume(arguments: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
+async def resume(tables: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
     """Let the stream, or tables, go on; return 0, or 1 where something was not paused."""
-    tables = resume_parser().parse_args(arguments).tables
     done = {table: await _patiently(partial(pauses.resume, table)) for table in dict.fromkeys(tables)} if tables else {}
     if not tables:
         done[""] = await _patiently(lambda: pauses.resume(None))

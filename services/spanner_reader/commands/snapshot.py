@@ -3,7 +3,6 @@
 It asks, and the readers read: nothing depends on the command going on.
 """
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from services.spanner_reader.app.snapshot.snapshot_status import between, summaries, summary_line
+from services.spanner_reader.commands.command_line import SpannerSnapshotCommand
 from services.spanner_reader.core.snapshot.key_ranges import check_some_between, typed_key
 from services.spanner_reader.core.snapshot.snapshot import (
     KeyText,
@@ -30,28 +30,8 @@ COMMANDS_PATIENCE: Final = timedelta(seconds=15)
 _NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where one runs, `resume` what is paused")
 
 
-def snapshot_parser() -> argparse.ArgumentParser:
-    """Return what parses the arguments of ``snapshot``."""
-    parser = argparse.ArgumentParser(
-        "python -m services.spanner_reader snapshot",
-        description="Read the rows of tables again, as they are now, while everything runs: the running readers do it.",
-    )
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="a watched table, as change batches name it")
-    parser.add_argument("--all", action="store_true", help="every watched table")
-    parser.add_argument(
-        "--after", metavar="KEY", help="of one table: only rows behind a key, a JSON array of its values"
-    )
-    parser.add_argument("--until", metavar="KEY", help="of one table: only rows up to and with a key")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
-    parser.add_argument("--status", action="store_true", help="say how far the snapshots of the tables (or all) are")
-    parser.add_argument("--watch", action="store_true", help="wait until nothing is left to read; bars on a terminal")
-    parser.add_argument("--cancel", action="store_true", help="give up what is left of the tables' snapshots")
-    parser.add_argument("--json", action="store_true", help="print one object")
-    return parser
-
-
 async def snapshot(
-    arguments: Sequence[str],
+    told: SpannerSnapshotCommand,
     catalog: Catalog,
     store: SnapshotStore,
     shapes: ShapeStore,
@@ -59,12 +39,11 @@ async def snapshot(
     out: TextIO,
 ) -> int:
     """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
-    told = snapshot_parser().parse_args(arguments)
     if told.status and not told.tables:
         return await _status(store, shapes, told, out)
     look = await catalog.look()
     names = {table.name for table in look.watched if included(table.name)}
-    tables = sorted(names) if told.all else told.tables
+    tables = sorted(names) if told.every else told.tables
     if not tables:
         raise MisconfiguredError(
             "no table is named: name some, or say --all; `snapshot --status` shows how snapshots are, and with --watch "
@@ -102,7 +81,7 @@ async def snapshot(
     return 0
 
 
-async def _status(store: SnapshotStore, shapes: ShapeStore, told: argparse.Namespace, out: TextIO) -> int:
+async def _status(store: SnapshotStore, shapes: ShapeStore, told: SpannerSnapshotCommand, out: TextIO) -> int:
     if told.watch:
         return await _watch(store, shapes, told.tables, told.json, out)
     shown = summaries(await store.survey(), await shapes.marks(), told.tables)

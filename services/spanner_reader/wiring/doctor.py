@@ -1,11 +1,11 @@
-"""`python -m services.spanner_reader doctor`: look at everything the reader needs, before it is started or beside it.
+"""The command `doctor`: look at everything the reader needs, before it is started or beside it.
 
 Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
 It takes the reader's own settings and changes nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, TextIO, TypeVar
 
@@ -50,9 +50,9 @@ _SECOND: Final = 1_000_000_000
 T = TypeVar("T")
 
 
-def doctor(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO) -> int:
+def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
     """Look at everything, print what was found and return the exit code."""
-    return run_doctor("python -m services.spanner_reader", __doc__, arguments, _looked_at(environ), out)
+    return run_doctor(_looked_at(environ), out, as_json=as_json)
 
 
 def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:

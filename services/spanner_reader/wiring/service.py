@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, TextIO
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -31,25 +30,16 @@ from services.spanner_reader.app.schema.schema_watch import remember_refused
 from services.spanner_reader.app.snapshot.snapshot_ends import SnapshotEnds
 from services.spanner_reader.app.snapshot.snapshots import SnapshotOptions, Snapshots
 from services.spanner_reader.app.status.metrics import ReaderMetrics
-from services.spanner_reader.app.status.status import document, exit_code, lines
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.held import Options
 from services.spanner_reader.app.stream.reader import Reader
-from services.spanner_reader.commands.command_line import COMMANDS, PROGRAM, status_parser
-from services.spanner_reader.commands.pause import pause, resume
-from services.spanner_reader.commands.snapshot import snapshot
-from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.misfits import misfits
-from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.partitions import Survey
 from services.spanner_reader.core.stream.records import ROOT, StreamQuery
 from services.spanner_reader.settings import Settings
-from services.spanner_reader.wiring.doctor import doctor
-from services.spanner_reader.wiring.rows import rows
 from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, snapshot_store, topic_of
-from services.spanner_reader.wiring.topics import change_topic, mark_if_resumed
-from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
+from services.spanner_reader.wiring.topics import mark_if_resumed
+from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_async_channel
@@ -59,11 +49,9 @@ from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
-from shared.reading.status import print_status
-from shared.runtime.commands import check_arguments
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
-from shared.runtime.service import command_settings, started, stopped
+from shared.runtime.service import started, stopped
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
@@ -81,32 +69,6 @@ def service() -> int:
         serve(settings, stop)
     stopped()
     return 0
-
-
-def command(arguments: Sequence[str]) -> int:
-    """Run a command beside the service; return its exit code."""
-    check_arguments(PROGRAM, COMMANDS, arguments)
-    try:
-        match arguments:
-            case ["status", *rest]:
-                return asyncio.run(status(rest, command_settings(Settings, os.environ), sys.stdout))
-            case ["doctor", *rest]:
-                return doctor(rest, os.environ, sys.stdout)
-            case ["synced", table]:
-                return asyncio.run(synced(table, command_settings(Settings, os.environ)))
-            case ["topic"]:
-                return asyncio.run(change_topic(command_settings(Settings, os.environ)))
-            case ["snapshot" | "pause" | "resume" as what, *rest]:
-                return asyncio.run(asked(what, rest, command_settings(Settings, os.environ), sys.stdout))
-            case _:
-                return asyncio.run(rows(read_settings(Settings, os.environ)))
-    except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
-        return 130
-    except TransientError as error:  # who typed the command is the retry
-        raise MisconfiguredError(
-            f"Spanner does not answer: {error}. Check the network and SPANNER_EMULATOR_HOST, which is for emulators "
-            "only; then ask again"
-        ) from error
 
 
 def serve(settings: Settings, stop: Stop) -> None:
@@ -228,71 +190,6 @@ async def read(
                 ),
             )
             await reader.run(stop)
-    finally:
-        await channels.close()
-
-
-async def status(arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
-    """Print what the partition table says of all readers; no reader has to run."""
-    as_json = status_parser().parse_args(arguments).json
-    channels = Channels(settings.spanner_emulator_host)
-    try:
-        database, partitions = databases(settings, channels)
-        await learn_dialects(database, partitions)
-        definition = await SpannerCatalog(database, settings.change_stream).definition()
-        store = partition_store(settings, partitions, owner="status")
-        if await store.exists():
-            survey = await store.survey()
-            look, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
-            snapshots = await snapshot_store(settings, partitions, owner="status").survey()
-            pauses = await SpannerPauseStore(partitions, settings.partition_table).read()
-        else:
-            survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
-            snapshots, pauses = SnapshotSurvey(survey.now, ()), Pauses(survey.now)
-    finally:
-        await channels.close()
-    quote = definition.dialect.quote
-    shown = document(settings.source, survey, definition.retention, look, marks, quote, snapshots, pauses)
-    print_status(shown, lines(shown), as_json, out)
-    return exit_code(shown)
-
-
-async def synced(table: str, settings: Settings) -> int:
-    """Take the mark from a table whose rows came again."""
-    channels = Channels(settings.spanner_emulator_host)
-    try:
-        _database, partitions = databases(settings, channels)
-        await partitions.learn_dialect()
-        if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
-            raise MisconfiguredError(
-                f"table {table} is not marked: `python -m services.spanner_reader status` lists those"
-            )
-    finally:
-        await channels.close()
-    structlog.get_logger().info("table_synced", table=table)
-    return 0
-
-
-async def asked(what: str, arguments: Sequence[str], settings: Settings, out: TextIO) -> int:
-    """Run a command that asks the readers for something; what it asks for is kept for them."""
-    _text, file = load_tables_file(settings.tables_file)
-    channels = Channels(settings.spanner_emulator_host)
-    try:
-        database, partitions = databases(settings, channels)
-        await learn_dialects(database, partitions)
-        if not await partition_store(settings, partitions, owner="command").exists():
-            raise MisconfiguredError("there is no partition table yet: start the reader first")
-        catalog = SpannerCatalog(database, settings.change_stream)
-        pauses = SpannerPauseStore(partitions, settings.partition_table)
-        match what:
-            case "pause":
-                return await pause(arguments, catalog, pauses, file.included, out)
-            case "resume":
-                return await resume(arguments, pauses, out)
-            case _:
-                store = snapshot_store(settings, partitions, owner="command")
-                shapes = SpannerShapeStore(partitions, settings.partition_table)
-                return await snapshot(arguments, catalog, store, shapes, file.included, out)
     finally:
         await channels.close()
 

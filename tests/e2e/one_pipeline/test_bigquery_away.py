@@ -19,6 +19,7 @@ from deploy.local.platform.emulators import HOST
 from deploy.local.platform.processes import Process, Processes
 from deploy.local.platform.services import Service
 from deploy.local.platform.source import Write
+from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from services.cdc_consumer.commands.status import status
 from tests.e2e.rig import TABLES, Rig
 from tests.e2e.standing import ACK_DEADLINE, LIVENESS
@@ -90,7 +91,7 @@ def answer(consumer: Service, path: str) -> int:
 def state_of(consumer: Service, table: str) -> tuple[int, Mapping[str, Any]]:
     """Ask as an operator does; return the exit code and what is said of a table."""
     out = io.StringIO()
-    code = status(["--json", "--address", f"{HOST}:{consumer.port}"], {}, out)
+    code = status(ConsumerStatusCommand(json=True, address=f"{HOST}:{consumer.port}"), {}, out)
     tables: Sequence[Mapping[str, Any]] = json.loads(out.getvalue())["tables"]
     return code, next(one for one in tables if one["table"] == table)
 

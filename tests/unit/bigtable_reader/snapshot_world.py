@@ -14,6 +14,7 @@ from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
 from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.commands.command_line import COMMAND_LINE, BigtableSnapshotCommand
 from services.bigtable_reader.commands.snapshot import snapshot
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import Mark, mark_of
@@ -33,6 +34,7 @@ from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.life import Way
 from tests.unit.bigtable_reader.readings import folded, image_of, outputs
 from tests.unit.bigtable_reader.world import LEASE, MakeSnapshots, World, entries
+from tests.worlds.command_lines import parsed
 
 
 @dataclass
@@ -253,7 +255,7 @@ class Command:
         """Run it; return its exit code and what it said."""
         out = out or io.StringIO()
         code = await snapshot(
-            arguments,
+            parsed(COMMAND_LINE, BigtableSnapshotCommand, "snapshot", *arguments),
             table="weather",
             mode=mode,
             options=BigtableOptions(),

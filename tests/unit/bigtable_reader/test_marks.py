@@ -228,10 +228,10 @@ def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> 
         await a_filled_world(world, [])
         store = FakeResyncStore(world.partitions)
         await store.mark(Kind.STREAM_DISABLED, EPOCH, 0)
-        assert await synced([], store, out) == 0
+        assert await synced(store, out) == 0
         assert not world.is_marked()
         with pytest.raises(MisconfiguredError, match=r"not marked: `python -m services.bigtable_reader status` says"):
-            await synced([], store, out)
+            await synced(store, out)
         return out.getvalue()
 
     assert "taken away: change stream disabled, found at 2023" in run_in_virtual_time(scenario())

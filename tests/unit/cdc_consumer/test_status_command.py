@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from services.cdc_consumer.commands.status import exit_code, lines, status
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.ports import Mirror
@@ -63,10 +64,10 @@ def test_it_asks_the_running_service(world: World) -> None:
 
     with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, ask) as port:
         out = io.StringIO()
-        assert status(["--json", "--address", f"127.0.0.1:{port}"], {}, out) == 1
+        assert status(ConsumerStatusCommand(json=True, address=f"127.0.0.1:{port}"), {}, out) == 1
         assert json.loads(out.getvalue()) == world.document()
         out = io.StringIO()
-        assert status([], {"HOST": "0.0.0.0", "PORT": str(port)}, out) == 1  # noqa: S104  what it listens on
+        assert status(ConsumerStatusCommand(), {"HOST": "0.0.0.0", "PORT": str(port)}, out) == 1  # noqa: S104  what it listens on
         assert "planes" in out.getvalue()
 
 
@@ -87,11 +88,11 @@ def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
     with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):
-            status(["--address", address], {}, io.StringIO())
+            status(ConsumerStatusCommand(address=address), {}, io.StringIO())
     with pytest.raises(MisconfiguredError, match=r"is it running\? --address HOST:PORT"):
-        status(["--address", address], {}, io.StringIO())
+        status(ConsumerStatusCommand(address=address), {}, io.StringIO())
     with (
         serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,
         pytest.raises(MisconfiguredError, match="no cdc_consumer"),
     ):
-        status(["--address", f"127.0.0.1:{port}"], {}, io.StringIO())
+        status(ConsumerStatusCommand(address=f"127.0.0.1:{port}"), {}, io.StringIO())

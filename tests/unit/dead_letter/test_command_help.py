@@ -29,7 +29,7 @@ def test_every_command_tells_what_it_does(shell: Shell, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "does"), [("run", "the service itself"), ("doctor", "look whether all that it needs is there")]
+    ("word", "does"), [("run", "Run the service itself"), ("doctor", "Check everything that the service needs")]
 )
 def test_the_words_that_are_no_commands_of_the_store_have_their_help_too(
     shell: Shell, word: str, does: str, capsys: pytest.CaptureFixture[str]

@@ -74,7 +74,7 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["edit", ONE.identity, "--why", "w", "--set", "seats"], "COLUMN=JSON"),
         (["edit", ONE.identity, "--why", " ", "--set", "seats=1"], "what was wrong"),
         (["fly"], "fly"),
-        (["relpay"], "Did you mean 'replay'?"),
+        (["relpay"], "unknown command relpay: did you mean replay?"),
         (["list", "--state", "shut"], "'shut' is not one of 'open', 'replayed'"),
         (["list", "--reasn", "undecodable"], "no option --reasn: did you mean --reason?"),
         (["list", "--filter", "x"], "--id, --group, --table, --reason, --key, --state, "),

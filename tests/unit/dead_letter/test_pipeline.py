@@ -6,7 +6,7 @@ from services.dead_letter.commands.app import WRONG
 from services.dead_letter.core.letters import State
 from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
-from services.dead_letter.wiring.commands import pipeline_named
+from services.dead_letter.wiring.connections import pipeline_named
 from shared.contracts.errors import MisconfiguredError
 from tests.builders import a_change
 from tests.unit.dead_letter.asgi import Api

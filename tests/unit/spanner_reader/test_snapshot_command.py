@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from services.spanner_reader.commands.command_line import COMMAND_LINE, SpannerSnapshotCommand
 from services.spanner_reader.commands.snapshot import snapshot
 from services.spanner_reader.core.snapshot.snapshot import RangeState, SnapshotSurvey
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -16,6 +17,7 @@ from tests.fakes.spanner_schema import FakeShapeStore
 from tests.fakes.terminal import Terminal
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.worlds.changing_table import LEASE, World, half_read_and_lost, until_over
+from tests.worlds.command_lines import parsed
 
 
 class Unreliable(FakeSnapshotStore):
@@ -39,7 +41,8 @@ async def command(
     out = out or io.StringIO()
     store = store or FakeSnapshotStore(world.snapshots, "command", LEASE)
     shapes = FakeShapeStore(world.shapes)
-    return await snapshot(arguments, world.catalog, store, shapes, lambda _table: True, out), out.getvalue()
+    told = parsed(COMMAND_LINE, SpannerSnapshotCommand, "snapshot", *arguments)
+    return await snapshot(told, world.catalog, store, shapes, lambda _table: True, out), out.getvalue()
 
 
 def filled() -> World:

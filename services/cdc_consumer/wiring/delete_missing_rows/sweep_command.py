@@ -1,15 +1,6 @@
-"""`python -m services.cdc_consumer sweep TABLE --before T`: delete what the source does not have any more.
+"""The command `sweep`: deletes from a mirror what its source does not have any more."""
 
-T is what the consumer's `status` says: rows older than T may wait to be swept. The reader's `snapshot --status` names
-the same time; but that of a first snapshot, which began before the mirror was made, never counts: take another one.
-Rows of the mirror that are older, and that the source does not have now, are deleted with --execute, and listed
-without; others of them wait for their snapshot row, or that is a dead letter, and stay. The source is asked by the
-command of its reader (--source or SOURCE_ROWS). Takes the consumer's own settings; the consumer may run or not. Exits
-0 if nothing older stays, or would after --execute, else 1; 2 where T or the source is not one to go by.
-"""
-
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Final, TextIO
 
@@ -21,12 +12,12 @@ from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.delete_missing_rows.sweep import SourceOfMirror, described, sweep
 from services.cdc_consumer.app.delete_missing_rows.sweep_told import exit_code, print_sweep, sweep_document
+from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.settings import Settings
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import microseconds, parse_timestamp
 from shared.runtime.clock import SystemClock
-from shared.runtime.commands import parsed
 from shared.runtime.service import command_settings
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
@@ -34,15 +25,8 @@ from shared.runtime.tables_file import load_tables_file
 DEFAULT_SOURCE: Final = "python -m services.spanner_reader rows"
 
 
-def sweep_command(arguments: Sequence[str], environ: Mapping[str, str], out: TextIO, stop: Stop) -> int:
+def sweep_command(told: SweepCommand, environ: Mapping[str, str], out: TextIO, stop: Stop) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser("python -m services.cdc_consumer sweep", description=__doc__)
-    parser.add_argument("table", metavar="TABLE", help="a source table, as change batches name it")
-    parser.add_argument("--before", metavar="T", required=True, help="such as 2026-11-22T10:00:00.123456Z")
-    parser.add_argument("--execute", action="store_true", help="delete; without it, say what would be")
-    parser.add_argument("--source", metavar="COMMAND", help=f"asks the source; SOURCE_ROWS, or {DEFAULT_SOURCE}")
-    parser.add_argument("--json", action="store_true", help="print one object")
-    told = parsed(parser, arguments)
     try:
         before = microseconds(parse_timestamp(told.before))
     except ValueError as error:

@@ -1,0 +1,75 @@
+"""The commands beside the service. They take its settings."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
+
+import structlog
+
+from services.cdc_consumer.commands.command_line import (
+    COMMAND_LINE,
+    ConsumerStatusCommand,
+    ReconcileCommand,
+    SetupCommand,
+    SweepCommand,
+)
+from services.cdc_consumer.commands.status import status
+from services.cdc_consumer.settings import SetupSettings
+from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
+from services.cdc_consumer.wiring.doctor import doctor
+from services.cdc_consumer.wiring.reconcile import reconcile
+from shared.contracts.errors import TransientError
+from shared.pubsub.channels import stoppable_channel
+from shared.pubsub.names import short_name, subscription_path, topic_path
+from shared.pubsub.topology import Topology, create_topology, still_to_grant
+from shared.runtime.commands import DoctorCommand
+from shared.runtime.logs import configure_logs
+from shared.runtime.service import command_settings, complain, stopped
+from shared.runtime.stop import Stop, stop_on_signals
+
+FAILED: Final = 1
+
+
+def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    told = COMMAND_LINE.parse(arguments)
+    with stop_on_signals() as stop:
+        try:
+            match told:
+                case ConsumerStatusCommand():
+                    return status(told, environ, sys.stdout)
+                case DoctorCommand(json=as_json):
+                    return doctor(environ, sys.stdout, as_json=as_json)
+                case SweepCommand():
+                    return sweep_command(told, environ, sys.stdout, stop)
+                case ReconcileCommand():
+                    return reconcile(told, environ, stop, sys.stdout)
+                case SetupCommand():
+                    set_up(command_settings(SetupSettings, environ), stop)
+        except (TransientError, ConnectionError) as error:
+            if not stop.requested:
+                complain(str(error) or type(error).__name__)
+                return FAILED
+    stopped()
+    return 0
+
+
+def set_up(settings: SetupSettings, stop: Stop) -> None:
+    """Make the topics and subscriptions that are missing, and check those that are there."""
+    configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
+    project = settings.project
+    dead_letters = settings.dead_letter_subscription or short_name(settings.dead_letter_topic)
+    topology = Topology(
+        topic=topic_path(project, settings.topic),
+        subscription=subscription_path(project, settings.subscription),
+        dead_letter_topic=topic_path(project, settings.dead_letter_topic),
+        dead_letter_subscription=subscription_path(project, dead_letters),
+        ack_deadline=settings.ack_deadline,
+        keep_messages_for=settings.keep_messages_for,
+    )
+    with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
+        create_topology(channel, topology, stop)
+    structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
+    if settings.pubsub_emulator_host is None:  # an emulator has no rights
+        sys.stdout.write(still_to_grant(topology))

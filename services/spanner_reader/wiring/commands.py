@@ -1,0 +1,129 @@
+"""The commands beside the service. They take its settings, and no reader has to run."""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+import structlog
+
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
+from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.spanner.connection import Channels
+from services.spanner_reader.app.status.status import document, exit_code, lines
+from services.spanner_reader.commands.command_line import (
+    COMMAND_LINE,
+    SpannerPauseCommand,
+    SpannerResumeCommand,
+    SpannerSnapshotCommand,
+    SpannerSyncedCommand,
+    TopicCommand,
+)
+from services.spanner_reader.commands.pause import pause, resume
+from services.spanner_reader.commands.snapshot import snapshot
+from services.spanner_reader.core.pauses import Pauses
+from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
+from services.spanner_reader.core.stream.partitions import Survey
+from services.spanner_reader.settings import Settings
+from services.spanner_reader.wiring.doctor import doctor
+from services.spanner_reader.wiring.rows import rows
+from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, snapshot_store
+from services.spanner_reader.wiring.topics import change_topic
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.status import print_status
+from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand
+from shared.runtime.service import command_settings
+from shared.runtime.settings import read_settings
+from shared.runtime.tables_file import load_tables_file
+
+
+def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command beside the service; return its exit code."""
+    try:
+        match COMMAND_LINE.parse(arguments):
+            case ReaderStatusCommand(json=as_json):
+                return asyncio.run(status(command_settings(Settings, environ), sys.stdout, as_json=as_json))
+            case DoctorCommand(json=as_json):
+                return doctor(environ, sys.stdout, as_json=as_json)
+            case SpannerSyncedCommand(table=table):
+                return asyncio.run(synced(table, command_settings(Settings, environ)))
+            case TopicCommand():
+                return asyncio.run(change_topic(command_settings(Settings, environ)))
+            case SpannerSnapshotCommand() | SpannerPauseCommand() | SpannerResumeCommand() as told:
+                return asyncio.run(asked(told, command_settings(Settings, environ), sys.stdout))
+            case RowsCommand():
+                return asyncio.run(rows(read_settings(Settings, environ)))
+    except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
+        return 130
+    except TransientError as error:  # who typed the command is the retry
+        raise MisconfiguredError(
+            f"Spanner does not answer: {error}. Check the network and SPANNER_EMULATOR_HOST, which is for emulators "
+            "only; then ask again"
+        ) from error
+
+
+async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
+    """Print what the partition table says of all readers; no reader has to run."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        database, partitions = databases(settings, channels)
+        await learn_dialects(database, partitions)
+        definition = await SpannerCatalog(database, settings.change_stream).definition()
+        store = partition_store(settings, partitions, owner="status")
+        if await store.exists():
+            survey = await store.survey()
+            look, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
+            snapshots = await snapshot_store(settings, partitions, owner="status").survey()
+            pauses = await SpannerPauseStore(partitions, settings.partition_table).read()
+        else:
+            survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
+            snapshots, pauses = SnapshotSurvey(survey.now, ()), Pauses(survey.now)
+    finally:
+        await channels.close()
+    quote = definition.dialect.quote
+    shown = document(settings.source, survey, definition.retention, look, marks, quote, snapshots, pauses)
+    print_status(shown, lines(shown), as_json, out)
+    return exit_code(shown)
+
+
+async def synced(table: str, settings: Settings) -> int:
+    """Take the mark from a table whose rows came again."""
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        _database, partitions = databases(settings, channels)
+        await partitions.learn_dialect()
+        if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
+            raise MisconfiguredError(
+                f"table {table} is not marked: `python -m services.spanner_reader status` lists those"
+            )
+    finally:
+        await channels.close()
+    structlog.get_logger().info("table_synced", table=table)
+    return 0
+
+
+async def asked(
+    told: SpannerPauseCommand | SpannerResumeCommand | SpannerSnapshotCommand, settings: Settings, out: TextIO
+) -> int:
+    """Run a command that asks the readers for something; what it asks for is kept for them."""
+    _text, file = load_tables_file(settings.tables_file)
+    channels = Channels(settings.spanner_emulator_host)
+    try:
+        database, partitions = databases(settings, channels)
+        await learn_dialects(database, partitions)
+        if not await partition_store(settings, partitions, owner="command").exists():
+            raise MisconfiguredError("there is no partition table yet: start the reader first")
+        catalog = SpannerCatalog(database, settings.change_stream)
+        pauses = SpannerPauseStore(partitions, settings.partition_table)
+        match told:
+            case SpannerPauseCommand(tables=tables):
+                return await pause(tables, catalog, pauses, file.included, out)
+            case SpannerResumeCommand(tables=tables):
+                return await resume(tables, pauses, out)
+            case SpannerSnapshotCommand():
+                store = snapshot_store(settings, partitions, owner="command")
+                shapes = SpannerShapeStore(partitions, settings.partition_table)
+                return await snapshot(told, catalog, store, shapes, file.included, out)
+    finally:
+        await channels.close()
