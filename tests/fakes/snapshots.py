@@ -142,7 +142,7 @@ class FakeSnapshotStore:
         await self._before()
         now = self.table.clock.now()
         claimed = []
-        for one in claimable_ranges(self.table.rows.values(), holding=(), now=now):
+        for one in claimable_ranges(self.table.rows.values(), now=now):
             if one.place in places:
                 until = Nanoseconds(now + self._lease)
                 ours = replace(one, owner=self._owner, lease_until=until, fencing=one.fencing + 1)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.spanner_reader.app.snapshot.snapshot_ends import SnapshotEnds
-from services.spanner_reader.app.snapshot.snapshots import SnapshotOptions, Snapshots
+from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
+from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
 from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
 from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
@@ -21,6 +22,7 @@ from services.spanner_reader.ports import CatalogLook, RangeProgress, WatchedTab
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
+from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.reader_metrics import FakeMetrics
@@ -96,37 +98,21 @@ class World:
         unconfirmed_bytes: int = 1 << 20,
         automatic: bool = False,
         included: Callable[[str], bool] = lambda _table: True,
-    ) -> tuple[Snapshots, FakeRows]:
+    ) -> tuple[SpannerSnapshots, FakeRows]:
         """Return a reader of snapshots, and its way to the rows."""
         life = life or Life()
         rows = FakeRows(self.versions, cuts=cuts, life=life, meanwhile=meanwhile)
         store = WatchedStore(self, owner, life)
         publisher = publisher or FakePublisher(self.topic, life, seed=len(owner))
-        changes = ChangeMaker("source", 4, {})
-        ends = SnapshotEnds(
-            store=store,
-            shapes=FakeShapeStore(self.shapes, life),
-            catalog=self.catalog,
-            publisher=publisher,
-            changes=changes,
-            included=included,
-            trusted=lambda: self.trusted,
-            metrics=self.metrics,
-            automatic=automatic,
-            every=5 * SECOND,
-        )
+        tables, stop = MirroredTables(self.catalog, ChangeMaker("source", 4, {}), included), Stop()
+        shapes = FakeShapeStore(self.shapes, life)
+        source = SpannerSnapshotSource(store, rows, tables, self.resting.__contains__, self.metrics, stop)
         reader = Snapshots(
-            ends=ends,
-            store=store,
-            rows=rows,
-            catalog=self.catalog,
-            publisher=publisher,
-            changes=changes,
-            included=included,
+            source,
+            SpannerSnapshotEnds(store, shapes, tables, publisher, self.metrics, automatic=automatic),
+            publisher,
             trusted=lambda: self.trusted,
-            rests=lambda table: table in self.resting,
-            metrics=self.metrics,
-            stop=Stop(),
+            stop=stop,
             options=SnapshotOptions(save=SECOND, unconfirmed_bytes=unconfirmed_bytes),
         )
         return reader, rows
@@ -186,7 +172,7 @@ class WatchedStore(FakeSnapshotStore):
         await super().merge(table)
 
 
-async def until_over(world: World, *readers: Snapshots) -> None:
+async def until_over(world: World, *readers: SpannerSnapshots) -> None:
     """Let readers read until nothing is left, and stop them."""
     tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
     try:

@@ -1,6 +1,6 @@
 """What is true of the table's rows, for whoever compares a mirror with them: the answers of the command ``rows``.
 
-Rows are read and written down as a snapshot's are, under the floor of their keys before the reading (`snapshots.py`): a
+Rows are read and written down as a snapshot's are, under the floor of their keys before the reading (`snapshot_source.py`): a
 change that the answer does not show has a higher number. What is published is what the table says of some keys: the
 row, or that there is none; any later change wins over it. A row that Bigtable does not read, for it is too large, is
 one that no mirror can hold: it is there, and nothing is said of what is in it.

@@ -19,13 +19,13 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.adapters.stream.topic_cell import check_topic, keep_topic
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
-from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
-from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
-from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
+from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
 from services.bigtable_reader.app.status.metrics import ReaderMetrics
 from services.bigtable_reader.app.stream.first_start import begin
 from services.bigtable_reader.app.stream.held import Options
@@ -57,6 +57,7 @@ from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
+from shared.reading.snapshots import SnapshotOptions
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
@@ -131,37 +132,26 @@ async def read(
 
             def reading_snapshots(
                 set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
-            ) -> Snapshots:
+            ) -> BigtableSnapshots:
                 assert outputs.images is not None, "a change log has no snapshot"
                 snapshots = snapshot_store(settings, channels, owner, watching)
                 keys = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
-                ends = SnapshotEnds(
-                    store=snapshots,
-                    resync=resync_store(settings, channels),
-                    images=outputs.images,
-                    publisher=publisher,
-                    keys=keys,
-                    watching=watching,
-                    trusted=trusted,
-                    automatic=settings.resync == "automatic",
-                )
-                return Snapshots(
-                    table=settings.bigtable_table,
-                    keys=keys,
-                    store=snapshots,
-                    scan=table_scan(channels, table, outputs.watched),
-                    images=outputs.images,
-                    ends=ends,
-                    publisher=publisher,
-                    set_aside=set_aside,
-                    raise_floors=raise_floors,
-                    trusted=trusted,
-                    metrics=metrics,
-                    stop=stop,
-                    options=SnapshotOptions(
+                rows = MirroredRows(outputs.images, keys, watching)
+                scan = table_scan(channels, table, outputs.watched)
+                resync, automatic = resync_store(settings, channels), settings.resync == "automatic"
+                save = min(settings.lease_duration / 6, _LONGEST_SAVE)
+                return BigtableSnapshots(
+                    BigtableSnapshotSource(snapshots, scan, rows, set_aside, raise_floors, metrics),
+                    BigtableSnapshotEnds(snapshots, resync, rows, publisher, automatic=automatic),
+                    publisher,
+                    trusted,
+                    stop,
+                    SnapshotOptions(
                         rows_per_second=settings.snapshot_rows_per_second,
                         unconfirmed_bytes=settings.outstanding_bytes // 4,
-                        save=min(settings.lease_duration / 6, _LONGEST_SAVE),
+                        save=save,
+                        idle=save,
+                        lease=settings.lease_duration,
                     ),
                 )
 

@@ -26,9 +26,10 @@ from services.spanner_reader.adapters.spanner.connection import Channels
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
+from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.schema.schema_watch import remember_refused
-from services.spanner_reader.app.snapshot.snapshot_ends import SnapshotEnds
-from services.spanner_reader.app.snapshot.snapshots import SnapshotOptions, Snapshots
+from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
+from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
 from services.spanner_reader.app.status.metrics import ReaderMetrics
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.held import Options
@@ -49,6 +50,7 @@ from shared.pubsub.packer import Limits
 from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
+from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
 from shared.runtime.service import started, stopped
@@ -130,37 +132,23 @@ async def read(
             )
             health.not_ready_while(publisher.why_not_ready)
 
-            def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> Snapshots:
-                ends = SnapshotEnds(
-                    store=snapshots,
-                    shapes=shapes,
-                    catalog=catalog,
-                    publisher=publisher,
-                    changes=changes,
-                    included=file.included,
-                    trusted=trusted,
-                    metrics=metrics,
-                    automatic=settings.resync == "automatic",
-                    every=settings.check_schema_every,
-                )
+            def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> SpannerSnapshots:
+                tables = MirroredTables(catalog, changes, file.included)
+                rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
+                automatic = settings.resync == "automatic"
                 return Snapshots(
-                    ends=ends,
-                    store=snapshots,
-                    rows=SpannerRows(database, data_boost=settings.snapshot_data_boost),
-                    catalog=catalog,
-                    publisher=publisher,
-                    changes=changes,
-                    included=file.included,
-                    trusted=trusted,
-                    rests=rests,
-                    metrics=metrics,
-                    stop=stop,
-                    options=SnapshotOptions(
+                    SpannerSnapshotSource(snapshots, rows, tables, rests, metrics, stop),
+                    SpannerSnapshotEnds(snapshots, shapes, tables, publisher, metrics, automatic=automatic),
+                    publisher,
+                    trusted,
+                    stop,
+                    SnapshotOptions(
                         rows_per_second=settings.snapshot_rows_per_second,
                         unconfirmed_bytes=settings.outstanding_bytes // 4,
                         save=min(settings.lease_duration / 6, _LONGEST_SAVE),
                         idle=min(settings.lease_duration / 3, _LONGEST_IDLE),
                         lease=settings.lease_duration,
+                        announce=settings.check_schema_every,
                     ),
                 )
 

@@ -49,6 +49,7 @@ _STAGES = (
     ("rows.py", "rows", "take values of rows"),
     ("rows.py", "", "read rows"),
     ("snapshot.py", "", "make changes"),
+    ("snapshot_source.py", "", "snapshot: the rest"),
     ("snapshots.py", "", "snapshot: the rest"),
     ("record_decoder.py", "", "decode records"),
     ("chunks.py", "", "decode records"),

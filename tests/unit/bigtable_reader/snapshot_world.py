@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
-from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
-from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
+from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
 from services.bigtable_reader.commands.command_line import COMMAND_LINE, BigtableSnapshotCommand
 from services.bigtable_reader.commands.snapshot import snapshot
 from services.bigtable_reader.core.changes.outputs import Outputs
@@ -25,6 +25,7 @@ from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode
+from shared.reading.snapshots import SnapshotOptions
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_reader import FakePublisher
@@ -51,7 +52,7 @@ class SnapshotWorld(World):
     mode: Mode = "mirror"
     automatic: bool = False
     """RESYNC=automatic."""
-    options: SnapshotOptions = field(default_factory=lambda: SnapshotOptions(rows_at_once=2, save=timedelta(seconds=1)))
+    options: SnapshotOptions = field(default_factory=lambda: SnapshotOptions(page_rows=2, save=timedelta(seconds=1)))
 
     async def request(
         self, ranges: Sequence[KeyRange] | None = None, *, again: bool = True, whole: bool = True
@@ -79,31 +80,16 @@ class SnapshotWorld(World):
 
         def make(
             set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
-        ) -> Snapshots:
+        ) -> BigtableSnapshots:
             clock = asyncio.get_running_loop().time
             store = FakeSnapshotStore(self.snapshots, owner, LEASE, clock, step=step, watching=watching)
-            ends = SnapshotEnds(
-                store=store,
-                resync=FakeResyncStore(self.partitions, step=step),
-                images=images,
-                publisher=publisher,
-                keys=keys,
-                watching=watching,
+            rows = MirroredRows(images, keys, watching)
+            resync = FakeResyncStore(self.partitions, step=step)
+            return BigtableSnapshots(
+                BigtableSnapshotSource(store, scan, rows, set_aside, raise_floors, self.metrics),
+                BigtableSnapshotEnds(store, resync, rows, publisher, automatic=self.automatic),
+                publisher,
                 trusted=trusted,
-                automatic=self.automatic,
-            )
-            return Snapshots(
-                table="weather",
-                keys=keys,
-                store=store,
-                scan=scan,
-                images=images,
-                ends=ends,
-                publisher=publisher,
-                set_aside=set_aside,
-                raise_floors=raise_floors,
-                trusted=trusted,
-                metrics=self.metrics,
                 stop=stop,
                 options=self.options,
             )

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
-from services.bigtable_reader.app.snapshot.held_part import HeldPart
-from services.bigtable_reader.app.snapshot.snapshot_ends import SnapshotEnds
+from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
+from services.bigtable_reader.app.snapshot.snapshot_source import OwnedPart
 from services.bigtable_reader.core.snapshot.snapshot import (
     PartProgress,
     Snapshot,
@@ -115,18 +116,15 @@ def test_the_end_of_one_that_leaves_out_keys_is_not_told(ranges: Sequence[str], 
         clock = asyncio.get_running_loop().time
         images = outputs().images
         assert images is not None
-        ends = SnapshotEnds(
-            store=FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10), clock),
-            resync=FakeResyncStore(PartitionTable(VirtualClock().now)),
-            images=images,
-            publisher=FakePublisher(Topic()),
-            keys=[ALL_KEYS],
-            watching="",
-            trusted=lambda: True,
+        ends = BigtableSnapshotEnds(
+            FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10), clock),
+            FakeResyncStore(PartitionTable(VirtualClock().now)),
+            MirroredRows(images, [ALL_KEYS]),
+            FakePublisher(Topic()),
             automatic=False,
         )
         keys = [KeyRange(*(end.encode() for end in one.split("-"))) for one in ranges]
-        assert ends.is_to_be_told(read(asked_for(None, keys)), None) is told
+        assert ends.is_to_be_announced(read(asked_for(None, keys)), None) is told
 
     run_in_virtual_time(scenario())
 
@@ -151,7 +149,7 @@ def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_
 
 def test_of_a_part_that_was_begun_by_a_reader_that_keeps_no_times_none_is_known() -> None:
     async def held(floor: int | None, read_since: Microseconds | None) -> Microseconds | None:
-        one = HeldPart(1, SnapshotPart(number=0, range=SOME, floor=floor, read_since=read_since))
+        one = OwnedPart(1, SnapshotPart(number=0, range=SOME, floor=floor, read_since=read_since))
         one.reads_under(5, Microseconds(EPOCH + 5))
         one.reads_under(7, Microseconds(EPOCH + 7))
         return one.progress().read_since

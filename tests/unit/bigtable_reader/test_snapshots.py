@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.app.snapshot.held_part import SnapshotOptions
 from services.bigtable_reader.core.snapshot.snapshot import PartState
 from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.reasons import Reason
+from shared.reading.snapshots import SnapshotOptions
 from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples

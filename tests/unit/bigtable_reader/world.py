@@ -11,7 +11,7 @@ import msgspec
 
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stream.held import Options
 from services.bigtable_reader.app.stream.reader import Reader
 from services.bigtable_reader.core.changes.outputs import Outputs
@@ -40,7 +40,7 @@ KEYS = (b"a", b"b", b"d")
 CUTS = (b"b", b"c", b"d")
 
 
-MakeSnapshots = Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], Snapshots]
+MakeSnapshots = Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
 
 
 class Trusting(Options):

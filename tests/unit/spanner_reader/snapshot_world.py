@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
-from services.spanner_reader.app.snapshot.snapshot_ends import SnapshotEnds
-from services.spanner_reader.app.snapshot.snapshots import SnapshotOptions, Snapshots
+from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
+from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
 from services.spanner_reader.core.snapshot.snapshot import UNFINISHED, KeyText
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import Mod
@@ -18,6 +19,7 @@ from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
 from shared.contracts.errors import TransientError
 from shared.contracts.safe_age import SNAPSHOT_END_AGE
 from shared.contracts.timestamps import Nanoseconds, microseconds
+from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.runtime.stop import Stop
 from tests.fakes.life import CrashError, Life, Way
 from tests.fakes.reader_metrics import FakeMetrics
@@ -150,7 +152,7 @@ class SlowPublisher:
 class RunningReader:
     """A reader of snapshots, and its way to the world."""
 
-    snapshots: Snapshots
+    snapshots: SpannerSnapshots
     way: Way
     task: "asyncio.Task[None]"
 
@@ -233,30 +235,16 @@ class SnapshotWorld:
         slowest = self.chance.choice((1.0, 3.0, 9.0))
         way = Way(Random(self.chance.random()), life, slowest=slowest, breaks=self.breaks)
         store, publisher = SlowStore(self.snapshots, f"reader {self._started}", way), SlowPublisher(self, way)
-        ends = SnapshotEnds(
-            store=store,
-            shapes=FakeShapeStore(Shapes(), life),
-            catalog=self.catalog,
-            publisher=publisher,
-            changes=self.changes,
-            included=lambda _table: True,
-            trusted=lambda: True,
-            metrics=FakeMetrics(),
-            automatic=False,
-            every=timedelta(seconds=5),
-        )
+        tables = MirroredTables(self.catalog, self.changes, lambda _table: True)
+        shapes, metrics, stop = FakeShapeStore(Shapes(), life), FakeMetrics(), Stop()
         snapshots = Snapshots(
-            ends=ends,
-            store=store,
-            rows=SlowRows(self, way),
-            catalog=self.catalog,
-            publisher=publisher,
-            changes=self.changes,
-            included=lambda _table: True,
+            SpannerSnapshotSource(
+                store, SlowRows(self, way), tables, rests=self.resting.__contains__, metrics=metrics, stop=stop
+            ),
+            SpannerSnapshotEnds(store, shapes, tables, publisher, metrics, automatic=False),
+            publisher,
             trusted=lambda: True,
-            rests=self.resting.__contains__,
-            metrics=FakeMetrics(),
-            stop=Stop(),
+            stop=stop,
             options=SnapshotOptions(save=timedelta(seconds=1), unconfirmed_bytes=self.chance.choice((500, 1 << 20))),
         )
         reader = RunningReader(snapshots, way, asyncio.create_task(snapshots.keep_reading()))

@@ -244,8 +244,8 @@ def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_be
 ) -> None:
     finished = Nanoseconds(START + took // timedelta(microseconds=1) * 1_000)
     one = CompleteSnapshot("Planes", 1, START, finished)
-    assert one.may_be_told(finished)
-    if one.may_be_told(Nanoseconds(finished + ago // timedelta(microseconds=1) * 1_000)):
+    assert one.may_be_announced(finished)
+    if one.may_be_announced(Nanoseconds(finished + ago // timedelta(microseconds=1) * 1_000)):
         assert ago + heard_after + min(took, timedelta(days=1)) < SAFE_AGE
 
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from services.spanner_reader.app.snapshot.snapshots import SnapshotOptions, Snapshots
+from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
 from services.spanner_reader.core.snapshot.snapshot import RangeState, SnapshotRange, SnapshotSurvey
+from shared.reading.snapshots import SnapshotOptions
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.worlds.changing_table import World
 
@@ -16,21 +17,21 @@ KEYS = 20
 IDLE = SnapshotOptions().idle.total_seconds()
 
 
-def slow_surveys(reader: Snapshots, seconds: float) -> list[float]:
+def slow_surveys(reader: SpannerSnapshots, seconds: float) -> list[float]:
     """Let each survey of a reader take so long; return when they begin, which grows."""
     begun: list[float] = []
-    survey = reader._store.survey
+    survey = reader._source.survey
 
     async def slow() -> SnapshotSurvey:
         begun.append(asyncio.get_running_loop().time())
         await asyncio.sleep(seconds)
         return await survey()
 
-    reader._store.survey = slow  # type: ignore[method-assign]
+    reader._source.survey = slow  # type: ignore[method-assign]
     return begun
 
 
-async def reading_for(reader: Snapshots, seconds: float) -> None:
+async def reading_for(reader: SpannerSnapshots, seconds: float) -> None:
     task = asyncio.create_task(reader.keep_reading())
     await asyncio.sleep(seconds)
     task.cancel()
@@ -88,17 +89,16 @@ def test_the_leases_are_renewed_between_surveys() -> None:
 
     async def scenario() -> list[float]:
         await world.request()
-        reader, _rows = world.reader()
-        save = reader._store.save
+        reader, rows = world.reader()
+        save = reader._source.save
 
         async def seen(*given: object, **more: object) -> object:
             saved.append(asyncio.get_running_loop().time())
             return await save(*given, **more)  # type: ignore[arg-type]
 
-        reader._store.save = seen  # type: ignore[method-assign,assignment]
+        reader._source.save = seen  # type: ignore[method-assign,assignment]
         begun = slow_surveys(reader, 2.0)
         held = asyncio.Event()
-        rows = reader._rows
         read = rows.read
 
         def reading(*given: object, **more: object) -> object:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from services.spanner_reader.core.snapshot.snapshot import (
     OLDEST_READ,
-    ConfirmedKeys,
     KeyText,
     RangeState,
     SnapshotRange,
 )
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.confirmed_keys import ConfirmedKeys
 from tests.fakes.life import CrashError, Life
 from tests.fakes.spanner_reader import FakePublisher
 from tests.fakes.virtual_time import run_in_virtual_time
@@ -258,7 +258,7 @@ def test_a_table_that_is_gone_is_over_and_what_nobody_may_read_holds_up_nobody()
 
 @given(st.permutations(range(8)))
 def test_a_key_counts_as_confirmed_with_all_before_it(order: list[int]) -> None:
-    keys = ConfirmedKeys(None)
+    keys: ConfirmedKeys[KeyText] = ConfirmedKeys(None)
     taken = [keys.add(KeyText(str(number)), 2, 10) for number in range(8)]
     confirmed: set[int] = set()
     for number in order:

@@ -1,125 +1,131 @@
-"""The end of a snapshot, said in the topic: every row of the table is published, under a number or a higher one.
+"""Announces the end of a snapshot in the topic: every row of the table is published, under a number or a higher one.
 
-It takes away the mark that the table may have, and where one is left another snapshot is asked for, if set so. Of a
-snapshot of which the topic may have lost rows nothing is said, however many were confirmed: they are not read again.
+It removes the mark that the table may have; where one is left, another snapshot is requested if that is automatic. Of
+a snapshot of which the topic may have lost rows nothing is announced, however many were confirmed: they are not read
+again.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
 from typing import Final
 
 import msgspec
 import structlog
 
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
+from services.bigtable_reader.app.snapshot.snapshot_source import SurveyedSnapshot
 from services.bigtable_reader.app.snapshot.snapshot_status import ANOTHER, LOST
-from services.bigtable_reader.core.changes.images import ImageMaker
 from services.bigtable_reader.core.schema.resync import Kind, Mark, heals
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot
 from services.bigtable_reader.core.stream.partitions import Survey
-from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.ports import Publisher, ResyncStore, SnapshotStore
+from services.bigtable_reader.ports import ResyncStore, SnapshotStore
 from shared.contracts.change_sequence import four_sections
+from shared.reading.snapshots import Publishing
 
-_AT_EACH_LOOK: Final = {Kind.WATCHED_MORE}
+_AT_EACH_SURVEY: Final = {Kind.WATCHED_MORE}
 
 
-class SnapshotEnds:
-    """Says it, at least once; whichever reader comes to see it.
+class BigtableSnapshotEnds:
+    """Announces the end of the latest snapshot, at least once, whichever reader sees it.
 
-    ``keys`` that this reader watches, and the digest of all that it watches: whoever asked for the snapshot may have
-    had another tables file, and then it is not this reader's to read, nor its end to tell. ``trusted`` says
-    whether the topic keeps what is published. ``automatic``: a marked table is snapshot without being asked for.
+    A snapshot that a reader with another tables file requested is not this reader's to announce.
     """
 
     def __init__(
         self,
-        *,
         store: SnapshotStore,
         resync: ResyncStore,
-        images: ImageMaker,
-        publisher: Publisher,
-        keys: Sequence[KeyRange],
-        watching: str,
-        trusted: Callable[[], bool],
+        rows: MirroredRows,
+        publisher: Publishing,
+        *,
         automatic: bool,
     ) -> None:
+        """``automatic``: request a snapshot of a table that needs re-sync."""
+        self.news = asyncio.Event()
         self._store = store
         self._resync = resync
-        self._images = images
+        self._rows = rows
         self._publisher = publisher
-        self._keys = keys
-        self._watching = watching
-        self._taken_over = False
-        self._trusted = trusted
         self._automatic = automatic
+        self._latest: SurveyedSnapshot | None = None
+        self._taken_over = False
         self._lost_run = 0  # in the log
-        self._log = structlog.get_logger().bind(table=images.header.table)
+        self._log = structlog.get_logger().bind(table=rows.table)
 
-    def is_ours(self, snapshot: Snapshot) -> bool:
-        """Tell whether it was asked for by somebody who watches what this reader does."""
-        return snapshot.is_of(self._watching)
+    def learn(self, survey: SurveyedSnapshot) -> None:
+        """Remember the latest snapshot and the mark, unless the stream is paused."""
+        if survey.running is not None:
+            self._latest = survey
+            self.news.set()
 
-    def is_to_be_told(self, snapshot: Snapshot, mark: Mark | None) -> bool:
-        """Tell whether all rows were read and confirmed, the topic may have lost none, and nobody has said so."""
+    def all_announced(self, survey: SurveyedSnapshot) -> bool:
+        """Return whether the end of the latest snapshot is announced, or never will be."""
+        mark = None if survey.pieces is None else survey.pieces.mark
+        return survey.snapshot is None or not self.is_to_be_announced(survey.snapshot, mark)
+
+    def is_to_be_announced(self, snapshot: Snapshot, mark: Mark | None) -> bool:
+        """Return whether all rows were read and confirmed, the topic has lost none, and no reader announced it."""
         lost = mark is not None and snapshot.run <= mark.lost_run
         return snapshot.untold and not lost and self._brings_all(snapshot)
 
-    async def look(self, snapshot: Snapshot | None, survey: Survey) -> None:
+    async def announce(self, *, trusted: bool) -> None:
         """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
-        if not self._taken_over:  # once: whoever starts last has the file that is meant
-            await self._take_over(survey)
-        elif snapshot is not None and self.is_to_be_told(snapshot, survey.mark) and self._trusted():
-            if self.is_to_be_told(snapshot, await self._resync.read()):  # the survey was a moment ago
-                await self._tell(snapshot)
-        elif survey.mark is not None:
-            self._say_if_lost(snapshot, survey.mark)
+        latest, self._latest = self._latest, None
+        if latest is None or (pieces := latest.running) is None:
+            return
+        snapshot = latest.snapshot
+        if not self._taken_over and await self._take_over(pieces):
+            return  # the snapshot is another one now
+        if snapshot is not None and self.is_to_be_announced(snapshot, pieces.mark) and trusted:
+            if self.is_to_be_announced(snapshot, await self._resync.read()):  # the survey was a moment ago
+                await self._announce(snapshot)
+        elif pieces.mark is not None:
+            self._log_if_lost(snapshot, pieces.mark)
             if snapshot is not None and snapshot.told and snapshot.complete_since and self._brings_all(snapshot):
-                await self._resync.heal(snapshot.run, self._watching)  # told by a reader that knows of no marks
+                await self._resync.heal(snapshot.run, self._rows.watching)  # announced by a reader without marks
             if self._automatic:
-                await self._ask(snapshot, survey)
+                await self._request(snapshot, pieces)
 
-    async def _tell(self, snapshot: Snapshot) -> None:
-        """Publish it, take away what it has mended, and remember that it was told, in this order."""
+    async def _announce(self, snapshot: Snapshot) -> None:
+        """Publish the end, remove the mark that it heals, remember that it was announced, in this order."""
         since = snapshot.complete_since
         if since is None:
             return
         header = msgspec.structs.replace(
-            self._images.header,
+            self._rows.images.header,
             origin="snapshot",
             complete_since=str(four_sections(since)),
             read_since=snapshot.read_since,
         )
         await (await self._publisher.publish(header, []))
-        await self._resync.heal(snapshot.run, self._watching)
+        await self._resync.heal(snapshot.run, self._rows.watching)
         await self._store.told(snapshot.run)
         self._log.info("snapshot_complete", complete_since=header.complete_since)
 
-    def _say_if_lost(self, snapshot: Snapshot | None, mark: Mark) -> None:
-        """Say once of a snapshot that is complete why that is not told."""
+    def _log_if_lost(self, snapshot: Snapshot | None, mark: Mark) -> None:
+        """Log once of a snapshot that is complete why that is not announced."""
         if snapshot is not None and snapshot.untold and self._lost_run < snapshot.run <= mark.lost_run:
             self._lost_run = snapshot.run
             self._log.warning("snapshot_not_told", why=LOST, fix=ANOTHER)
 
     def _brings_all(self, snapshot: Snapshot) -> bool:
-        return self.is_ours(snapshot) and snapshot.covers(self._keys)
+        return snapshot.is_of(self._rows.watching) and snapshot.covers(self._rows.keys)
 
-    async def _take_over(self, survey: Survey) -> None:
-        if await self._store.take_over(self._keys, survey.now):
-            self._log.info(
-                "snapshot_requested",
-                keys=[str(keys) for keys in self._keys],
-                why="the one before was asked for with another tables file, and not read to its end",
-            )
+    async def _take_over(self, pieces: Survey) -> bool:
+        """Request, once, what a reader with another tables file did: the reader that starts last has the right one."""
+        taken_over = await self._store.take_over(self._rows.keys, pieces.now)
+        if taken_over:
+            self._log_request("the one before was requested with another tables file, and not read to its end")
         self._taken_over = True
+        return taken_over
 
-    async def _ask(self, snapshot: Snapshot | None, survey: Survey) -> None:
-        """Ask for what heals; where readers differ, which each look finds, only once what was asked for is read."""
+    async def _request(self, snapshot: Snapshot | None, pieces: Survey) -> None:
+        """Request what heals; where readers differ, which each survey finds, only once the latest one is read."""
         mark = await self._resync.read()  # the survey was a moment ago
-        ours = [] if mark is None else [one for one in mark.findings if heals(one, self._watching)]
-        if not ours or (snapshot is not None and snapshot.unfinished and {one.kind for one in ours} == _AT_EACH_LOOK):
+        ours = [] if mark is None else [one for one in mark.findings if heals(one, self._rows.watching)]
+        if not ours or (snapshot is not None and snapshot.unfinished and {one.kind for one in ours} == _AT_EACH_SURVEY):
             return
-        if await self._store.request_unless_after(self._keys, survey.now, max(one.run for one in ours)):
-            self._log.info(
-                "snapshot_requested",
-                keys=[str(keys) for keys in self._keys],
-                why="the table needs re-sync, and RESYNC=automatic",
-            )
+        if await self._store.request_unless_after(self._rows.keys, pieces.now, max(one.run for one in ours)):
+            self._log_request("the table needs re-sync, and RESYNC=automatic")
+
+    def _log_request(self, why: str) -> None:
+        self._log.info("snapshot_requested", keys=[str(keys) for keys in self._rows.keys], why=why)

@@ -17,7 +17,7 @@ from services.bigtable_reader.app.pause_watch import PauseWatch
 from services.bigtable_reader.app.schema.marks import Marks, MarkWatch
 from services.bigtable_reader.app.schema.table_watch import TableWatch
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.snapshot.snapshots import Snapshots
+from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
 from services.bigtable_reader.app.stream.held import Held, Options
 from services.bigtable_reader.app.stream.leases import Leases
@@ -70,7 +70,7 @@ class Reader:
         health: Health,
         options: Options,
         marks: Marks | None = None,
-        snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], Snapshots]
+        snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
         | None = None,
     ) -> None:
         """Take what a reader needs.

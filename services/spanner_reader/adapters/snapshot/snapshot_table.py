@@ -162,7 +162,7 @@ class SpannerSnapshotStore:
             until = Nanoseconds(now + self._lease)
             ours = [
                 replace(one, owner=self._owner, lease_until=until, fencing=one.fencing + 1)
-                for one in claimable_ranges(found, holding=(), now=now)
+                for one in claimable_ranges(found, now=now)
                 if one.place in places
             ]
             return ours, self._updates(ours)

@@ -1,20 +1,19 @@
-"""Says of each snapshot that is at its end that it is: in the topic, and to the mark that its table may have.
+"""Announces each complete snapshot of a Spanner table: in the topic, and to the mark that its table may have.
 
-A batch without changes says in its header from when on all rows of the table are published, so that whoever keeps a
-mirror of it knows that what is older in there is not in the source any more. It is said at least once: by every reader
-that sees the end of a snapshot, and again by each one that starts soon after it. An end of long ago is not said again:
-under a new time of publishing it would be believed while its rows have become too old to be applied. Nor is the end of
-one of which the topic may have lost rows, however many were confirmed.
+A batch without changes says in its header since when all rows of the table are published, so that the owner of a mirror
+knows that older rows of it are not in the source any more. It is announced at least once: by every reader that sees the
+end of a snapshot, and again by each one that starts soon after it. An end of long ago is not announced again: under a
+new time of publishing it would be believed while its rows have become too old to be applied. Nor is the end of a
+snapshot of which the topic may have lost rows, however many were confirmed.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 
 import msgspec
 import structlog
 
+from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.core.schema.shapes import Mark
 from services.spanner_reader.core.snapshot.snapshot import (
     CompleteSnapshot,
@@ -22,105 +21,85 @@ from services.spanner_reader.core.snapshot.snapshot import (
     complete_snapshots,
     lost_until,
 )
-from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.ports import Catalog, Metrics, Publisher, ShapeStore, SnapshotStore, WatchedTable
+from services.spanner_reader.ports import Metrics, ShapeStore, SnapshotStore, WatchedTable
 from shared.contracts.change_sequence import four_sections
-from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from shared.reading.snapshots import Publishing
 
 
-class SnapshotEnds:
-    """What one reader has said of the ends of snapshots, and asks for where a table needs another one."""
+class SpannerSnapshotEnds:
+    """What one reader has announced of the ends of snapshots; requests one for a table that needs it."""
 
     def __init__(
         self,
-        *,
         store: SnapshotStore,
         shapes: ShapeStore,
-        catalog: Catalog,
-        publisher: Publisher,
-        changes: ChangeMaker,
-        included: Callable[[str], bool],
-        trusted: Callable[[], bool],
+        tables: MirroredTables,
+        publisher: Publishing,
         metrics: Metrics,
+        *,
         automatic: bool,
-        every: timedelta,
     ) -> None:
-        """Take what it needs; ``automatic``: a table that needs re-sync is snapshot again without being asked for."""
+        """``automatic``: request a snapshot of each table that needs re-sync."""
+        self.news = asyncio.Event()
         self._store = store
         self._shapes = shapes
-        self._catalog = catalog
+        self._tables = tables
         self._publisher = publisher
-        self._changes = changes
-        self._included = included
-        self._trusted = trusted
         self._metrics = metrics
         self._automatic = automatic
-        self._every = every
         self._complete: Sequence[CompleteSnapshot] = ()
-        self._told: set[tuple[str, int]] = set()
-        self._too_old: set[tuple[str, int]] = set()  # for that
+        self._announced: set[tuple[str, int]] = set()
+        self._too_old: set[tuple[str, int]] = set()  # to be announced
         self._lost: set[tuple[str, int]] = set()  # with messages of the topic, as far as is known
         self._others: set[tuple[str, int]] = set()  # of tables that are not mirrored here
-        self._said: set[tuple[str, int]] = set()  # in the log, of those that are too old
-        self._something_new = asyncio.Event()
+        self._logged: set[tuple[str, int]] = set()  # of those that are too old
         self._log = structlog.get_logger()
 
-    def saw(self, survey: SnapshotSurvey) -> None:
-        """Notice which snapshots are at their end."""
+    def learn(self, survey: SnapshotSurvey) -> None:
+        """Remember which snapshots are complete."""
         self._complete = complete_snapshots(survey.ranges)
-        if self._untold:
-            self._something_new.set()
+        if self._unannounced:
+            self.news.set()
 
-    def all_told(self, survey: SnapshotSurvey) -> bool:
-        """Tell whether of every snapshot that is at its end it is said so."""
-        self.saw(survey)
-        return not self._untold
+    def all_announced(self, survey: SnapshotSurvey) -> bool:
+        """Return whether the end of each complete snapshot is announced, or never will be."""
+        self.learn(survey)
+        return not self._unannounced
 
-    async def keep_telling(self) -> None:
-        """Tell again and again, until cancelled; whatever goes wrong for good is raised."""
-        while True:
-            self._something_new.clear()
-            try:
-                await self._tell()
-                await self._look_at_marks()
-            except TransientError as error:
-                self._log.warning("snapshot_ends_not_told", error=str(error))
-                await asyncio.sleep(1)
-                self._something_new.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every.total_seconds()):
-                    await self._something_new.wait()
+    async def announce(self, *, trusted: bool) -> None:
+        """Announce complete snapshots, and request one for each table that needs it. TransientError."""
+        if trusted and self._unannounced:
+            await self._announce_all()
+        await self._check_marks()
 
     @property
-    def _untold(self) -> Sequence[CompleteSnapshot]:
-        settled = self._told | self._too_old | self._others | self._lost
+    def _unannounced(self) -> Sequence[CompleteSnapshot]:
+        settled = self._announced | self._too_old | self._others | self._lost
         return [one for one in self._complete if (one.table, one.run) not in settled]
 
-    async def _tell(self) -> None:
-        untold = self._untold
-        if not untold or not self._trusted():
-            return
-        look = await self._catalog.look()
-        self._look_for_losses(await self._shapes.marks())
-        for one in untold:
+    async def _announce_all(self) -> None:
+        unannounced = self._unannounced
+        look = await self._tables.catalog.look()
+        self._check_losses(await self._shapes.marks())
+        for one in unannounced:
             table = next((each for each in look.watched if each.name == one.table), None)
-            if table is None or not self._included(one.table):
+            if table is None or not self._tables.included(one.table):
                 self._others.add((one.table, one.run))
             elif (one.table, one.run) in self._lost:
                 continue
-            elif one.may_be_told(look.shapes.at):
-                await self._tell_of(one, table)
-                self._told.add((one.table, one.run))
+            elif one.may_be_announced(look.shapes.at):
+                await self._announce(one, table)
+                self._announced.add((one.table, one.run))
             else:
                 self._too_old.add((one.table, one.run))
 
-    def _look_for_losses(self, marks: Sequence[Mark]) -> None:
-        """Notice of which snapshots the topic may have lost rows, until a mark goes: then all rows came again."""
+    def _check_losses(self, marks: Sequence[Mark]) -> None:
+        """Remember of which snapshots the topic may have lost rows, until a mark goes: then all rows came again."""
         before, self._lost = self._lost, set()
         for one in self._complete:
             place, until = (one.table, one.run), lost_until(one.table, one.since, marks)
-            if until is None or place in self._told:
+            if until is None or place in self._announced:
                 continue
             self._lost.add(place)
             if place not in before:
@@ -132,60 +111,59 @@ class SnapshotEnds:
                     fix="take another snapshot; RESYNC=automatic does",
                 )
 
-    async def _tell_of(self, one: CompleteSnapshot, table: WatchedTable) -> None:
-        self._changes.learn({table.name: table.primary_key})
-        header = self._changes.header(table.name, table.column_types, table.value_capture_type)
+    async def _announce(self, one: CompleteSnapshot, table: WatchedTable) -> None:
+        self._tables.changes.learn({table.name: table.primary_key})
         since = str(four_sections(microseconds(one.since)))
-        header = msgspec.structs.replace(header, origin="snapshot", complete_since=since)
+        header = msgspec.structs.replace(self._tables.snapshot_header(table), complete_since=since)
         await (await self._publisher.publish(header, []))
         self._log.info("snapshot_complete", table=one.table, complete_since=format_timestamp(one.since))
 
-    async def _look_at_marks(self) -> None:
-        """Take away the marks that a snapshot has healed, and ask for one where a mark is left, if told so.
+    async def _check_marks(self) -> None:
+        """Remove the marks that a snapshot has healed; if automatic, request a snapshot where a mark is left.
 
-        A snapshot heals a mark if its end was told here. Of one that ended while no reader ran, and was too old to be
-        told by the next, nobody who keeps a mirror has heard: it takes another one.
+        A snapshot heals a mark if its end was announced here. Of one that ended while no reader ran, and was too old
+        for the next reader to announce, no owner of a mirror knows: its table takes another one.
         """
         marks = await self._shapes.marks()
-        self._look_for_losses(marks)
-        told = {one.table: one for one in self._complete if (one.table, one.run) in self._told}
+        self._check_losses(marks)
+        announced = {one.table: one for one in self._complete if (one.table, one.run) in self._announced}
         left = []
         for mark in marks:
-            end = told.get(mark.table)
+            end = announced.get(mark.table)
             if end is not None and await self._shapes.healed(mark.table, end.since):
                 self._log.info("table_healed", table=mark.table, snapshot=format_timestamp(end.since))
             else:
                 left.append(mark)
-                self._untold_since(mark)
+                self._unannounced_since(mark)
         if len(left) < len(marks) or (left and self._automatic):
-            look = await self._catalog.look()
+            look = await self._tables.catalog.look()
             self._metrics.need_resync(left, look.quote)
             if self._automatic:
-                watched = {table.name for table in look.watched if self._included(table.name)}
+                watched = {table.name for table in look.watched if self._tables.included(table.name)}
                 for mark in left:
-                    # One that is paused, say, no snapshot of now would heal.
+                    # A snapshot of now would not heal a table that is paused.
                     if mark.table in watched and mark.sync_after < look.shapes.at:
-                        since = max(mark.sync_after, self._untold_since(mark))
-                        await self._ask_for(mark.table, Nanoseconds(look.shapes.at // 1_000 * 1_000), since)
+                        since = max(mark.sync_after, self._unannounced_since(mark))
+                        await self._request(mark.table, Nanoseconds(look.shapes.at // 1_000 * 1_000), since)
 
-    def _untold_since(self, mark: Mark) -> Nanoseconds:
-        """Return when a snapshot began that would have healed a mark if its end had been told; say so once."""
+    def _unannounced_since(self, mark: Mark) -> Nanoseconds:
+        """Return when a snapshot began that would have healed a mark if its end had been announced; log it once."""
         for one in self._complete:
             place = (one.table, one.run)
             if one.table == mark.table and one.since > mark.sync_after and place in self._too_old:
-                if place not in self._said:
-                    self._said.add(place)
+                if place not in self._logged:
+                    self._logged.add(place)
                     self._log.warning(
                         "snapshot_too_old_to_heal",
                         table=one.table,
                         snapshot=format_timestamp(one.since),
-                        why="no reader that ran in the day after it began has said that it is complete",
+                        why="no reader that ran in the day after it began has announced that it is complete",
                         fix="take another snapshot; RESYNC=automatic does",
                     )
                 return one.since
         return Nanoseconds(0)
 
-    async def _ask_for(self, table: str, at: Nanoseconds, since: Nanoseconds) -> None:
+    async def _request(self, table: str, at: Nanoseconds, since: Nanoseconds) -> None:
         if await self._store.request_unless_since(table, at, since):
             self._log.info(
                 "snapshot_requested",

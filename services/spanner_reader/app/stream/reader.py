@@ -16,7 +16,7 @@ import structlog
 
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch
-from services.spanner_reader.app.snapshot.snapshots import Snapshots
+from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
 from services.spanner_reader.app.stream.held import Held, Options
 from services.spanner_reader.app.stream.leases import Leases
 from services.spanner_reader.app.stream.partition_reader import PartitionReader
@@ -72,7 +72,7 @@ class Reader:
         options: Options,
         included: Callable[[str], bool] = lambda _table: True,
         table_options: Callable[[str], TableOptions] | None = None,
-        snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], Snapshots] | None = None,
+        snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], SpannerSnapshots] | None = None,
     ) -> None:
         """Take what a reader needs; changes of a table that is not ``included`` are read and not published.
 

@@ -5,9 +5,8 @@ change that came later wins, whichever arrives first. A range is read in key ord
 key of which Pub/Sub has confirmed everything before.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, NewType
@@ -96,15 +95,9 @@ class SnapshotSurvey:
     ranges: tuple[SnapshotRange, ...]
 
 
-def claimable_ranges(
-    ranges: Iterable[SnapshotRange], *, holding: Collection[tuple[str, int]], now: Nanoseconds
-) -> list[SnapshotRange]:
+def claimable_ranges(ranges: Iterable[SnapshotRange], *, now: Nanoseconds) -> list[SnapshotRange]:
     """Return the ranges that are left to read and that nobody reads, those waiting longest first."""
-    free = [
-        one
-        for one in ranges
-        if one.state in UNFINISHED and one.place not in holding and (one.lease_until is None or one.lease_until < now)
-    ]
+    free = [one for one in ranges if one.state in UNFINISHED and (one.lease_until is None or one.lease_until < now)]
     return sorted(free, key=lambda one: (one.first_read_at, one.table, one.number))
 
 
@@ -124,7 +117,7 @@ class CompleteSnapshot:
     finished_at: Nanoseconds
     """When the last of its ranges was done."""
 
-    def may_be_told(self, now: Nanoseconds) -> bool:
+    def may_be_announced(self, now: Nanoseconds) -> bool:
         """Tell whether its end may be published now, for the first time or again.
 
         Whoever hears of it believes it for `SNAPSHOT_END_AGE`, and in that time none of its rows, each of ``since`` or
@@ -227,47 +220,6 @@ def too_old(read_at: Nanoseconds, now: Nanoseconds) -> bool:
 
 def _is_within(age: timedelta, at: Nanoseconds, now: Nanoseconds) -> bool:
     return now - at <= age // timedelta(microseconds=1) * 1_000
-
-
-@dataclass(slots=True)
-class TakenRows:
-    """Rows that were handed on together, and the key of the last of them."""
-
-    last: KeyText
-    rows: int
-    size: int
-    confirmed: bool = False
-
-
-@dataclass(slots=True)
-class ConfirmedKeys:
-    """The rows of one range in key order, and how far all of them are confirmed."""
-
-    last: KeyText | None
-    rows: int = 0
-    outstanding_bytes: int = 0
-    _line: deque[TakenRows] = field(default_factory=deque)
-
-    def add(self, last: KeyText, rows: int, size: int) -> TakenRows:
-        """Take the next rows, the last of which has this key; return what is to be confirmed."""
-        taken = TakenRows(last, rows, size)
-        self._line.append(taken)
-        self.outstanding_bytes += size
-        return taken
-
-    def confirm(self, taken: TakenRows) -> None:
-        """Say that rows are confirmed."""
-        taken.confirmed = True
-        self.outstanding_bytes -= taken.size
-        while self._line and self._line[0].confirmed:
-            first = self._line.popleft()
-            self.last = first.last
-            self.rows += first.rows
-
-    @property
-    def all_confirmed(self) -> bool:
-        """Tell whether nothing waits for Pub/Sub."""
-        return not self._line
 
 
 class RowMaker:
