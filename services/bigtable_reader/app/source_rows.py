@@ -1,9 +1,9 @@
-"""What is true of the table's rows, for whoever compares a mirror with them: the answers of the command ``rows``.
+"""The rows of the table as they would be published, for whoever compares a mirror with them: the command ``rows``.
 
-Rows are read and written down as a snapshot's are, under the floor of their keys before the reading (`snapshot_source.py`): a
-change that the answer does not show has a higher number. What is published is what the table says of some keys: the
-row, or that there is none; any later change wins over it. A row that Bigtable does not read, for it is too large, is
-one that no mirror can hold: it is there, and nothing is said of what is in it.
+Rows are read and made into changes as a snapshot's are (`snapshot_source.py`), under the minimum of their keys before
+the reading: a change that the answer does not show has a higher number. What is published is what the table says of
+some keys: the row, or that there is none; any later change wins over it. A row that Bigtable does not read, because it
+is too large, is one that no mirror can hold: it exists, and its contents are unknown.
 """
 
 import asyncio
