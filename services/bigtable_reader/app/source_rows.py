@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.images import ImageMaker
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.core.changes.refused import Made, Refused
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, floor_under
 from services.bigtable_reader.core.stream.partitions import Survey
@@ -30,50 +29,42 @@ from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Rea
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
-PATIENCE: Final = timedelta(seconds=60)
-"""How long a reading that breaks off is begun again behind its last row."""
+RETRY_BUDGET: Final = timedelta(seconds=60)
+"""How long a reading that is interrupted is begun again behind its last row."""
 _SECONDS: Final = 60
-"""How long a publishing waits for floors to rise above what is applied, by a reserve of stamps or two. Where they are
-further ahead of the clocks than that, it is asked for again."""
+"""How long a publishing waits for minimums to rise above what is applied, by a reserve of versions or two. Where they
+are further ahead of the clocks than that, it is requested again."""
 _ROWS: Final = 500
 _LATEST: Final = (1 << 64) - 1
 """In the place of a claim: newer than what the snapshot has read under the same floor, and older than the next one."""
 
 
-class PublishedRows:
-    """The rows of the watched table, as they would be published."""
+class BigtableSourceRows:
+    """The mirrored rows of the table, as they would be published."""
 
     def __init__(
         self,
-        *,
-        table: str,
-        keys: Sequence[KeyRange],
-        images: ImageMaker,
-        watched: Watched,
+        mirrored: MirroredRows,
         key_of: Callable[[str], bytes],
         scan: TableScan,
         rows: Rows,
-        look: Callable[[], Awaitable[Survey]],
-        run: Callable[[], Awaitable[int]],
+        survey: Callable[[], Awaitable[tuple[Survey, int]]],
         publisher: Callable[[], AbstractAsyncContextManager[Publisher]],
-        stop: Stop,
     ) -> None:
-        """Take how to look at the partition table, and which the latest snapshot is.
+        """``survey`` returns the pieces of the stream, and the run of the latest snapshot.
 
-        ``publisher`` opens one, or raises MisconfiguredError where the topic would lose what it is told. ``key_of``
+        ``publisher`` opens one, or raises MisconfiguredError where the topic would lose what is published. ``key_of``
         returns the row key that the mirror has as a text, MisconfiguredError where there is none.
         """
-        self._table = table
-        self._keys = keys
-        self._images = images
-        self._watched = watched
+        self._table = mirrored.table
+        self._keys = mirrored.keys
+        self._images = mirrored.images
         self._key_of = key_of
         self._scan = scan
         self._rows = rows
-        self._survey = look
-        self._run = run
+        self._survey = survey
         self._publisher = publisher
-        self._stop = stop
+        self._stop = Stop()  # the command ends with its input
 
     async def tables(self) -> Sequence[str]:
         """Return the name of the table."""
@@ -163,17 +154,16 @@ class PublishedRows:
 
     async def _place_now(self, keys: KeyRange) -> tuple[SnapshotPlace, bool]:
         """Return that number, and whether the stream is paused: then it stays the same."""
-        async for attempt in retrying_async(self._stop, PATIENCE):
+        async for attempt in retrying_async(self._stop, RETRY_BUDGET):
             with attempt:
-                survey = await self._survey()
-                run = await self._run()
+                survey, run = await self._survey()
         floor = floor_under(survey, keys)
         if floor is None:
-            raise MisconfiguredError("the stream has not begun, so nothing tells what is newer: start a reader first")
+            raise MisconfiguredError("the stream has not begun, so no reader knows what is newer: start a reader first")
         return SnapshotPlace(floor, run, _LATEST, survey.now), survey.paused_since is not None
 
     async def _place_above(self, above: str) -> SnapshotPlace:
-        """Return a number that is higher than what is applied already, once floors have come so far."""
+        """Return a number that is higher than what is applied already, once minimums have come so far."""
         before = parse_sequence(above) if above else None
         lower = f"table {self._table}: what is applied to some rows has a higher number than the stream has come to"
         for _second in range(_SECONDS):
@@ -188,7 +178,7 @@ class PublishedRows:
     async def _page(self, keys: KeyRange, place: SnapshotPlace) -> tuple[Sequence[Made | Refused], bytes | None]:
         """Return the images of the first rows of a range, and up to which key there are no others (None: its end)."""
         try:
-            page = await retried(self._stop, lambda: self._scan.page(keys, _ROWS), PATIENCE)
+            page = await retried(self._stop, lambda: self._scan.page(keys, _ROWS), RETRY_BUDGET)
         except ReadRefusedError:
             row_key = await self._first_key(keys)
             if row_key is None:
@@ -199,12 +189,12 @@ class PublishedRows:
     async def _found(self, row_keys: Iterable[bytes], place: SnapshotPlace) -> Mapping[bytes, Made | Refused]:
         """Return the images of those of the rows that there are, and are watched; of those too that cannot be read."""
         found: dict[bytes, Made | Refused] = {}
-        left = sorted({key for key in row_keys if self._watched.row(key)})
+        left = sorted({key for key in row_keys if any(key in keys for keys in self._keys)})
         at_once = _ROWS
         while left:
             asked = left[:at_once]
             try:
-                read = await retried(self._stop, partial(self._rows.read, asked), PATIENCE)
+                read = await retried(self._stop, partial(self._rows.read, asked), RETRY_BUDGET)
             except ReadRefusedError as error:
                 at_once = max(1, len(asked) // 2)
                 if len(asked) == 1:
@@ -226,7 +216,7 @@ class PublishedRows:
         return self._images.unreadable_row(row_key, place, f"Bigtable does not read this row: {error}")
 
     async def _first_key(self, keys: KeyRange) -> bytes | None:
-        return await retried(self._stop, lambda: self._scan.first_key(keys), PATIENCE)
+        return await retried(self._stop, lambda: self._scan.first_key(keys), RETRY_BUDGET)
 
 
 def _present(images: Iterable[Made | Refused]) -> list[Made | Refused]:

@@ -13,7 +13,8 @@ from services.bigtable_reader.adapters.bigtable.connection import Channels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.adapters.stream.topic_cell import check_topic
-from services.bigtable_reader.app.source_rows import PublishedRows
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
+from services.bigtable_reader.app.source_rows import BigtableSourceRows
 from services.bigtable_reader.commands.snapshot import key_of
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
@@ -65,12 +66,9 @@ async def rows(settings: Settings) -> int:
         check_the_same_is_watched(watching, await resyncs.watching())
         watched = Watched(options.bigtable)
 
-        async def look() -> Survey:
-            return await store.view(clock.now())
-
-        async def run() -> int:
-            snapshot = await snapshots.survey()
-            return 0 if snapshot is None else snapshot.run
+        async def survey() -> tuple[Survey, int]:
+            pieces, snapshot = await store.view(clock.now()), await snapshots.survey()
+            return pieces, 0 if snapshot is None else snapshot.run
 
         @asynccontextmanager
         async def publisher() -> AsyncIterator[BatchPublisher]:
@@ -87,25 +85,21 @@ async def rows(settings: Settings) -> int:
             ) as opened:
                 yield opened
 
-        answers = PublishedRows(
+        images = ImageMaker(
+            source=settings.source,
             table=name,
-            keys=watched_ranges(prefix.encode() for prefix in options.bigtable.key_prefixes),
-            images=ImageMaker(
-                source=settings.source,
-                table=name,
-                options=options.bigtable,
-                families=found.families,
-                buckets=options.buckets or settings.buckets,
-                watched=watched,
-            ),
+            options=options.bigtable,
+            families=found.families,
+            buckets=options.buckets or settings.buckets,
             watched=watched,
-            key_of=partial(key_of, options=options.bigtable),
-            scan=table_scan(channels, table, watched),
-            rows=BigtableRows(channels, table, watched),
-            look=look,
-            run=run,
-            publisher=publisher,
-            stop=stop,
+        )
+        answers = BigtableSourceRows(
+            MirroredRows(images, watched_ranges(prefix.encode() for prefix in options.bigtable.key_prefixes)),
+            partial(key_of, options=options.bigtable),
+            table_scan(channels, table, watched),
+            BigtableRows(channels, table, watched),
+            survey,
+            publisher,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
     finally:

@@ -1,6 +1,6 @@
-"""What is true of a table's rows, for whoever compares a mirror with them: the answers of the command ``rows``.
+"""The rows of tables as they would be published, for whoever compares a mirror with them: the command ``rows``.
 
-Rows are read and written down as a snapshot's are. What is published is what the source says of some keys at one
+Rows are read and made into changes as a snapshot's are. What is published is what the source says of some keys at one
 time: the row, or that there is none. It goes through the topic and carries that time, so any later change wins.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 import structlog
 
+from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.core.snapshot.snapshot import KeyText, RowMaker
-from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.ports import Catalog, CatalogLook, NotReadableError, Publisher, Rows, WatchedTable
+from services.spanner_reader.ports import CatalogLook, NotReadableError, Publisher, Rows, WatchedTable
 from shared.contracts.change_batch import Change, encode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
@@ -25,8 +25,8 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseco
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
-PATIENCE: Final = timedelta(seconds=60)
-"""How long a reading that breaks off is begun again behind its last row."""
+RETRY_BUDGET: Final = timedelta(seconds=60)
+"""How long a reading that is interrupted is begun again behind its last row."""
 _SECONDS: Final = 30
 """How long a publishing waits for a time that is later than what is applied: clocks differ that little."""
 _ROWS: Final = 500
@@ -61,31 +61,26 @@ class _Reading:
         return Done(format_timestamp(earliest.at), earliest.sequence, self.rows, absent)
 
 
-class PublishedRows:
-    """The rows of the watched tables, as they would be published."""
+class SpannerSourceRows:
+    """The rows of the mirrored tables, as they would be published."""
 
     def __init__(
         self,
-        *,
-        catalog: Catalog,
+        tables: MirroredTables,
         rows: Rows,
-        changes: ChangeMaker,
-        included: Callable[[str], bool],
         publisher: Callable[[], AbstractAsyncContextManager[Publisher]],
         stop: Stop,
     ) -> None:
-        """``publisher`` opens one, or raises MisconfiguredError where the topic would lose what it is told."""
-        self._catalog = catalog
+        """``publisher`` opens one, or raises MisconfiguredError where the topic would lose what is published."""
+        self._tables = tables
         self._rows = rows
-        self._changes = changes
-        self._included = included
         self._publisher = publisher
         self._stop = stop
 
     async def tables(self) -> Sequence[str]:
         """Return the names of the tables that are mirrored."""
-        look = await self._catalog.look()
-        return sorted(table.name for table in look.watched if self._included(table.name))
+        look = await self._tables.catalog.look()
+        return sorted(table.name for table in look.watched if self._tables.included(table.name))
 
     async def describe(self, request: Describe) -> tuple[bytes, Done]:
         """Return the header of a table as it is now."""
@@ -97,7 +92,7 @@ class PublishedRows:
         reading = await self._reading(request.table, request.at)
         yield reading.header
         first, after, until = reading.at, _text(request.after), _text(request.until)
-        renewed = request.at is not None  # who names a time is told that it is too long ago, if nothing has been read
+        renewed = request.at is not None  # a requested time that is too long ago is an error, unless rows were read
         over = False
         while not over:
             try:
@@ -161,22 +156,19 @@ class PublishedRows:
             at = None if time is None else Nanoseconds(parse_timestamp(time) // 1_000 * 1_000)
         except ValueError as error:
             raise MisconfiguredError(str(error)) from error
-        look = await (self._catalog.look() if at is None else self._look_back(at))
-        watched = {one.name: one for one in look.watched if self._included(one.name)}
+        look = await (self._tables.catalog.look() if at is None else self._look_back(at))
+        watched = {one.name: one for one in look.watched if self._tables.included(one.name)}
         if name not in watched:
             known = ", ".join(sorted(watched)) or "none"
             raise MisconfiguredError(f"table {name} is not among the tables that are mirrored, which are: {known}")
         table = watched[name]
-        self._changes.learn({name: table.primary_key})
-        header = self._changes.header(name, table.column_types, table.value_capture_type)
-        header = msgspec.structs.replace(header, origin="snapshot")
-        types = {column.name: column for column in table.column_types}
-        table = replace(table, column_types=tuple(types[column.name] for column in header.columns))
+        self._tables.changes.learn({name: table.primary_key})
         read_at = Nanoseconds(look.shapes.at // 1_000 * 1_000)
-        return _Reading(table, RowMaker(header, read_at, self._changes.buckets_of(name)), read_at)
+        ordered, maker = self._tables.row_maker(table, read_at)
+        return _Reading(ordered, maker, read_at)
 
     async def _look_back(self, at: Nanoseconds) -> CatalogLook:
-        look = await self._catalog.look_back(at)
+        look = await self._tables.catalog.look_back(at)
         if look is None:
             raise NotReadableError(
                 f"the database does not remember {format_timestamp(at)} (any more): its version_retention_period says "
@@ -188,7 +180,7 @@ class PublishedRows:
         self, reading: _Reading, after: KeyText | None, until: KeyText | None
     ) -> tuple[AsyncGenerator[Sequence[Sequence[object]], None], Sequence[Sequence[object]] | None]:
         """Return a reading that has begun, and its first rows; none at the end."""
-        async for attempt in retrying_async(self._stop, PATIENCE):
+        async for attempt in retrying_async(self._stop, RETRY_BUDGET):
             with attempt:
                 some = self._rows.read(reading.table, reading.at, after=after, until=until)
                 try:
@@ -200,7 +192,7 @@ class PublishedRows:
 
     async def _found(self, reading: _Reading, keys: Sequence[Key]) -> Sequence[Sequence[object]]:
         wanted = [KeyText(_encode(_whole(reading, key)).decode()) for key in keys]
-        async for attempt in retrying_async(self._stop, PATIENCE):
+        async for attempt in retrying_async(self._stop, RETRY_BUDGET):
             with attempt:
                 async with aclosing(self._rows.look(reading.table, reading.at, wanted)) as some:
                     return [row async for rows in some for row in rows] if wanted else ()

@@ -11,7 +11,8 @@ from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import Channels
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
-from services.spanner_reader.app.source_rows import PublishedRows
+from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.source_rows import SpannerSourceRows
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, topic_of
@@ -50,13 +51,12 @@ async def rows(settings: Settings) -> int:
             ) as opened:
                 yield opened
 
-        answers = PublishedRows(
-            catalog=SpannerCatalog(database, settings.change_stream),
-            rows=SpannerRows(database, data_boost=False),  # in key order, so that a reading goes on where it broke off
-            changes=ChangeMaker(settings.source, settings.buckets, {}, lambda table: file.options(table).buckets),
-            included=file.included,
-            publisher=publisher,
-            stop=stop,
+        changes = ChangeMaker(settings.source, settings.buckets, {}, lambda table: file.options(table).buckets)
+        answers = SpannerSourceRows(
+            MirroredTables(SpannerCatalog(database, settings.change_stream), changes, file.included),
+            SpannerRows(database, data_boost=False),  # in key order: an interrupted reading continues
+            publisher,
+            stop,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
     finally:

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from services.bigtable_reader.app.source_rows import PublishedRows
+from services.bigtable_reader.app.mirrored_rows import MirroredRows
+from services.bigtable_reader.app.source_rows import BigtableSourceRows
 from services.bigtable_reader.commands.snapshot import key_of
-from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.stream.partitions import Survey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, SetCell
 from services.bigtable_reader.core.times import Microseconds
@@ -19,7 +19,6 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.source_rows import Done, Look, Publish, Read
-from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakePublisher, FakeRows, Topic
 from tests.fakes.bigtable_snapshots import FakeScan
 from tests.fakes.bigtable_table import EPOCH, Bigtable
@@ -45,7 +44,7 @@ class World:
         """Write a row."""
         self.table.write(row_key.encode(), SetCell("f", b"q", Microseconds(1_000), value))
 
-    def answers(self) -> PublishedRows:
+    def answers(self) -> BigtableSourceRows:
         """Return what answers; to be called in a loop."""
         for (key,) in KEYS:
             self.write(key, b"v")
@@ -54,28 +53,13 @@ class World:
         scan, rows = FakeScan(self.table), FakeRows(self.table)
         scan.unreadable = rows.unreadable = self.unreadable
         scan.too_large = rows.too_large = self.too_large
-        return PublishedRows(
-            table="weather",
-            keys=[ALL_KEYS],
-            images=images,
-            watched=Watched(OPTIONS),
-            key_of=partial(key_of, options=OPTIONS),
-            scan=scan,
-            rows=rows,
-            look=self._look,
-            run=self._run,
-            publisher=self._publisher,
-            stop=Stop(),
-        )
+        key = partial(key_of, options=OPTIONS)
+        return BigtableSourceRows(MirroredRows(images, [ALL_KEYS]), key, scan, rows, self._survey, self._publisher)
 
-    async def _look(self) -> Survey:
+    async def _survey(self) -> tuple[Survey, int]:
         await asyncio.sleep(0)
         piece = a_partition(floor=self.floor).piece
-        return Survey((piece,), {}, frozenset(), EPOCH, self.paused_since)
-
-    async def _run(self) -> int:
-        await asyncio.sleep(0)
-        return 1
+        return Survey((piece,), {}, frozenset(), EPOCH, self.paused_since), 1
 
     @asynccontextmanager
     async def _publisher(self) -> AsyncIterator[FakePublisher]:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.app.source_rows import PublishedRows
+from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.source_rows import SpannerSourceRows
 from services.spanner_reader.core.snapshot.snapshot import KeyText
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.ports import WatchedTable
@@ -64,14 +65,8 @@ class World:
         self.catalog = CatalogNow(self.clock, PLANES)
         self.rows = BreakingRows(self.versions, meanwhile=lambda: self.clock.step(self.meanwhile * SECOND))
         self.rows.breaks = self.breaks
-        self.answers = PublishedRows(
-            catalog=self.catalog,
-            rows=self.rows,
-            changes=ChangeMaker("source", 4, {}),
-            included=self.included.__contains__,
-            publisher=self._publisher,
-            stop=Stop(),
-        )
+        tables = MirroredTables(self.catalog, ChangeMaker("source", 4, {}), self.included.__contains__)
+        self.answers = SpannerSourceRows(tables, self.rows, self._publisher, Stop())
 
     def write(self, key: int, value: str | None) -> None:
         """Commit a change a while after the one before."""
