@@ -53,8 +53,10 @@ class World:
         scan, rows = FakeScan(self.table), FakeRows(self.table)
         scan.unreadable = rows.unreadable = self.unreadable
         scan.too_large = rows.too_large = self.too_large
-        key = partial(key_of, options=OPTIONS)
-        return BigtableSourceRows(MirroredRows(images, [ALL_KEYS]), key, scan, rows, self._survey, self._publisher)
+        to_row_key = partial(key_of, options=OPTIONS)
+        return BigtableSourceRows(
+            MirroredRows(images, [ALL_KEYS]), to_row_key, scan, rows, self._survey, self._publisher
+        )
 
     async def _survey(self) -> tuple[Survey, int]:
         await asyncio.sleep(0)
