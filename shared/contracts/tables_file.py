@@ -172,7 +172,7 @@ def read_tables_file(text: str, name: str = "tables.toml") -> TablesFile:
         return file
     mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line)
     listed = "".join(f"\n  {name}:{mistake.line}: {mistake.what}" for mistake in mistakes)
-    raise MisconfiguredError(f"the tables file needs mending:{listed}")
+    raise MisconfiguredError(f"invalid tables file:{listed}")
 
 
 class _Reading:

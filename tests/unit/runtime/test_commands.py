@@ -79,7 +79,7 @@ def test_what_a_command_lacks_is_said_line_by_line(
 ) -> None:
     assert ended(main, command) == MISCONFIGURED
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "error: the settings need mending:"
+    assert lines[0] == "error: invalid configuration:"
     assert any(line.startswith("  TOPIC is not set (") for line in lines)
 
 

@@ -44,10 +44,10 @@ def test_what_only_a_person_can_mend_is_said_in_the_log_and_by_the_exit_code(
 
 def test_of_a_command_that_was_typed_it_is_said_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
-        raise MisconfiguredError('the settings need mending:\n  write it as ["7"]')
+        raise MisconfiguredError('invalid configuration:\n  write it as ["7"]')
 
     assert run_as("some_service", command, {}, typed=True) == MISCONFIGURED
-    assert capsys.readouterr().err == 'error: the settings need mending:\n  write it as ["7"]\n'
+    assert capsys.readouterr().err == 'error: invalid configuration:\n  write it as ["7"]\n'
 
 
 def test_any_other_end_is_the_callers() -> None:
