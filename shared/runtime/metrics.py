@@ -27,7 +27,7 @@ class RetryCount:
         """Return what there is, for a registry."""
         yield CounterMetricFamily(
             "millrace_retries",
-            "Calls made again, for a service was away or had refused them for the moment",
+            "Calls that were retried because a service was unavailable or refused them for the moment.",
             value=self.made,
         )
 
@@ -46,9 +46,11 @@ class PublishingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._messages = Counter(
-            "millrace_published_messages", "Change batches confirmed by Pub/Sub", registry=registry
+            "millrace_published_messages", "Change batches that Pub/Sub has confirmed.", registry=registry
         )
-        letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
+        letters = Counter(
+            "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
+        )
         self._letters = {reason: letters.labels(reason.value) for reason in Reason}
 
     def confirmed(self, messages: int) -> None:

@@ -254,7 +254,7 @@ def _settled(consumer: Service) -> int:
 
 
 def _written(consumer: Service) -> int:
-    return int(consumer.metrics().get("millrace_consumer_rows_written_total", 0))
+    return int(consumer.metrics().get("millrace_consumer_written_rows_total", 0))
 
 
 class Baseline:

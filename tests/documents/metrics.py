@@ -54,7 +54,7 @@ The consumer's metrics include what Spark's workers count. [Monitor](../how-to/m
 |---|---|
 | How far behind are the readers (commit to confirmed)? | `millrace_reader_lag_seconds` |
 | How long did the change take that was applied last? | `millrace_consumer_lag_seconds`, by stage |
-| What does not go on? | `millrace_consumer_oldest_held_age_seconds` |
+| What does not go on? | `millrace_consumer_oldest_outstanding_message_age_seconds` |
 | What waits for a person? | `millrace_dead_letter_oldest_open_age_seconds` |
 
 Labels have few values, whatever the data:

@@ -71,8 +71,8 @@ def test_the_consumer_is_alive_while_bigquery_is_unavailable_and_shows_only_what
     world.wait_for_rows({1: "name 1", 2: "name 1"})
     world.processes.wait_until(acks(consumer, 2), "what was written to be acked", PATIENCE)
     shown = consumer.exposed()
-    assert "millrace_consumer_rows_written_total 2" in shown
-    assert "millrace_leases_taken" not in shown
+    assert "millrace_consumer_written_rows_total 2" in shown
+    assert "millrace_leases_acquired" not in shown
     assert "millrace_consumer_oldest_held" not in shown
     document = asked(consumer)
     assert document is not None

@@ -1,5 +1,6 @@
 """No label of any metric can grow without bound: closed lists, or a limit; and every metric says what it is."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from services.spanner_reader.app.status.metrics import MOST_TABLES as READER_TAB
 from services.spanner_reader.app.status.metrics import OTHER_TABLES
 from services.spanner_reader.app.status.metrics import ReaderMetrics as SpannerReaderMetrics
 from shared.runtime.clock import SystemClock
+from shared.runtime.metrics import count_runtime
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
 
 TROUBLE = TableNote(put_off="PERMISSION_DENIED")
@@ -22,9 +24,30 @@ def test_every_label_has_a_bound_that_is_written_down(register: Callable[[Collec
 
     assert len(registered) > 5
     assert {label for one in registered for label in labels_of(one)} <= LABELS.keys()
-    for metric in (metric for one in registered for metric in one.collect()):
-        assert metric.name.startswith("millrace_")
-        assert metric.documentation
+
+
+NAME = re.compile(r"millrace(_[a-z]+)+")
+SENTENCE = re.compile(r"(?:[A-Z]|1 while )[^.;:]+\.")
+NO_BASE_UNITS = re.compile(r"_(ms|millis\w*|micros\w*|nanos\w*|minutes?|hours?|days?|[km]b|percent)(_|$)")
+OF_OUR_OWN = re.compile(r"\b(held|put off|given? back|set aside|trouble|told|mend\w*|pieces?|in vain|away)\b")
+
+
+def test_every_metric_is_named_and_described_as_prometheus_wants_it() -> None:
+    described: dict[str, tuple[str, str]] = {}
+    for register in (*SERVICES.values(), count_runtime):
+        for metric in (metric for one in collectors(register) for metric in one.collect()):
+            if metric.name.startswith("process_"):  # the client library's own
+                continue
+            assert NAME.fullmatch(metric.name), metric.name
+            assert not NO_BASE_UNITS.search(metric.name), metric.name
+            assert not metric.name.endswith("_total"), f"{metric.name}: the suffix of counters is added by the library"
+            assert ("_seconds" in metric.name) == metric.name.endswith("_seconds"), metric.name
+            assert ("Unix time" in metric.documentation) == metric.name.endswith("_timestamp_seconds"), metric.name
+            assert SENTENCE.fullmatch(metric.documentation), f"{metric.name}: {metric.documentation}"
+            assert not OF_OUR_OWN.search(metric.documentation), f"{metric.name}: {metric.documentation}"
+            is_and_means = (metric.type, metric.documentation)
+            assert described.setdefault(metric.name, is_and_means) == is_and_means, metric.name
+    assert len(described) > 50
 
 
 def test_tables_in_trouble_are_shown_up_to_a_limit_and_all_are_counted() -> None:
@@ -32,16 +55,16 @@ def test_tables_in_trouble_are_shown_up_to_a_limit_and_all_are_counted() -> None
     metrics = ConsumerMetrics(registry, SystemClock())
 
     def shown() -> set[str]:
-        found = (one.samples for one in registry.collect() if "in_trouble_since" in one.name)
+        found = (one.samples for one in registry.collect() if "failing_since" in one.name)
         return {sample.labels["table"] for samples in found for sample in samples}
 
     metrics.take(Report(counts=Counts(tables={f"table_{number}": TROUBLE for number in range(1_000)})))
     assert len(shown()) == MOST_TABLES
-    assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 1_000
+    assert registry.get_sample_value("millrace_consumer_failing_tables") == 1_000
 
     metrics.take(Report(counts=Counts(tables={f"table_{number}": TableNote() for number in range(1_000)})))
     assert shown() == set()
-    assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 0
+    assert registry.get_sample_value("millrace_consumer_failing_tables") == 0
 
     metrics.take(Report(counts=Counts(tables={"another": TROUBLE})))
     assert shown() == {"another"}

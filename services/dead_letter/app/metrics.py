@@ -25,27 +25,38 @@ class CollectorMetrics:
         self._latest: Nanoseconds | None = None
         self._kept_in_all: Tally[str] = Tally()
         came = Counter(
-            "millrace_dead_letter_received", "Letters that came, each time they did", ["reason"], registry=registry
+            "millrace_dead_letter_received",
+            "Dead letters that were received, each delivery counted.",
+            ["reason"],
+            registry=registry,
         )
         self._came = {reason: came.labels(reason.value) for reason in Reason}
         kept = Counter(
             "millrace_dead_letter_kept",
-            "Letters that are in the store: new ones, known ones that failed again, deliveries seen before",
+            "Dead letters that were stored, by whether they were new, failed again or were delivered again.",
             ["what"],
             registry=registry,
         )
         self._kept = {what: kept.labels(what) for what in ("new", "again", "seen")}
         self._forgotten = Counter(
-            "millrace_dead_letter_forgotten", "Letters deleted, for they were not open any more", registry=registry
+            "millrace_dead_letter_deleted",
+            "Dead letters that were deleted because they were not open any more.",
+            registry=registry,
         )
-        by_state = Gauge("millrace_dead_letter_letters", "Letters in the store", ["state"], registry=registry)
+        by_state = Gauge(
+            "millrace_dead_letter_stored", "Dead letters in the store, by state.", ["state"], registry=registry
+        )
         self._by_state = {state: by_state.labels(state.value) for state in State}
-        open_letters = Gauge("millrace_dead_letter_open", "Letters that are open", ["reason"], registry=registry)
+        open_letters = Gauge(
+            "millrace_dead_letter_open", "Open dead letters, by reason.", ["reason"], registry=registry
+        )
         self._open = {reason: open_letters.labels(reason.value) for reason in Reason}
-        self._bytes = Gauge("millrace_dead_letter_payload_bytes", "Bytes of all letters", registry=registry)
+        self._bytes = Gauge(
+            "millrace_dead_letter_payload_bytes", "Bytes of the payloads of all dead letters.", registry=registry
+        )
         oldest = Gauge(
             "millrace_dead_letter_oldest_open_age_seconds",
-            "How long ago the open letter that has waited longest failed; 0 where none is open",
+            "Time since the oldest open dead letter failed, or 0.",
             registry=registry,
         )
         oldest.set_function(self._oldest_age)
@@ -101,13 +112,13 @@ class ApiMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
             "millrace_dead_letter_api_requests",
-            "Requests to the HTTP API that were answered, by route and HTTP status",
+            "HTTP API requests that were answered, by route and HTTP status.",
             ["route", "status"],
             registry=registry,
         )
         self._seconds = Histogram(
             "millrace_dead_letter_api_request_seconds",
-            "How long requests to the HTTP API took, until the last byte of their answers was on its way",
+            "How long HTTP API requests took, until the last byte of the answer was sent.",
             ["route"],
             buckets=_API_SECONDS,
             registry=registry,

@@ -126,7 +126,7 @@ def test_bigquery_unavailable_while_a_table_is_new_means_no_redelivery_and_no_de
     rig: Rig, platform_processes: Processes, silent: bool
 ) -> None:
     consumer, deliveries = warm(rig)
-    written = rig.counted(consumer, "millrace_consumer_rows_written_total")
+    written = rig.counted(consumer, "millrace_consumer_written_rows_total")
     (stand_in,) = [one for one in platform_processes.running if one.name == "bigquery_stand_in"]
 
     with stopped(stand_in) if silent else cut(rig.standing.wires):
@@ -135,7 +135,7 @@ def test_bigquery_unavailable_while_a_table_is_new_means_no_redelivery_and_no_de
         rig.commit(*[Write("insert", "Venues", {"Id": key, "Name": "new"}) for key in range(10)])
         time.sleep(LEASES_ENDED.total_seconds())  # a lease that is not extended ends by nothing but time
         rig.processes.check()
-        assert rig.counted(consumer, "millrace_consumer_rows_written_total") == written, "it was away"
+        assert rig.counted(consumer, "millrace_consumer_written_rows_total") == written, "it was away"
         rig.commit(Write("delete", "Singers", {"Id": 9}), Write("delete", "Venues", {"Id": 9}))
     rig.wait_until_equal([*TABLES, "Venues"])
 

@@ -316,13 +316,13 @@ def test_metrics_add_up_the_counts() -> None:
     assert value("consumer_micro_batches_total") == 2
     assert value("consumer_messages_total") == 10
     assert value("consumer_changes_total") == 18
-    assert value("consumer_rows_written_total") == 12
-    assert value("consumer_superseded_total") == 4
+    assert value("consumer_written_rows_total") == 12
+    assert value("consumer_superseded_changes_total") == 4
     assert value("dead_letters_total", reason="undecodable") == 2
-    assert (value("leases_taken_total"), value("leases_acked_total"), value("leases_put_off_total")) == (10, 8, 2)
-    assert value("leases_given_back_total") == 0
-    assert value("consumer_tables_in_trouble") == 1
-    assert value("consumer_latest_commit_seconds") == 1_700_000_000
+    assert (value("leases_acquired_total"), value("leases_acked_total"), value("leases_nacked_total")) == (10, 8, 2)
+    assert value("leases_released_total") == 0
+    assert value("consumer_failing_tables") == 1
+    assert value("consumer_latest_commit_timestamp_seconds") == 1_700_000_000
     assert metrics.left() == {"taken": 10, "acked": 8, "put_off": 2, "given_back": 0, "left": 0}
 
 
@@ -334,10 +334,11 @@ def test_where_tasks_do_not_report_what_only_they_know_is_not_shown() -> None:
         assert ("left" in metrics.left()) is tasks_report
         return {family.name.removeprefix("millrace_") for family in registry.collect()}
 
-    appends = {"appends", "appended_bytes", "append_seconds", "append_connections", "oldest_held_age_seconds"}
+    appends = {"appends", "appended_bytes", "append_seconds", "append_connections"}
     assert names(tasks_report=True) - names(tasks_report=False) == {
-        "leases_taken",
-        "leases_given_back",
+        "leases_acquired",
+        "leases_released",
+        "consumer_oldest_outstanding_message_age_seconds",
         *(f"consumer_{name}" for name in appends),
     }
 
@@ -366,7 +367,7 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
     metrics = ConsumerMetrics(registry, clock)
 
     def since(table: str) -> float | None:
-        return registry.get_sample_value("millrace_consumer_table_in_trouble_since_seconds", {"table": table})
+        return registry.get_sample_value("millrace_consumer_table_failing_since_timestamp_seconds", {"table": table})
 
     waits, well = TableNote(put_off="NOT_FOUND"), TableNote()
     metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": waits})))
@@ -376,7 +377,7 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
 
     assert since("planes") == NOW / 1e9
     assert since("airports") is None
-    assert registry.get_sample_value("millrace_consumer_tables_in_trouble") == 1
+    assert registry.get_sample_value("millrace_consumer_failing_tables") == 1
 
 
 def test_lag_by_stage_is_that_of_the_latest_change() -> None:
@@ -396,7 +397,7 @@ def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_b
     metrics = ConsumerMetrics(registry, clock)
 
     def age() -> float | None:
-        return registry.get_sample_value("millrace_consumer_oldest_held_age_seconds")
+        return registry.get_sample_value("millrace_consumer_oldest_outstanding_message_age_seconds")
 
     assert age() == 0
     metrics.take(Report(process="a", oldest_held=NOW // 1000 - 5_000_000))

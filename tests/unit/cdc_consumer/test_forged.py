@@ -151,7 +151,7 @@ def test_a_junk_batch_that_names_a_real_table_does_not_make_it_look_refused(head
         assert world.states() == {"planes": "running"}
         assert exit_code(world.document()) == 0
         assert set(world.status.troubled()) == set()
-        assert registry.get_sample_value("millrace_consumer_tables_refused") == 0
+        assert registry.get_sample_value("millrace_consumer_refused_tables") == 0
 
 
 def test_a_table_that_was_never_well_is_refused_at_once_and_until_it_is() -> None:

@@ -257,7 +257,7 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
         metrics.take(Report(process=process, oldest_held=oldest_held))
 
     def age() -> float | None:
-        return registry.get_sample_value("millrace_consumer_oldest_held_age_seconds")
+        return registry.get_sample_value("millrace_consumer_oldest_outstanding_message_age_seconds")
 
     say("lost:1", MICROS - 60_000_000)
     for _minute in range(15):

@@ -321,7 +321,7 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
     assert metric(world, "millrace_dead_letter_kept_total", what="new") == 3
     assert metric(world, "millrace_dead_letter_kept_total", what="again") == 1
     assert metric(world, "millrace_dead_letter_open", reason="value_does_not_fit") == 2
-    assert metric(world, "millrace_dead_letter_letters", state="open") == 3
+    assert metric(world, "millrace_dead_letter_stored", state="open") == 3
     assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == pytest.approx(60, abs=1)
     document = world.metrics.document()
     assert document["kept"] == {"new": 3, "again": 1, "seen": 0}

@@ -26,69 +26,87 @@ class ReaderMetrics:
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
-        records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
+        records = Counter(
+            "millrace_reader_records", "Change stream records that this reader has read.", ["kind"], registry=registry
+        )
         self._changes = {kind: records.labels(kind.lower()) for kind in get_args(ChangeKind)}
         self._heartbeats, self._closings = records.labels("heartbeat"), records.labels("close_stream")
-        self._rows = Counter("millrace_reader_rows_read_back", "Rows read back after a change", registry=registry)
+        self._rows = Counter(
+            "millrace_reader_rows_read_back", "Rows that were read back after a change.", registry=registry
+        )
         self._asked = Counter(
-            "millrace_reader_read_backs_asked", "Records that asked for their row to be read back", registry=registry
+            "millrace_reader_read_backs_requested", "Records whose row was to be read back.", registry=registry
         )
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
-        self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
+        self._published = Counter(
+            "millrace_published_changes", "Changes that Pub/Sub has confirmed.", registry=registry
+        )
         self._snapshot_rows = Counter(
-            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", registry=registry
+            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", registry=registry
         )
         self._snapshot_parts = Gauge(
             "millrace_reader_snapshot_ranges_left",
-            "Key ranges that snapshots have left to read, whichever reader",
+            "Key ranges that snapshots have left to read, by all readers together.",
             registry=registry,
         )
-        self._partitions = Gauge(
-            "millrace_partitions", "Pieces of the key space by state", ["state"], registry=registry
-        )
+        self._partitions = Gauge("millrace_partitions", "Partitions by state.", ["state"], registry=registry)
         self._uncovered = Gauge(
-            "millrace_reader_uncovered_ranges", "Ranges of keys that no piece covers: none, ever", registry=registry
+            "millrace_reader_uncovered_ranges",
+            "Key ranges that no partition covers, which is always 0.",
+            registry=registry,
         )
         self._unread = Gauge(
-            "millrace_reader_unread_ranges", "Ranges of keys that no reader who is there holds", registry=registry
+            "millrace_reader_unread_ranges", "Key ranges that no running reader has leased.", registry=registry
         )
-        self._split = Counter("millrace_partitions_split", "Partitions whose split this reader made", registry=registry)
-        self._merged = Counter("millrace_partitions_merged", "Merges that this reader completed", registry=registry)
+        self._split = Counter("millrace_partitions_split", "Partitions that this reader has split.", registry=registry)
+        self._merged = Counter(
+            "millrace_partitions_merged", "Partitions that this reader has merged.", registry=registry
+        )
         self._reconciled = Counter(
-            "millrace_partitions_reconciled", "Pieces that had waited in vain for a merge", registry=registry
+            "millrace_partitions_reconciled",
+            "Partitions that had waited for a merge that did not come.",
+            registry=registry,
         )
         self._low_watermark = Gauge(
-            "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
+            "millrace_reader_low_watermark_timestamp_seconds",
+            "Unix time up to which every change is confirmed by Pub/Sub.",
+            registry=registry,
         )
-        self._lag = Gauge("millrace_reader_lag_seconds", "Now minus the low watermark", registry=registry)
+        self._lag = Gauge(
+            "millrace_reader_lag_seconds", "The source's present time minus the low watermark.", registry=registry
+        )
         self._stalled = Gauge(
             "millrace_reader_low_watermark_stalled_seconds",
-            "How long the low watermark has not moved; changes are published all the same",
+            "How long the low watermark has not moved, while changes are still published.",
             registry=registry,
         )
         last_commit = Gauge(
-            "millrace_reader_last_commit_seconds", "Unix time of the newest change that was read", registry=registry
+            "millrace_reader_latest_commit_timestamp_seconds",
+            "Unix time of the latest commit that this reader has read.",
+            registry=registry,
         )
         last_commit.set_function(lambda: self._newest / _SECOND)
         self._families = Counter(
-            "millrace_reader_family_changes", "Times that families were added or dropped", registry=registry
+            "millrace_reader_family_changes", "Changes of the table's column families.", registry=registry
         )
         self._retention = Gauge(
-            "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+            "millrace_reader_retention_seconds", "How long the change stream retains its records.", registry=registry
         )
-        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused", registry=registry)
+        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused, else 0.", registry=registry)
         self._leases_lost = Counter(
             "millrace_reader_leases_lost",
-            "Pieces lost to another reader, or whose lease could not be renewed in time",
+            "Partition leases that were lost to another reader or not renewed in time.",
             registry=registry,
         )
         self._loses = Gauge(
-            "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+            "millrace_reader_topic_unretained",
+            "1 while no subscription retains published messages, else 0.",
+            registry=registry,
         )
         self._resync = Gauge(
             "millrace_reader_tables_needing_resync",
-            "Tables whose data changed without change records, by what was done to them",
+            "Tables that are pending resync, by what changed their data without change records.",
             ["kind"],
             registry=registry,
         )

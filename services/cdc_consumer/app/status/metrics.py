@@ -35,39 +35,45 @@ class ConsumerMetrics:
 
         self._tasks_report = tasks_report
         self._clock = clock
-        self._messages = counter("consumer_messages", "Messages that came, redelivered ones each time")
-        self._changes = counter("consumer_changes", "Changes in them")
-        self._rows_written = counter("consumer_rows_written", "Rows that BigQuery has accepted")
-        self._superseded = counter("consumer_superseded", "Changes not written, for a newer one of their row was")
-        self._left_out = counter("consumer_left_out", "Changes of tables that the tables file leaves out")
-        self._outdated = counter("consumer_outdated", "Rows of snapshots not applied, for they came too late")
-        self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages")
-        self._taken = counter("leases_taken", "Messages that the source leased", of_tasks)
-        self._acked = counter("leases_acked", "Messages acknowledged")
-        self._put_off = counter("leases_put_off", "Messages put off, for their table was in trouble")
-        self._given_back = counter("leases_given_back", "Messages given back by tasks that failed", of_tasks)
-        letters = Counter("millrace_dead_letters", "Records set aside", ["reason"], registry=registry)
+        self._messages = counter("consumer_messages", "Messages that were received, each redelivery counted.")
+        self._changes = counter("consumer_changes", "Changes in the messages that were received.")
+        self._rows_written = counter("consumer_written_rows", "Rows that BigQuery has accepted.")
+        self._superseded = counter(
+            "consumer_superseded_changes", "Changes that were not written because a newer one of their row was."
+        )
+        self._left_out = counter("consumer_excluded_changes", "Changes of tables that the tables file excludes.")
+        self._outdated = counter(
+            "consumer_outdated_snapshot_rows", "Snapshot rows that were not applied because they came too late."
+        )
+        self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages.")
+        self._taken = counter("leases_acquired", "Messages that the Spark source has leased.", of_tasks)
+        self._acked = counter("leases_acked", "Messages that were acked.")
+        self._put_off = counter("leases_nacked", "Messages that were nacked because their table failed.")
+        self._given_back = counter("leases_released", "Messages that failed tasks have released.", of_tasks)
+        letters = Counter(
+            "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
+        )
         self._letters = {reason.value: letters.labels(reason.value) for reason in Reason}
         self._applied = Gauge(
-            "millrace_consumer_latest_commit_seconds",
-            "Unix time of the latest commit that has been applied",
+            "millrace_consumer_latest_commit_timestamp_seconds",
+            "Unix time of the latest commit that was applied.",
             registry=registry,
         )
         self._tables_in_trouble = Gauge(
-            "millrace_consumer_tables_in_trouble", "Tables whose messages are being put off", registry=registry
+            "millrace_consumer_failing_tables", "Tables whose messages are nacked at present.", registry=registry
         )
         self._trouble_since = Gauge(
-            "millrace_consumer_table_in_trouble_since_seconds",
-            "Unix time since when a table's messages are being put off; of the first hundred tables",
+            "millrace_consumer_table_failing_since_timestamp_seconds",
+            "Unix time since when a table's messages are nacked, for the first hundred tables.",
             ["table"],
             registry=registry,
         )
         self._tables_refused = Gauge(
-            "millrace_consumer_tables_refused", "Tables whose changes become dead letters", registry=registry
+            "millrace_consumer_refused_tables", "Tables whose changes are dead-lettered at present.", registry=registry
         )
         lag = Gauge(
             "millrace_consumer_lag_seconds",
-            "How long the change that was applied last took from commit to topic, and from topic to BigQuery",
+            "How long the change that was applied last took in each stage.",
             ["stage"],
             registry=registry,
         )
@@ -76,19 +82,23 @@ class ConsumerMetrics:
         self._shown: set[str] = set()
         self._held = held or Held(clock)
         oldest = Gauge(
-            "millrace_consumer_oldest_held_age_seconds",
-            "Age of the oldest unacked message that a task holds; 0 where none is held",
+            "millrace_consumer_oldest_outstanding_message_age_seconds",
+            "Age of the oldest message that is outstanding in a task, or 0.",
             registry=of_tasks,
         )
         oldest.set_function(self._oldest_age)
-        self._appends = counter("consumer_appends", "Requests that BigQuery's write API has answered", of_tasks)
-        self._appended_bytes = counter("consumer_appended_bytes", "Bytes of those requests", of_tasks)
+        self._appends = counter("consumer_appends", "Append requests that BigQuery has answered.", of_tasks)
+        self._appended_bytes = counter(
+            "consumer_appended_bytes", "Bytes of the append requests that BigQuery has answered.", of_tasks
+        )
         self._append_seconds = Counter(
-            "millrace_consumer_append_seconds", "From a request's sending to its answer, added up", registry=of_tasks
+            "millrace_consumer_append_seconds",
+            "Total time between append requests and their answers.",
+            registry=of_tasks,
         )
         self._connections: dict[str, tuple[int, Nanoseconds]] = {}
         connections = Gauge(
-            "millrace_consumer_append_connections", "Connections to BigQuery's write API", registry=of_tasks
+            "millrace_consumer_append_connections", "Open connections to BigQuery's write API.", registry=of_tasks
         )
         connections.set_function(self._connections_open)
         self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}

@@ -29,62 +29,74 @@ class ReaderMetrics:
     """Counts what was read and published, and shows how far all partitions have come."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._records = Counter("millrace_reader_records", "Change stream records read", ["kind"], registry=registry)
-        self._changes = Counter("millrace_reader_changes", "Changes read", registry=registry)
+        self._records = Counter(
+            "millrace_reader_records", "Change stream records that this reader has read.", ["kind"], registry=registry
+        )
+        self._changes = Counter("millrace_reader_changes", "Changes that this reader has read.", registry=registry)
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
-        self._published = Counter("millrace_published_changes", "Changes confirmed by Pub/Sub", registry=registry)
-        self._late = Counter(
-            "millrace_reader_late_records", "Records after a heartbeat that excluded them", registry=registry
+        self._published = Counter(
+            "millrace_published_changes", "Changes that Pub/Sub has confirmed.", registry=registry
         )
-        self._partitions = Gauge("millrace_partitions", "Partitions by state", ["state"], registry=registry)
-        self._split = Counter("millrace_partitions_split", "Partitions split by this reader", registry=registry)
-        self._merged = Counter("millrace_partitions_merged", "Partitions merged by this reader", registry=registry)
+        self._late = Counter(
+            "millrace_reader_late_records", "Records that came after a heartbeat that excluded them.", registry=registry
+        )
+        self._partitions = Gauge("millrace_partitions", "Partitions by state.", ["state"], registry=registry)
+        self._split = Counter("millrace_partitions_split", "Partitions that this reader has split.", registry=registry)
+        self._merged = Counter(
+            "millrace_partitions_merged", "Partitions that this reader has merged.", registry=registry
+        )
         self._low_watermark = Gauge(
-            "millrace_reader_low_watermark_seconds", "Unix time up to which all is confirmed", registry=registry
+            "millrace_reader_low_watermark_timestamp_seconds",
+            "Unix time up to which every change is confirmed by Pub/Sub.",
+            registry=registry,
         )
         self._loses = Gauge(
-            "millrace_reader_topic_loses_messages", "1 where no subscription keeps what is published", registry=registry
+            "millrace_reader_topic_unretained",
+            "1 while no subscription retains published messages, else 0.",
+            registry=registry,
         )
         self._marks: Sequence[Mapping[str, object]] = ()
         self._surveyed: Mapping[str, object] = {}
         self._resync = Gauge(
             "millrace_reader_tables_needing_resync",
-            "Tables whose data changed without change records, by what was done to them",
+            "Tables that are pending resync, by what changed their data without change records.",
             ["kind"],
             registry=registry,
         )
         self._snapshot_rows = Counter(
-            "millrace_reader_snapshot_rows", "Rows of snapshots confirmed by Pub/Sub", ["table"], registry=registry
+            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", ["table"], registry=registry
         )
         self._snapshot_ranges = Gauge(
             "millrace_reader_snapshot_ranges_left",
-            "Key ranges of a table that are left to be read by all readers",
+            "Key ranges that snapshots have left to read, by all readers together.",
             ["table"],
             registry=registry,
         )
         self._tables_shown: set[str] = set()
         self._ranges_shown: Collection[str] = ()
         self._retention = Gauge(
-            "millrace_reader_retention_seconds", "For how long the stream keeps what is not read yet", registry=registry
+            "millrace_reader_retention_seconds", "How long the change stream retains its records.", registry=registry
         )
-        self._paused = Gauge("millrace_reader_paused", "1 while the whole stream is paused", registry=registry)
+        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused, else 0.", registry=registry)
         self._paused_tables = Gauge(
-            "millrace_reader_paused_tables", "Tables that are paused, whose changes are dropped", registry=registry
+            "millrace_reader_paused_tables", "Tables that are paused and whose changes are dropped.", registry=registry
         )
         self._dropped = Counter(
             "millrace_reader_dropped_changes",
-            "Changes dropped by this reader, for their table is paused",
+            "Changes that this reader has dropped because their table is paused.",
             ["table"],
             registry=registry,
         )
         self._leases_lost = Counter(
             "millrace_reader_leases_lost",
-            "Partitions lost to another reader, or whose lease could not be renewed in time",
+            "Partition leases that were lost to another reader or not renewed in time.",
             registry=registry,
         )
         self._pauses = Pauses(Nanoseconds(0))
-        self._lag = Gauge("millrace_reader_lag_seconds", "Spanner's now minus the low watermark", registry=registry)
+        self._lag = Gauge(
+            "millrace_reader_lag_seconds", "The source's present time minus the low watermark.", registry=registry
+        )
 
     def read(self, record: StreamRecord, changes: int) -> None:
         """Count a record that was read, and the changes in it."""
