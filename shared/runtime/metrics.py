@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector
@@ -45,12 +46,9 @@ class PublishingMetrics:
     """What a reader has published: messages that Pub/Sub has confirmed, and changes that no message can hold."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._messages = Counter(
-            "millrace_published_messages", "Change batches that Pub/Sub has confirmed.", registry=registry
-        )
-        letters = Counter(
-            "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
-        )
+        counter = partial(Counter, registry=registry)
+        self._messages = counter("millrace_published_messages", "Change batches that Pub/Sub has confirmed.")
+        letters = counter("millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"])
         self._letters = {reason: letters.labels(reason.value) for reason in Reason}
 
     def confirmed(self, messages: int) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from shared.contracts.durations import parse_duration
 from shared.contracts.timestamps import parse_timestamp
-from shared.runtime.commands import CommandLine, DoctorCommand, Json
+from shared.runtime.commands import CommandLine, DoctorCommand, Json, Tables
 
 
 def _duration(value: str | timedelta) -> timedelta:
@@ -96,15 +96,7 @@ class ReconcileCommand:
       {program} reconcile Orders --repair --source 'python -m services.spanner_reader rows'
     """
 
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE",
-            default_factory=list,
-            help="A source table, as change batches name it.",
-            show_default=False,
-        ),
-    ]
+    tables: Tables
     every: Annotated[bool, typer.Option("--all", help="Every table that the source mirrors.")] = False
     at: Annotated[
         str | None,

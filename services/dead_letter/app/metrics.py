@@ -2,6 +2,7 @@
 
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,44 +21,32 @@ class CollectorMetrics:
     """What came and what is there. Reasons and states are closed lists: each has its line from the beginning."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
         self._clock = clock
         self._stats: Stats | None = None
         self._latest: Nanoseconds | None = None
         self._kept_in_all: Tally[str] = Tally()
-        came = Counter(
-            "millrace_dead_letter_received",
-            "Dead letters that were received, each delivery counted.",
-            ["reason"],
-            registry=registry,
+        came = counter(
+            "millrace_dead_letter_received", "Dead letters that were received, each delivery counted.", ["reason"]
         )
         self._came = {reason: came.labels(reason.value) for reason in Reason}
-        kept = Counter(
+        kept = counter(
             "millrace_dead_letter_kept",
             "Dead letters that were stored, by whether they were new, failed again or were delivered again.",
             ["what"],
-            registry=registry,
         )
         self._kept = {what: kept.labels(what) for what in ("new", "again", "seen")}
-        self._forgotten = Counter(
-            "millrace_dead_letter_deleted",
-            "Dead letters that were deleted because they were not open any more.",
-            registry=registry,
+        self._forgotten = counter(
+            "millrace_dead_letter_deleted", "Dead letters that were deleted because they were not open any more."
         )
-        by_state = Gauge(
-            "millrace_dead_letter_stored", "Dead letters in the store, by state.", ["state"], registry=registry
-        )
+        by_state = gauge("millrace_dead_letter_stored", "Dead letters in the store, by state.", ["state"])
         self._by_state = {state: by_state.labels(state.value) for state in State}
-        open_letters = Gauge(
-            "millrace_dead_letter_open", "Open dead letters, by reason.", ["reason"], registry=registry
-        )
+        open_letters = gauge("millrace_dead_letter_open", "Open dead letters, by reason.", ["reason"])
         self._open = {reason: open_letters.labels(reason.value) for reason in Reason}
-        self._bytes = Gauge(
-            "millrace_dead_letter_payload_bytes", "Bytes of the payloads of all dead letters.", registry=registry
-        )
-        oldest = Gauge(
-            "millrace_dead_letter_oldest_open_age_seconds",
-            "Time since the oldest open dead letter failed, or 0.",
-            registry=registry,
+        self._bytes = gauge("millrace_dead_letter_payload_bytes", "Bytes of the payloads of all dead letters.")
+        oldest = gauge(
+            "millrace_dead_letter_oldest_open_age_seconds", "Time since the oldest open dead letter failed, or 0."
         )
         oldest.set_function(self._oldest_age)
 
@@ -110,11 +99,11 @@ class ApiMetrics:
     """The HTTP API's. Labels are of few values: the templates of routes, and the statuses that it answers with."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        counter = partial(Counter, registry=registry)
+        self._requests = counter(
             "millrace_dead_letter_api_requests",
             "HTTP API requests that were answered, by route and HTTP status.",
             ["route", "status"],
-            registry=registry,
         )
         self._seconds = Histogram(
             "millrace_dead_letter_api_request_seconds",

@@ -5,7 +5,14 @@ from typing import Annotated, Final
 
 import typer
 
-from shared.runtime.commands import CommandLine, DoctorCommand, ReaderStatusCommand, RowsCommand, SnapshotCommand
+from shared.runtime.commands import (
+    CommandLine,
+    DoctorCommand,
+    ReaderStatusCommand,
+    RowsCommand,
+    SnapshotCommand,
+    Tables,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +29,13 @@ class SpannerSnapshotCommand(SnapshotCommand):
       {program} snapshot --status
     """
 
-    tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE", default_factory=list, help="A watched table.", show_default=False)
-    ]
+    tables: Tables
     every: Annotated[bool, typer.Option("--all", help="Every watched table.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpannerPauseCommand:
-    """Pause the stream, or tables.
+    """Pause the stream, or the tables that are named.
 
     While the stream is paused nothing is read, and nothing is lost for as long as the stream keeps it. What is
     committed to a paused table is dropped, and the table needs re-sync.
@@ -42,17 +47,12 @@ class SpannerPauseCommand:
       {program} pause Orders
     """
 
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE", default_factory=list, help="A mirrored table; none: the stream.", show_default=False
-        ),
-    ]
+    tables: Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpannerResumeCommand:
-    """Resume the stream where it was paused, or tables.
+    """Resume the stream where it was paused, or the tables that are named.
 
     What was committed to a table while it was paused is brought by `snapshot`.
 
@@ -63,12 +63,7 @@ class SpannerResumeCommand:
       {program} resume Orders
     """
 
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE", default_factory=list, help="A paused table; none: the stream.", show_default=False
-        ),
-    ]
+    tables: Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

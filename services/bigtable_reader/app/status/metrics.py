@@ -3,6 +3,7 @@
 from collections import Counter as Counting
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final, assert_never, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -25,90 +26,59 @@ class ReaderMetrics:
     """Counts what was read and published, and shows how far all pieces of the key space have come."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
         self._clock = clock
-        records = Counter(
-            "millrace_reader_records", "Change stream records that this reader has read.", ["kind"], registry=registry
-        )
+        records = counter("millrace_reader_records", "Change stream records that this reader has read.", ["kind"])
         self._changes = {kind: records.labels(kind.lower()) for kind in get_args(ChangeKind)}
         self._heartbeats, self._closings = records.labels("heartbeat"), records.labels("close_stream")
-        self._rows = Counter(
-            "millrace_reader_rows_read_back", "Rows that were read back after a change.", registry=registry
-        )
-        self._asked = Counter(
-            "millrace_reader_read_backs_requested", "Records whose row was to be read back.", registry=registry
-        )
+        self._rows = counter("millrace_reader_rows_read_back", "Rows that were read back after a change.")
+        self._asked = counter("millrace_reader_read_backs_requested", "Records whose row was to be read back.")
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
-        self._published = Counter(
-            "millrace_published_changes", "Changes that Pub/Sub has confirmed.", registry=registry
-        )
-        self._snapshot_rows = Counter(
-            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", registry=registry
-        )
-        self._snapshot_parts = Gauge(
+        self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
+        self._snapshot_rows = counter("millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.")
+        self._snapshot_parts = gauge(
             "millrace_reader_snapshot_ranges_left",
             "Key ranges that snapshots have left to read, by all readers together.",
-            registry=registry,
         )
-        self._partitions = Gauge("millrace_partitions", "Partitions by state.", ["state"], registry=registry)
-        self._uncovered = Gauge(
-            "millrace_reader_uncovered_ranges",
-            "Key ranges that no partition covers, which is always 0.",
-            registry=registry,
+        self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
+        self._uncovered = gauge(
+            "millrace_reader_uncovered_ranges", "Key ranges that no partition covers, which is always 0."
         )
-        self._unread = Gauge(
-            "millrace_reader_unread_ranges", "Key ranges that no running reader has leased.", registry=registry
+        self._unread = gauge("millrace_reader_unread_ranges", "Key ranges that no running reader has leased.")
+        self._split = counter("millrace_partitions_split", "Partitions that this reader has split.")
+        self._merged = counter("millrace_partitions_merged", "Partitions that this reader has merged.")
+        self._reconciled = counter(
+            "millrace_partitions_reconciled", "Partitions that had waited for a merge that did not come."
         )
-        self._split = Counter("millrace_partitions_split", "Partitions that this reader has split.", registry=registry)
-        self._merged = Counter(
-            "millrace_partitions_merged", "Partitions that this reader has merged.", registry=registry
-        )
-        self._reconciled = Counter(
-            "millrace_partitions_reconciled",
-            "Partitions that had waited for a merge that did not come.",
-            registry=registry,
-        )
-        self._low_watermark = Gauge(
+        self._low_watermark = gauge(
             "millrace_reader_low_watermark_timestamp_seconds",
             "Unix time up to which every change is confirmed by Pub/Sub.",
-            registry=registry,
         )
-        self._lag = Gauge(
-            "millrace_reader_lag_seconds", "The source's present time minus the low watermark.", registry=registry
-        )
-        self._stalled = Gauge(
+        self._lag = gauge("millrace_reader_lag_seconds", "The source's present time minus the low watermark.")
+        self._stalled = gauge(
             "millrace_reader_low_watermark_stalled_seconds",
             "How long the low watermark has not moved, while changes are still published.",
-            registry=registry,
         )
-        last_commit = Gauge(
+        last_commit = gauge(
             "millrace_reader_latest_commit_timestamp_seconds",
             "Unix time of the latest commit that this reader has read.",
-            registry=registry,
         )
         last_commit.set_function(lambda: self._newest / _SECOND)
-        self._families = Counter(
-            "millrace_reader_family_changes", "Changes of the table's column families.", registry=registry
+        self._families = counter("millrace_reader_family_changes", "Changes of the table's column families.")
+        self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
+        self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
+        self._leases_lost = counter(
+            "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
         )
-        self._retention = Gauge(
-            "millrace_reader_retention_seconds", "How long the change stream retains its records.", registry=registry
+        self._loses = gauge(
+            "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
         )
-        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused, else 0.", registry=registry)
-        self._leases_lost = Counter(
-            "millrace_reader_leases_lost",
-            "Partition leases that were lost to another reader or not renewed in time.",
-            registry=registry,
-        )
-        self._loses = Gauge(
-            "millrace_reader_topic_unretained",
-            "1 while no subscription retains published messages, else 0.",
-            registry=registry,
-        )
-        self._resync = Gauge(
+        self._resync = gauge(
             "millrace_reader_tables_needing_resync",
             "Tables that are pending resync, by what changed their data without change records.",
             ["kind"],
-            registry=registry,
         )
         self._kinds: set[str] = set(Kind)
         self._newest = 0

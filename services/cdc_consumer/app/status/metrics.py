@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -28,6 +29,7 @@ class ConsumerMetrics:
     def __init__(
         self, registry: CollectorRegistry, clock: Clock, held: Held | None = None, *, tasks_report: bool = True
     ) -> None:
+        gauge = partial(Gauge, registry=registry)
         of_tasks = registry if tasks_report else CollectorRegistry()
 
         def counter(name: str, documentation: str, registry: CollectorRegistry = registry) -> Callable[[int], None]:
@@ -54,28 +56,22 @@ class ConsumerMetrics:
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
         )
         self._letters = {reason.value: letters.labels(reason.value) for reason in Reason}
-        self._applied = Gauge(
-            "millrace_consumer_latest_commit_timestamp_seconds",
-            "Unix time of the latest commit that was applied.",
-            registry=registry,
+        self._applied = gauge(
+            "millrace_consumer_latest_commit_timestamp_seconds", "Unix time of the latest commit that was applied."
         )
-        self._tables_in_trouble = Gauge(
-            "millrace_consumer_failing_tables", "Tables whose messages are nacked at present.", registry=registry
+        self._tables_in_trouble = gauge(
+            "millrace_consumer_failing_tables", "Tables whose messages are nacked at present."
         )
-        self._trouble_since = Gauge(
+        self._trouble_since = gauge(
             "millrace_consumer_table_failing_since_timestamp_seconds",
             "Unix time since when a table's messages are nacked, for the first hundred tables.",
             ["table"],
-            registry=registry,
         )
-        self._tables_refused = Gauge(
-            "millrace_consumer_refused_tables", "Tables whose changes are dead-lettered at present.", registry=registry
+        self._tables_refused = gauge(
+            "millrace_consumer_refused_tables", "Tables whose changes are dead-lettered at present."
         )
-        lag = Gauge(
-            "millrace_consumer_lag_seconds",
-            "How long the change that was applied last took in each stage.",
-            ["stage"],
-            registry=registry,
+        lag = gauge(
+            "millrace_consumer_lag_seconds", "How long the change that was applied last took in each stage.", ["stage"]
         )
         self._lag = {stage: lag.labels(stage) for stage in stages(None)}
         self._troubles: set[str] = set()

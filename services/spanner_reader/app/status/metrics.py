@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -29,74 +30,56 @@ class ReaderMetrics:
     """Counts what was read and published, and shows how far all partitions have come."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._records = Counter(
-            "millrace_reader_records", "Change stream records that this reader has read.", ["kind"], registry=registry
-        )
-        self._changes = Counter("millrace_reader_changes", "Changes that this reader has read.", registry=registry)
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._records = counter("millrace_reader_records", "Change stream records that this reader has read.", ["kind"])
+        self._changes = counter("millrace_reader_changes", "Changes that this reader has read.")
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
-        self._published = Counter(
-            "millrace_published_changes", "Changes that Pub/Sub has confirmed.", registry=registry
-        )
-        self._late = Counter(
-            "millrace_reader_late_records", "Records that came after a heartbeat that excluded them.", registry=registry
-        )
-        self._partitions = Gauge("millrace_partitions", "Partitions by state.", ["state"], registry=registry)
-        self._split = Counter("millrace_partitions_split", "Partitions that this reader has split.", registry=registry)
-        self._merged = Counter(
-            "millrace_partitions_merged", "Partitions that this reader has merged.", registry=registry
-        )
-        self._low_watermark = Gauge(
+        self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
+        self._late = counter("millrace_reader_late_records", "Records that came after a heartbeat that excluded them.")
+        self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
+        self._split = counter("millrace_partitions_split", "Partitions that this reader has split.")
+        self._merged = counter("millrace_partitions_merged", "Partitions that this reader has merged.")
+        self._low_watermark = gauge(
             "millrace_reader_low_watermark_timestamp_seconds",
             "Unix time up to which every change is confirmed by Pub/Sub.",
-            registry=registry,
         )
-        self._loses = Gauge(
-            "millrace_reader_topic_unretained",
-            "1 while no subscription retains published messages, else 0.",
-            registry=registry,
+        self._loses = gauge(
+            "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
         )
         self._marks: Sequence[Mapping[str, object]] = ()
         self._surveyed: Mapping[str, object] = {}
-        self._resync = Gauge(
+        self._resync = gauge(
             "millrace_reader_tables_needing_resync",
             "Tables that are pending resync, by what changed their data without change records.",
             ["kind"],
-            registry=registry,
         )
-        self._snapshot_rows = Counter(
-            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", ["table"], registry=registry
+        self._snapshot_rows = counter(
+            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", ["table"]
         )
-        self._snapshot_ranges = Gauge(
+        self._snapshot_ranges = gauge(
             "millrace_reader_snapshot_ranges_left",
             "Key ranges that snapshots have left to read, by all readers together.",
             ["table"],
-            registry=registry,
         )
         self._tables_shown: set[str] = set()
         self._ranges_shown: Collection[str] = ()
-        self._retention = Gauge(
-            "millrace_reader_retention_seconds", "How long the change stream retains its records.", registry=registry
+        self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
+        self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
+        self._paused_tables = gauge(
+            "millrace_reader_paused_tables", "Tables that are paused and whose changes are dropped."
         )
-        self._paused = Gauge("millrace_reader_paused", "1 while the stream is paused, else 0.", registry=registry)
-        self._paused_tables = Gauge(
-            "millrace_reader_paused_tables", "Tables that are paused and whose changes are dropped.", registry=registry
-        )
-        self._dropped = Counter(
+        self._dropped = counter(
             "millrace_reader_dropped_changes",
             "Changes that this reader has dropped because their table is paused.",
             ["table"],
-            registry=registry,
         )
-        self._leases_lost = Counter(
-            "millrace_reader_leases_lost",
-            "Partition leases that were lost to another reader or not renewed in time.",
-            registry=registry,
+        self._leases_lost = counter(
+            "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
         )
         self._pauses = Pauses(Nanoseconds(0))
-        self._lag = Gauge(
-            "millrace_reader_lag_seconds", "The source's present time minus the low watermark.", registry=registry
-        )
+        self._lag = gauge("millrace_reader_lag_seconds", "The source's present time minus the low watermark.")
 
     def read(self, record: StreamRecord, changes: int) -> None:
         """Count a record that was read, and the changes in it."""
