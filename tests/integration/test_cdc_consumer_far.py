@@ -73,7 +73,7 @@ def test_the_consumer_is_alive_while_bigquery_is_unavailable_and_shows_only_what
     shown = consumer.exposed()
     assert "millrace_consumer_written_rows_total 2" in shown
     assert "millrace_leases_acquired" not in shown
-    assert "millrace_consumer_oldest_held" not in shown
+    assert "millrace_consumer_oldest_outstanding" not in shown
     document = asked(consumer)
     assert document is not None
     assert (document["processes"], document["messages"]["acked"]) == (None, 2)
