@@ -1,7 +1,7 @@
-"""What this reader knows of pauses, and what it may drop by that.
+"""Which tables are paused, and which of their changes this reader may drop.
 
-Knowledge is always a little old. What is read of the stream meanwhile is published, which is never wrong; what is
-dropped is dropped by knowledge that is at least as new as the change (see `core.pauses`).
+What a reader knows of pauses is always a little old. What it reads of the stream meanwhile is published, which is never
+wrong; it drops a change only by knowledge that is at least as new as the change (see `core.pauses`).
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import structlog
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.ports import Metrics, PauseStore
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.stream_pause import StreamPause
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
@@ -25,6 +26,7 @@ class PauseWatch:
         self._metrics = metrics
         self._known = Pauses(Nanoseconds(0))
         self._looking = asyncio.Lock()
+        self._stream = StreamPause()
         self._dropped: Counter[str] = Counter()
         """Changes of each table, since it was paused."""
         self._log = structlog.get_logger()
@@ -35,7 +37,7 @@ class PauseWatch:
         return self._known
 
     def rests(self, table: str) -> bool:
-        """Tell whether nothing is to be read of a table for its own sake: it is paused, or everything is."""
+        """Return whether no snapshot of a table is to be read: it is paused, or the whole stream is."""
         return self._known.stream is not None or table in self._known.paused_tables
 
     async def look(self) -> None:
@@ -44,7 +46,7 @@ class PauseWatch:
             await self._look()
 
     async def drops(self, table: str, at: Nanoseconds, changes: int, stop: Stop) -> bool:
-        """Tell whether changes of a table, committed at a time, are to be dropped, and count them then.
+        """Return whether changes of a table, committed at a time, are to be dropped, and count them then.
 
         Where the table is paused as far as is known, that waits until as much is known as has been committed.
         """
@@ -70,21 +72,14 @@ class PauseWatch:
 
     async def _look_up_to(self, at: Nanoseconds) -> None:
         async with self._looking:
-            if at > self._known.at:  # nobody else has looked while this waited
+            if at > self._known.at:  # no other call has read the pauses while this waited
                 await self._look()
 
     async def _look(self) -> None:
         before, now = self._known, await self._store.read()
         self._known = now
         self._metrics.paused(now)
-        if now.stream is not None and before.stream is None:
-            self._log.warning(
-                "stream_paused",
-                since=format_timestamp(now.stream.paused_at),
-                why="nothing is read until `resume`, and nothing lost for as long as the stream keeps it",
-            )
-        if now.stream is None and before.stream is not None:
-            self._log.info("stream_resumed")
+        self._stream.observe(None if now.stream is None else format_timestamp(now.stream.paused_at))
         for table in sorted(now.paused_tables.keys() - before.paused_tables.keys()):
             since = format_timestamp(now.tables[table].paused_at)
             self._log.warning(

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import structlog
 
-from services.bigtable_reader.app.pause_watch import PauseWatch
 from services.bigtable_reader.app.schema.marks import Marks, MarkWatch
 from services.bigtable_reader.app.schema.table_watch import TableWatch
 from services.bigtable_reader.app.set_aside import SettingAside
@@ -42,6 +41,7 @@ from services.bigtable_reader.ports import (
 )
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError
+from shared.reading.stream_pause import StreamPause
 from shared.reading.supervisor import Round, Supervisor
 from shared.reading.topic_watch import TopicWatch
 from shared.runtime.health import Health
@@ -115,7 +115,7 @@ class Reader:
             None if snapshots is None else snapshots(set_aside, self._leases.raise_floors, lambda: self._topic.trusted)
         )
         self._stalls = StallWatch(options.stalls, clock)
-        self._pause = PauseWatch()
+        self._pause = StreamPause()
         self._mark = MarkWatch()
         self._table = TableWatch(
             catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused, marks
@@ -238,7 +238,7 @@ class Reader:
         """Show how far all have come."""
         low = low_watermark(survey, {held.partition.piece.id: held.prefix.low_watermark for held in self.held})
         paused = survey.paused_since is not None
-        self._pause.told(survey.paused_since)
+        self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
         self._mark.told(survey.mark)
         now = asyncio.get_running_loop().time()
         self._metrics.surveyed(survey, low, self._stalls.told(low, now, paused=paused))
