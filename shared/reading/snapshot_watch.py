@@ -1,18 +1,22 @@
-"""How far snapshots are, again and again until they are over: bars on a terminal, nothing but the end elsewhere."""
+"""How the command ``snapshot`` of both readers shows how far snapshots are, once or until they are over.
+
+Watched snapshots are bars on a terminal; elsewhere only the end is shown.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TextIO
 
+import msgspec
 import structlog
 
 from shared.contracts.errors import TransientError
 
 _EVERY: Final = timedelta(seconds=1)
-_PATIENCE: Final = timedelta(seconds=30)
-"""After which it is said what is in the way: longer than a reader takes to start, or another to take over."""
+_HINDRANCE_AFTER: Final = timedelta(seconds=30)
+"""How long a snapshot stands still before the reason is shown: longer than a reader takes to start or take over."""
 _WIDTH: Final = 30  # characters of a bar
 _UP_AND_CLEAR: Final = "\x1b[{lines}F\x1b[J"
 
@@ -22,7 +26,7 @@ Shown = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why what is left to read is not read, and what mends it."""
+    """Why what is left to read is not read, and how to fix it."""
 
     why: str
     fix: str
@@ -30,6 +34,23 @@ class Hindrance:
     def __str__(self) -> str:
         """Return both."""
         return f"{self.why}; {self.fix}"
+
+
+def is_complete(shown: Mapping[str, Any]) -> bool:
+    """Return whether a snapshot is read to its end, and its end is or will be announced."""
+    return shown["state"] == "DONE" and shown["never_told"] is None
+
+
+def print_snapshots(
+    shown: Shown, tables: Iterable[str], as_json: bool, lines: Callable[[Mapping[str, Any]], Iterable[str]], out: TextIO
+) -> None:
+    """Write snapshots as one JSON object, or as their lines; and which of the named tables have none."""
+    if as_json:
+        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
+        return
+    out.writelines(f"{line}\n" for one in shown for line in lines(one))
+    present = {one["table"] for one in shown}
+    out.writelines(f"{table}: no snapshot was asked for\n" for table in tables if table not in present)
 
 
 async def watch(look: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:
@@ -52,7 +73,7 @@ async def watch(look: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
         reading = any(one["state"] == "READING" for one in shown)
         if hindrance is None or not reading:
             went_on_at, said = now, False
-        told = hindrance if now - went_on_at > _PATIENCE.total_seconds() else None
+        told = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
         if out.isatty():
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))

@@ -8,8 +8,6 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-import msgspec
-
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
 from services.bigtable_reader.commands.command_line import BigtableSnapshotCommand
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, watched_ranges
@@ -20,7 +18,7 @@ from services.bigtable_reader.ports import Clock, SnapshotStore, TableScan
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode
-from shared.reading.snapshot_watch import Hindrance, watch
+from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
 
 Look = Callable[[], Awaitable[tuple[Snapshot | None, Survey]]]
 """Returns the latest snapshot, and the pieces of the stream."""
@@ -55,8 +53,8 @@ async def snapshot(
 
     if told.status:
         found = await watch(shown, out) if told.watch else (await shown())[0]
-        _print(found, table, told.json, out)
-        return int(any(one["state"] == "READING" or (told.watch and not _came_to_pass(one)) for one in found))
+        print_snapshots(found, [table], told.json, summary_lines, out)
+        return int(any(one["state"] == "READING" or (told.watch and not is_complete(one)) for one in found))
     if told.cancel:
         given_up = await store.cancel()
         out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
@@ -74,12 +72,8 @@ async def snapshot(
         return 0
     await store.request(ranges, clock.now(), again=True, whole=whole)
     found = await watch(shown, out) if told.watch else (await shown())[0]
-    _print(found, table, told.json, out)
-    return int(told.watch and not all(map(_came_to_pass, found)))
-
-
-def _came_to_pass(shown: Mapping[str, Any]) -> bool:
-    return shown["state"] == "DONE" and shown["never_told"] is None
+    print_snapshots(found, [table], told.json, summary_lines, out)
+    return int(told.watch and not all(map(is_complete, found)))
 
 
 def between(after: str | None, until: str | None, options: BigtableOptions) -> KeyRange:
@@ -102,12 +96,3 @@ def key_of(text: str, options: BigtableOptions) -> bytes:
         return b64decode(text, validate=True)
     except binascii.Error as error:
         raise MisconfiguredError(f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES") from error
-
-
-def _print(shown: Sequence[Mapping[str, Any]], table: str, as_json: bool, out: TextIO) -> None:
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
-    elif shown:
-        out.writelines(f"{line}\n" for one in shown for line in summary_lines(one))
-    else:
-        out.write(f"{table}: no snapshot was asked for\n")

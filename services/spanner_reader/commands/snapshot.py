@@ -8,9 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TextIO
 
-import msgspec
-
-from services.spanner_reader.app.snapshot.snapshot_status import between, summaries, summary_line
+from services.spanner_reader.app.snapshot.snapshot_status import between, summaries, summary_lines
 from services.spanner_reader.commands.command_line import SpannerSnapshotCommand
 from services.spanner_reader.core.snapshot.key_ranges import check_some_between, typed_key
 from services.spanner_reader.core.snapshot.snapshot import (
@@ -21,7 +19,7 @@ from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import Catalog, ShapeStore, SnapshotStore, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.reading.snapshot_watch import Hindrance, watch
+from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
@@ -77,7 +75,8 @@ async def snapshot(
         await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMANDS_PATIENCE)
     if told.watch:
         return await _watch(store, shapes, tables, told.json, out)
-    _print(summaries(await store.survey(), await shapes.marks(), tables), tables, told.json, out)
+    shown = summaries(await store.survey(), await shapes.marks(), tables)
+    print_snapshots(shown, tables, told.json, summary_lines, out)
     return 0
 
 
@@ -85,7 +84,7 @@ async def _status(store: SnapshotStore, shapes: ShapeStore, told: SpannerSnapsho
     if told.watch:
         return await _watch(store, shapes, told.tables, told.json, out)
     shown = summaries(await store.survey(), await shapes.marks(), told.tables)
-    _print(shown, told.tables, told.json, out)
+    print_snapshots(shown, told.tables, told.json, summary_lines, out)
     return int(any(one["state"] == "READING" for one in shown))
 
 
@@ -96,8 +95,8 @@ async def _watch(store: SnapshotStore, shapes: ShapeStore, tables: Sequence[str]
         return shown, None if is_read(survey) else _NOBODY
 
     shown = await watch(look, out)
-    _print(shown, tables, as_json, out)
-    return int(any(one["state"] != "DONE" or one["never_told"] for one in shown))
+    print_snapshots(shown, tables, as_json, summary_lines, out)
+    return int(not all(map(is_complete, shown)))
 
 
 def _keys(
@@ -115,12 +114,3 @@ def _keys(
     if low is not None and high is not None:
         check_some_between(low, high, key, table.descending)
     return low, high
-
-
-def _print(shown: Sequence[Mapping[str, Any]], tables: Sequence[str], as_json: bool, out: TextIO) -> None:
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
-    else:
-        out.writelines(f"{summary_line(one)}\n" for one in shown)
-        there = {one["table"] for one in shown}
-        out.writelines(f"{table}: no snapshot was asked for\n" for table in tables if table not in there)

@@ -1,6 +1,6 @@
 """How far snapshots are: what the commands show of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from services.spanner_reader.core.schema.shapes import Mark
@@ -45,7 +45,7 @@ def _summary(table: str, ranges: Sequence[SnapshotRange], marks: Sequence[Mark])
 
 
 def _never_told(table: str, until: Nanoseconds) -> Mapping[str, str]:
-    """Return why nobody is told that a snapshot is complete, and what to do."""
+    """Return why the end of a snapshot is never announced, and what to do."""
     lost = format_timestamp(until)
     return {
         "why": f"the topic lost messages until {lost}, and rows that were read before may be among them",
@@ -53,14 +53,14 @@ def _never_told(table: str, until: Nanoseconds) -> Mapping[str, str]:
     }
 
 
-def summary_line(shown: Mapping[str, Any]) -> str:
+def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a summary as text."""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     complete = f", complete since {shown['complete_since']}" if shown["complete_since"] else ""
     if (never := shown["never_told"]) is not None:
         complete = f", never told to be complete: {never['why']} -> {never['fix']}"
     keys = f", rows {between(**shown['keys'])}," if shown["keys"] else ""
-    return (
+    yield (
         f"snapshot of {shown['table']}{keys} as of {shown['read_timestamp']}: {shown['state'].lower()}, "
         f"{shown['rows']} rows{left}{complete}"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from services.spanner_reader.app.snapshot.snapshot_status import summaries, summary_line
+from services.spanner_reader.app.snapshot.snapshot_status import summaries, summary_lines
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.resync import cure
 from services.spanner_reader.core.schema.shapes import NEVER, Look, Mark
@@ -80,7 +80,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     yield from progress_lines(shown)
     yield f"schema looked at: {shown['schema_looked_at'] or 'not yet'}"
     for one in shown["snapshots"]:
-        yield summary_line(one)
+        yield from summary_lines(one)
     for table in shown["paused_tables"]:
         name, since = table["table"], table["since"]
         yield f"{name}: paused since {since}; its changes are dropped until `resume {name}`"
