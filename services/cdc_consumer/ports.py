@@ -72,9 +72,9 @@ class Mirror:
     needs_resync: str = ""
     """Why rows are missing in it; empty: none are known to be."""
     complete_since: int = 0
-    """Each row that its source had then, in microseconds, is in it or on its way into it; 0: nobody knows."""
+    """Each row that its source had then, in microseconds, is in it or on its way into it; 0: unknown."""
     swept: int = 0
-    """Nothing that is older was left in it, when somebody looked last."""
+    """Nothing that is older was left in it at the last check."""
 
     @property
     def to_sweep(self) -> int:
@@ -222,7 +222,7 @@ class Tables(Protocol):
         """
 
     def forget(self, table: str) -> None:
-        """Look again at the next `ensure` of the table with this identity: somebody else has changed or dropped it."""
+        """Inspect the table with this identity at its next `ensure`: another program has changed or dropped it."""
 
 
 class Appending(Protocol):
@@ -283,7 +283,7 @@ class MirrorRows(Protocol):
         """Count them."""
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
-        """Let the mirror say that nothing from before a time is in it; heals it if it was made anew or left out.
+        """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
 
         Returns False, and lets it say nothing, if it was and says only since after ``told_by`` that it is
         complete: rows of the snapshot may still be on their way. Says nothing, too, where labels may not be written.

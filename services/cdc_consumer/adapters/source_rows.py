@@ -111,7 +111,7 @@ class SourceProcess:
 
     def _asked(self, request: Request) -> Iterator[Tables | Batch | Done]:
         """Yield what a request is answered; TransientError or MisconfiguredError where it is not."""
-        while self._answering:  # whoever asked before has given up: the rest of that answer is none of this one
+        while self._answering:  # the request before was abandoned: the rest of its answer is no part of this one
             self._answering = not isinstance(self._next(), Done | Failed)
         self._answering = True
         with suppress(BrokenPipeError):  # it has gone: what it answers says so

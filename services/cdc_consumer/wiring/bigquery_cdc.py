@@ -5,7 +5,7 @@
         .options(**encode_options(SinkOptions(...))).option("checkpointLocation", ...).start()
 
 Takes the rows of the ``pubsub`` source and settles each message itself, in the task, once its changes are durable. No
-more tasks than slots: a task that waits holds leases that nobody extends.
+more tasks than slots: no process extends the leases of a task that waits for a slot.
 
 This module is the composition root on an executor. Spark keeps the worker processes from one task to the next, so what
 a task opens here the next one finds open. `commit` and `abort` run in yet another process, on the driver's machine,

@@ -1,6 +1,6 @@
 """The command `doctor`: look at everything the consumer needs, before it is started or beside it.
 
-Every check runs, whatever the others find, and each finding comes with its cure. A consumer
+Every check runs, whatever the others find, and each finding comes with its fix. A consumer
 that runs with the same settings is asked which tables it has trouble with. Exits 0 if there is no error, else 1.
 It takes the consumer's own settings, leases no message and changes nothing but one empty table, made and dropped again.
 """

@@ -335,7 +335,7 @@ def watch(
 
 
 def _wait_until_idle(query: StreamingQuery) -> None:
-    """Wait until no micro-batch runs and no pull is under way: a pull cut off would lease messages to nobody."""
+    """Wait until no micro-batch runs and no pull is under way: a pull cut off would lease messages in vain."""
     pause, deadline = threading.Event(), time.monotonic() + _FINISH_WITHIN.total_seconds()
     while time.monotonic() < deadline:
         if not query.isActive or query.status["message"].startswith("Waiting for data"):

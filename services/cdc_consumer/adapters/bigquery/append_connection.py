@@ -92,7 +92,7 @@ class AppendConnection:
 
     @property
     def ended(self) -> bool:
-        """Tell whether this connection is over, whoever ended it."""
+        """Return whether this connection has ended, by either side."""
         return self._ended
 
     @property

@@ -124,7 +124,7 @@ class _Stream:
         self.accepted = False
         """Whether BigQuery has taken rows of this definition, and has not complained of the table since."""
         self.appendings: WeakSet[Appending] = WeakSet()
-        """Those that have rows without an answer and may yet need a connection; one that nobody holds is gone."""
+        """Those that have rows without an answer and may yet need a connection; an unreferenced one is gone."""
         self._pool = pool
         self._connections: list[AppendConnection] = []
         self._full_sends = 0

@@ -106,7 +106,7 @@ def beyond_limits(error: exceptions.GoogleAPICallError) -> bool:
 def rest_errors(what: str) -> Iterator[None]:
     """Translate what the BigQuery client raises about one table; ``what`` says what was being done.
 
-    Whoever catches Forbidden in the block lets it pass where it is `beyond_limits`: nobody needs another right then.
+    A handler of Forbidden in the block lets it pass where it is `beyond_limits`: no right is missing then.
     """
     try:
         yield

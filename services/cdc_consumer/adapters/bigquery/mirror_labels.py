@@ -11,7 +11,7 @@ from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, ROWS_TOO_OLD
 from shared.contracts.mirrors import MIRROR_OF
 
 NEEDS_RESYNC: Final = "millrace_needs_resync"
-"""The label by which a table says that rows are missing in it, and why; whoever has healed it takes the label off."""
+"""The label by which a table says that rows are missing in it, and why; whatever resyncs it removes it."""
 COMPLETE_SINCE: Final = "millrace_complete_since"
 """The label by which a mirror says that each row that its source had then is in it, or on its way into it, as of then
 or later: what is older in it is not in the source any more."""
@@ -21,7 +21,7 @@ READ_SINCE: Final = "millrace_read_since"
 """The label by which a mirror says when the reading of that snapshot may have begun, at the earliest: of Bigtable, what
 it is complete since is a number that may be ahead of all clocks. Without it, what it is complete since is a time."""
 SWEPT: Final = "millrace_swept"
-"""The label by which a mirror says that nothing was left in it that is older, when somebody looked last."""
+"""The label of a mirror: nothing that is older was left in it at the last check."""
 LEFT_OUT_UNTIL: Final = "millrace_left_out_until"
 """The label by which a mirror that was left out for a while says by when its changes were written again."""
 LETTERS: Final = "millrace_letters"

@@ -68,7 +68,7 @@ def lasting(client: bigquery.Client, made: bigquery.Table) -> bigquery.Table:
 def of_its_dataset(found: bigquery.Table, dataset: bigquery.Dataset) -> bool:
     """Tell whether a table expires as its dataset gives it to a table that is made: the call that makes it last failed.
 
-    Whoever sets another expiry by hand means it.
+    Another expiry was set by hand, on purpose.
     """
     expires, after = found.expires, dataset.default_table_expiration_ms
     if expires is not None and (after is None or abs(expires - found.created - timedelta(milliseconds=after)) > _NEAR):

@@ -86,7 +86,7 @@ class HistoryViews:
             log.error("history_view_not_made", error=str(error.message))  # noqa: TRY400  the message is the whole story
 
     def _let_last(self, view: bigquery.Table, definition: TableDefinition) -> None:
-        """Take off the expiry that a view has of its dataset; report one that somebody has set."""
+        """Take off the expiry that a view has of its dataset; report one that was set by hand."""
         self.expiring.discard(definition.identity)
         if not expiring(view):
             return

@@ -130,7 +130,7 @@ def class_archive() -> Path:
 
 def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str]:
     """Return the configuration of the session."""
-    # The second compiler costs more than it wins: code is generated anew in each micro-batch (`make bench`).
+    # The second compiler costs more than it wins: code is generated again in each micro-batch (`make bench`).
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", "-XX:TieredStopAtLevel=1"]
     if (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
         options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]

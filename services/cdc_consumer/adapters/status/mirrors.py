@@ -19,7 +19,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
 from services.cdc_consumer.ports import Mirror, TableTroubleError
 from shared.contracts.mirrors import MIRROR_OF
 
-_TIMEOUT: Final = 3.0  # seconds: somebody waits for the answer
+_TIMEOUT: Final = 3.0  # seconds: a client waits for the answer
 _NO_RETRY: Final[Any] = None
 
 
@@ -49,7 +49,7 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
 
 
 def mark_made_anew(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:
-    """Let a mirror say by its label that it was made anew. TransientError or TableTroubleError where it cannot now."""
+    """Request a resync of a recreated mirror by its label. TransientError or TableTroubleError where it cannot now."""
     path = f"{project}.{mirror.table}" if "." in mirror.table else f"{project}.{dataset}.{mirror.table}"
     if not change_labels(client, path, lambda found: made_anew(found.labels)):
         raise TableTroubleError(f"table {path}: its labels may not be written")

@@ -3,7 +3,7 @@
     spark.dataSource.register(PubsubDataSource)
     messages = spark.readStream.format("pubsub").options(**encode_options(SourceOptions(...))).load()
 
-Rows are MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and whoever has dealt with it acknowledges it: Pub/Sub
+Rows are MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and the sink acknowledges it once it is done: Pub/Sub
 knows what is done and what is not, the checkpoint only counts micro-batches. So delivery is at least once, and one
 evaluation per micro-batch is all a query may have: a second one pulls other messages.
 
@@ -61,7 +61,7 @@ _COLD_PLANS: Final = 2  # micro-batches, one task and several, whose workers are
 _COLD_DEADLINES: Final = 4
 _SERVICE_PULL: Final = timedelta(minutes=10)
 # The emulator answers a waiting pull with nothing shortly before the call's deadline, and goes on serving a cancelled
-# one: it leases messages to nobody. So there a pull is short, and awaited at the end.
+# one: it leases messages that no task gets. So there a pull is short, and awaited at the end.
 _EMULATOR_PULL: Final = timedelta(seconds=5)
 
 
@@ -259,7 +259,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._drained = self._drain and response is None
         except TransientError as error:  # Pub/Sub is away and keeps the backlog; the query lives on
             structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
-        if RETRIED.made > retries:  # in a process of the source's own, which nobody asks for metrics
+        if RETRIED.made > retries:  # in a process of the source's own, whose metrics are not scraped
             send_report(self._options.report_socket, Report(retries=RETRIED.made - retries))
         if response is None and time.monotonic() - began < _PAUSE.total_seconds():
             _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
@@ -288,9 +288,9 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None
 
     def _refresh(self, held: _Held, deadline: timedelta) -> None:
-        """Start the leases anew if Spark took its time, so that the tasks get them at nearly full length.
+        """Extend the leases if Spark took its time, so that the tasks get them at nearly full length.
 
-        At first it still has to start the workers, which nobody keeps the leases for.
+        At first Spark still has to start the workers, and no process extends the leases meanwhile.
         """
         cold, self._plans = self._plans < _COLD_PLANS, self._plans + 1
         if cold or time.monotonic() - held.taken_at > deadline.total_seconds() / 3:

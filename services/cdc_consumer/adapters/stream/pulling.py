@@ -1,4 +1,4 @@
-"""Pulls messages from a subscription so that every lease taken ends up in somebody's hands.
+"""Pulls messages from a subscription so that every lease taken is a message of a task, or released.
 
 Unary Pull only: what a streaming pull has buffered in a worker that meanwhile does something else is withheld from
 everyone. A call in flight is awaited, because what a cancelled pull has leased comes back only when its deadline has

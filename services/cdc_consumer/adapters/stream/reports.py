@@ -1,6 +1,6 @@
 """Counts, and signs of life, on their way from Spark's processes to the driver's metrics.
 
-One datagram each over a Unix socket on the driver's machine: nothing is stored, and a report that nobody takes is
+One datagram each over a Unix socket on the driver's machine: nothing is stored, and a report without a receiver is
 dropped: no message is lost by it, and by when something comes again that was put off is kept on the disk, too. Tasks
 report only where they are certain to see that machine's disk (`Settings`: ``tasks_report``); elsewhere there is what
 `commit` reports, nothing is shown of what it does not know, and of a task that failed there nothing is known: a drain
@@ -28,7 +28,7 @@ _END: Final = b""
 
 
 def send_report(address: str | None, report: Report) -> None:
-    """Send a report to whoever receives at ``address``; drop it if nobody does."""
+    """Send a report to ``address``; drop it if nothing receives there."""
     if not address:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

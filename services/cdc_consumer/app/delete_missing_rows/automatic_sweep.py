@@ -104,7 +104,7 @@ class AutomaticSweep:
                 if mirror.table not in self._refused:
                     say = log.warning if isinstance(error, SweepRefusedError) else log.error
                     say("sweep_refused", error=why)
-            except Exception as error:  # what nobody foresaw of one table keeps no other from being swept
+            except Exception as error:  # an unforeseen error of one table does not stop the others
                 why = f"{type(error).__name__}: the log says where"
                 log.exception("sweep_failed")
             else:
@@ -143,7 +143,7 @@ def check_part(table: str, count: RowCount, before: int) -> None:
 
 
 def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
-    """Refuse to delete what may be older only because its snapshot row is a dead letter, where nobody can be asked.
+    """Refuse to delete what may be older only because its snapshot row is a dead letter, if no source can be asked.
 
     Letters are noted by a clock: what is compared with them is when the snapshot was read, not the number of its rows.
     """

@@ -5,7 +5,7 @@ older in the mirror is gone, or its snapshot row is still on its way. So the sou
 it can be; and as a delete is stamped just below the snapshot's time, a row that was deleted wrongly comes back with its
 snapshot row, whenever that arrives.
 
-Where a history is kept beside the mirror, the delete goes there first: what is gone from the mirror nobody finds again.
+Where a history is kept beside the mirror, the delete goes there first: what is gone from the mirror is not found again.
 """
 
 from collections import Counter
@@ -83,9 +83,9 @@ class Swept:
     refused: int = 0
     """Those that BigQuery did not take the deletion of."""
     left: int | None = None
-    """Rows from before that time when it was over, but for those that live; None: nobody has looked."""
+    """Rows from before that time when it was over, but for those that live; None: not counted."""
     early: bool = False
-    """It was made anew, or left out, and rows that it lacks may still be on their way: it goes on saying so."""
+    """It was recreated or left out, and rows that it lacks may still be on their way: it stays pending resync."""
     hidden: bool = False
     """Queries of the mirror may not show yet what was written before that time."""
 
@@ -173,7 +173,7 @@ def sweep(
     """Find the rows from before a time and, if told so, delete those that the source does not have; then look again.
 
     However many they are, some are in memory at a time: ``room`` makes it for the others. Nothing is deleted before
-    the source has been asked for all of them. Without a source nobody is asked. ``after``: how long rows of a snapshot
+    the source has been asked for all of them. Without a source none is asked. ``after``: how long rows of a snapshot
     may take to arrive once its end has. MisconfiguredError if the time, or the source, is not one to go by.
     """
     check_time(mirror, before)

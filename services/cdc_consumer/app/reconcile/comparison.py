@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def undecided(self) -> int:
-        """Return how many rows nobody can call equal or different."""
+        """Return how many rows are neither known to be equal nor to be different."""
         return len(self.changing) + len(self.behind) + self.not_looked_at
 
     @property

@@ -18,9 +18,9 @@ _LATELY: Final = timedelta(minutes=10)
 class Held:
     """The oldest message of each process; safe to use from any thread.
 
-    A process that has said nothing for as long as ``silent_after`` is gone: it was lost in mid-task, and whoever has
-    its messages now says so himself. A task that waits says something every few seconds; for how long one may work
-    without a word is `LIVENESS`.
+    A process that has said nothing for as long as ``silent_after`` is gone: it was lost in mid-task, and the process
+    that has its messages now reports them. A task that waits reports every few seconds; `LIVENESS` is how long one may
+    work without a report.
 
     Between two tasks nothing is held, however much waits in the subscription: ``lately`` is how long it is remembered
     what was held.

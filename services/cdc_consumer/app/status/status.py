@@ -97,7 +97,7 @@ class ConsumerStatus:
     ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
     process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
     cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
-    is not there any more, is in trouble until it is made anew.
+    is not there any more, is in trouble until it is recreated.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ConsumerStatus:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look at the tables every now and then while the block runs, whether anybody asks or not."""
+        """Poll the tables while the block runs, whether a client asks for the status or not."""
         ended = threading.Event()
 
         def look() -> None:
@@ -202,7 +202,7 @@ class ConsumerStatus:
     def troubled(self) -> Collection[str]:
         """Return the tables whose changes wait, or are refused, and those that are gone.
 
-        What was put off waits until it has come again, also where the table is well meanwhile.
+        What was put off waits until it has come again, also where the table has recovered meanwhile.
         """
         with self._lock:
             now = self._micros()
@@ -245,7 +245,7 @@ class ConsumerStatus:
         return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
 
     def _look_at_labels(self) -> None:
-        """List the mirrors again if it is time; while that takes long, whoever else asks gets what is known."""
+        """List the mirrors again if it is time; while that takes long, other requests get the last list."""
         labels = self._labels
         if not labels.reading.acquire(blocking=False):
             return

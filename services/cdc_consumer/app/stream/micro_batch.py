@@ -47,7 +47,7 @@ class Ports:
     letters: DeadLetters
     tables: Tables
     writer: CdcWriter
-    waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  for whoever has nobody to tell
+    waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  where there is nothing to report to
     crash_counts: CrashCounts = field(default_factory=NoCrashCounts)
 
 
@@ -150,7 +150,7 @@ class _Task:
         return self._counts()
 
     def _believe_in_replays(self) -> None:
-        """Look again at tables that changes are replayed for: whoever replays has mended what was in the way."""
+        """Recheck tables that changes are replayed for: a replay follows a fix."""
         if not self._known.knows_conflicts:
             return
         attributes = self._messages["attributes"].to_pylist()
@@ -166,7 +166,7 @@ class _Task:
                 self._settle()
 
     def _bear_with_new_trouble(self) -> None:
-        """Bear with tables newly in trouble for a while: most often a table or column has just been made."""
+        """Retry tables newly in trouble for a while: most often a table or column has just been made."""
         new = [one for one in self._lists if one.trouble is not None and not self._known.known(one.definition)]
         if not new:
             return

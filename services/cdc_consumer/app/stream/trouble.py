@@ -1,7 +1,7 @@
-"""Which tables are in trouble, and for how long to bear with what: remembered for the process, not for a micro-batch.
+"""Which tables are in trouble, and how long to retry what: remembered for the process, not for a micro-batch.
 
 A table that cannot be written holds the others up once, for the first patience. After that its messages are put off as
-they come, and one attempt every now and then finds out whether it is well again.
+they come, and an attempt at intervals finds out whether it has recovered.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,7 @@ _WITNESS_AGE: Final = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to bear with what."""
+    """How long to retry what."""
 
     table: timedelta = timedelta(seconds=5)
     """How long a table in trouble is tried again before its messages are put off. Once; then it is known."""
@@ -190,7 +190,7 @@ class TablesInTrouble:
         self._conflicts.pop(definition, None)
 
     def look_again(self, definition: TableDefinition) -> None:
-        """Forget a conflict: somebody believes that it is mended."""
+        """Forget a conflict: a replay suggests that it is fixed."""
         self._conflicts.pop(definition, None)
 
     @property

@@ -47,7 +47,7 @@ _FRUITLESS: Final = 32
 """Failures without anything accepted between them, after which it is not the rows but the table."""
 
 _EARLIER: Final = 2
-"""How many rows of earlier tasks are sent again, at most, where no table of this task is well."""
+"""How many rows of earlier tasks are sent again, at most, where no table of this task is accepted."""
 
 _ALONE: Final = 3
 """How many rows of what fails are sent alone, at most, before the next retry."""
@@ -264,7 +264,7 @@ class Writing:
     def _look_at_table(self, one: ListWrites) -> None:
         try:
             self.tables.ensure(one.definition)
-        except PoisonRecordError:  # said from memory, perhaps, and mended since
+        except PoisonRecordError:  # perhaps from memory, and fixed since
             self.tables.forget(one.table)
             self.tables.ensure(one.definition)
 
@@ -290,7 +290,7 @@ class Writing:
                 if self._others_accepted(since, tables):  # of another dataset, so they need not wait for this one
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif self.known.certain(one.definition):
-                if self._earlier_accepted(one):  # the table is well again, and it is a row that fails
+                if self._earlier_accepted(one):  # the table has recovered, and it is a row that fails
                     self._sift(one)
                 else:
                     self._in_trouble(one, TableTroubleError(str(one.failing)))

@@ -50,7 +50,7 @@ def first_sequence(before: int) -> str:
 def last_sequence_before(before: int) -> str:
     """Return the highest sequence of what is older than a time in microseconds.
 
-    A delete with it is newer than all that it is to delete; whatever the snapshot brings, or anybody since, wins.
+    A delete with it is newer than all that it is to delete; a row of the snapshot, or any change since, wins.
     """
     return str(four_sections(before - 1, _LAST, _LAST, _LAST))
 

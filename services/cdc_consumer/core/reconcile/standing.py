@@ -2,7 +2,7 @@
 
 A row that differs may have a change on its way. So it is looked at for a time: gone is gone; if it still differs when
 its mirror row has stood still for all of that time, it differs, whatever its source does meanwhile. If the mirror row
-goes on moving, nobody can say, and it is called changing: never different, never equal.
+goes on moving cannot be decided, and is called changing: never different, never equal.
 """
 
 from collections.abc import Iterable, Mapping

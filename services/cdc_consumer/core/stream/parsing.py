@@ -144,7 +144,7 @@ def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table |
 
 
 def _without(table: pa.Table, schema: pa.Schema, ignored: frozenset[str]) -> pa.Table | None:
-    """Return a table without the ignored members of its rows; None if it has others that nobody asked for."""
+    """Return a table without the ignored members of its rows; None if it has others that are not expected."""
     rows, wanted = table.column("r"), schema.field("r").type
     if not {field.name for field in rows.type} - {field.name for field in wanted} <= ignored:
         return None
