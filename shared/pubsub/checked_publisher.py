@@ -7,7 +7,7 @@ from datetime import timedelta
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import Limits
-from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.stop import Stop
 
@@ -27,5 +27,7 @@ async def checked_publisher(
     await TopicSubscriptions(emulator_host, [topic, dead_letter_topic], keep_messages_for).check()
     async with open_async_channel(emulator_host) as channel:
         letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop)
-        async with BatchPublisher(channel, topic, letters, stop, failed_in=failed_in, limits=limits) as publisher:
+        async with BatchPublisher(
+            channel, topic, letters, stop, PublisherOptions(failed_in=failed_in, limits=limits)
+        ) as publisher:
             yield publisher

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
@@ -47,6 +48,28 @@ _DEAD_LETTERS_AT_ONCE: Final = 500
 _LAST_CHANCE: Final = timedelta(seconds=8)  # of the ten seconds in which a stopped process has to be gone
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherOptions:
+    """What a publisher packs and holds at most, and for how long it waits."""
+
+    failed_in: str
+    """Which service a dead letter says that it failed in."""
+    limits: Limits | None = None
+    outstanding_bytes: int = OUTSTANDING_BYTES
+    last_chance: timedelta = _LAST_CHANCE
+    """For what is left when the publisher is closed."""
+    rest: timedelta = REST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherHooks:
+    """The clocks that a publisher reads, and what it calls with the number of messages that Pub/Sub has confirmed."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    monotonic: Callable[[], float] = time.monotonic
+    confirmed: Callable[[int], None] = lambda _messages: None
+
+
 class BatchPublisher:
     """Publishes to one topic. All its methods are called in one event loop; use it as ``async with``."""
 
@@ -56,29 +79,22 @@ class BatchPublisher:
         topic: str,
         letters: AsyncDeadLetterPublisher,
         stop: Stop,
-        *,
-        failed_in: str,
-        limits: Limits | None = None,
-        outstanding_bytes: int = OUTSTANDING_BYTES,
-        last_chance: timedelta = _LAST_CHANCE,
-        rest: timedelta = REST,
-        clock: Clock | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        confirmed: Callable[[int], None] = lambda _messages: None,
+        options: PublisherOptions,
+        hooks: PublisherHooks | None = None,
     ) -> None:
-        """``confirmed`` is told how many messages Pub/Sub has just confirmed."""
+        hooks = hooks or PublisherHooks()
         self._stub = publish_stub(channel)
         self._topic = topic
         self._letters = letters
         self._stop = stop
-        self._failed_in = failed_in
-        self._confirmed = confirmed
-        self._clock = clock or SystemClock()
-        self._packer = Packer(limits, resting=rest > timedelta())
-        self._rest = rest.total_seconds()
+        self._failed_in = options.failed_in
+        self._confirmed = hooks.confirmed
+        self._clock = hooks.clock
+        self._packer = Packer(options.limits, resting=options.rest > timedelta())
+        self._rest = options.rest.total_seconds()
         self._longest_rest = max(self._rest, _LONGEST_REST.total_seconds())
-        self._most_outstanding = outstanding_bytes
-        self._last_chance = last_chance
+        self._most_outstanding = options.outstanding_bytes
+        self._last_chance = options.last_chance
         self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
         self._room = asyncio.Event()
         self._futures: dict[Receipt, asyncio.Future[None]] = {}
@@ -88,7 +104,7 @@ class BatchPublisher:
         self._pump_is_due = False
         self._error: BaseException | None = None
         self._closed = False
-        self._outage = Outage(topic, monotonic)
+        self._outage = Outage(topic, hooks.monotonic)
         self._awake_at: Nanoseconds | None = None
         self._looking: asyncio.TimerHandle | None = None
         self.published_messages = 0

@@ -23,7 +23,7 @@ from shared.contracts.change_batch import encode_batch
 from shared.pubsub.channels import open_async_channel, open_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import subscription_path, topic_path
-from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.stubs import (
     AcknowledgeRequest,
     PublishRequest,
@@ -130,7 +130,9 @@ async def _publish(
     maker, futures = change_maker(), []
     async with open_async_channel(pubsub) as channel:
         dead_letters = AsyncDeadLetterPublisher(channel, letters, stop)
-        async with BatchPublisher(channel, topic, dead_letters, stop, failed_in="benchmark") as publisher:
+        async with BatchPublisher(
+            channel, topic, dead_letters, stop, PublisherOptions(failed_in="benchmark")
+        ) as publisher:
             began, due, published = time.monotonic(), deque(records), 0
             while due and not stop.requested:
                 wanted = (time.monotonic() - began) * rate

@@ -15,7 +15,7 @@ from shared.contracts.change_batch import Change, Header, decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_async_channel, open_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
-from shared.pubsub.publisher import OUTSTANDING_BYTES, BatchPublisher
+from shared.pubsub.publisher import OUTSTANDING_BYTES, BatchPublisher, PublisherOptions
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header
 from tests.fakes.spanner_reader import FakePublisher, Topic
@@ -184,9 +184,8 @@ class TestBatchPublisher(PublisherContract):
                 letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
                 topic = f"{topology.topic}-missing" if broken else topology.topic
                 room = 1 if narrow else OUTSTANDING_BYTES
-                async with BatchPublisher(
-                    channel, topic, letters, stop, failed_in="a test", outstanding_bytes=room
-                ) as publisher:
+                options = PublisherOptions(failed_in="a test", outstanding_bytes=room)
+                async with BatchPublisher(channel, topic, letters, stop, options) as publisher:
                     yield Place(publisher, published)
 
 

@@ -17,7 +17,7 @@ from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_async_channel, open_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import Limits
-from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.topology import Topology
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
@@ -39,9 +39,8 @@ async def publish_all(emulator: str, topology: Topology, limits: Limits) -> int:
     stop = Stop()
     async with open_async_channel(emulator) as channel:
         letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
-        async with BatchPublisher(
-            channel, topology.topic, letters, stop, failed_in="a test", limits=limits, outstanding_bytes=200_000
-        ) as publisher:
+        options = PublisherOptions(failed_in="a test", limits=limits, outstanding_bytes=200_000)
+        async with BatchPublisher(channel, topology.topic, letters, stop, options) as publisher:
             futures = [
                 await publisher.publish(
                     a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(start, start + 50)]

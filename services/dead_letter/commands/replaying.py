@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from services.dead_letter.app.decisions import FailingError, NotDoneError
-from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
+from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules
 from services.dead_letter.app.replay.replay_told import Nobody, Told, replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
@@ -56,9 +56,8 @@ def replay(command: ReplayCommand, tools: Tools) -> None:
                 rate=command.rate or None,
                 limit=command.limit,
             )
-            outcome = Replay(store, publisher, mirrors, tools.clock, stop, tools.max_replays, tools.tables()).run(
-                order, tell
-            )
+            rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
+            outcome = Replay(store, publisher, mirrors, tools.clock, stop, rules).run(order, tell)
     seconds = time.monotonic() - began
     if command.json:
         print_document(replay_document(outcome, told, command.execute, seconds, asked=mirrors is not None))

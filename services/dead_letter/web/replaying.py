@@ -9,7 +9,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 
 from services.dead_letter.app.decisions import with_usual_states
-from services.dead_letter.app.replay.replay import Replay, ReplayOrder
+from services.dead_letter.app.replay.replay import Replay, ReplayOrder, ReplayRules
 from services.dead_letter.app.replay.replay_told import Nobody, Told, replay_document
 from services.dead_letter.core.letters import State
 from services.dead_letter.web import answers
@@ -56,7 +56,8 @@ def _replayed(tools: Tools, body: Replaying, who: str) -> Answer:
         order = ReplayOrder(
             selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
         )
-        run = Replay(tools.store, publisher, mirrors, tools.clock, stop, tools.max_replays, tools.tables())
+        rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
+        run = Replay(tools.store, publisher, mirrors, tools.clock, stop, rules)
         outcome = run.run(order, lambda judged, _so_far: told.add(judged))
     seconds = time.monotonic() - began
     document = replay_document(outcome, told, body.execute, seconds, asked=mirrors is not None)

@@ -47,7 +47,7 @@ from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import Limits
-from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions, Snapshots
@@ -124,11 +124,13 @@ async def read(
                 topic_path(settings.project, settings.topic),
                 letters,
                 stop,
-                failed_in="spanner_reader",
-                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
-                outstanding_bytes=settings.outstanding_bytes,
-                last_chance=_LAST_CHANCE,
-                confirmed=metrics.publishing.confirmed,
+                PublisherOptions(
+                    failed_in="spanner_reader",
+                    limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                    outstanding_bytes=settings.outstanding_bytes,
+                    last_chance=_LAST_CHANCE,
+                ),
+                PublisherHooks(confirmed=metrics.publishing.confirmed),
             )
             health.not_ready_while(publisher.why_not_ready)
 

@@ -21,7 +21,7 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.outage import NOT_READY_AFTER
 from shared.pubsub.packer import Limits
-from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.pubsub_channel import FakeAsyncChannel
@@ -41,8 +41,14 @@ class World:
         channel: Any = self.channel
         monotonic = options.get("monotonic", time.monotonic)
         keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
+        hooks = {name: options.pop(name) for name in ("clock", "monotonic", "confirmed") if name in options}
         self.publisher = BatchPublisher(
-            channel, "projects/p/topics/t", keeper, self.stop, failed_in="a test", **options
+            channel,
+            "projects/p/topics/t",
+            keeper,
+            self.stop,
+            PublisherOptions(failed_in="a test", **options),
+            PublisherHooks(**hooks),
         )
 
     def confirmed(self) -> list[tuple[str, str]]:

@@ -86,6 +86,14 @@ Tell = Callable[[Sequence[Planned], Outcome], None]
 """Is called as letters are judged, with them, and as they are sent, with none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRules:
+    """After how many replays a dead letter waits for a person, and what the consumer's tables file says."""
+
+    max_replays: int = MAX_REPLAYS
+    tables: TablesFile = field(default_factory=TablesFile)
+
+
 class Replay:
     """Replays by one store, topic and BigQuery; ``mirrors`` None: nobody knows what is superseded."""
 
@@ -96,16 +104,14 @@ class Replay:
         mirrors: Mirrors | None,
         clock: Clock,
         stop: Stop,
-        max_replays: int = MAX_REPLAYS,
-        tables: TablesFile | None = None,
+        rules: ReplayRules | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
         self._mirrors = mirrors
         self._clock = clock
         self._stop = stop
-        self._max_replays = max_replays
-        self._tables = tables or TablesFile()
+        self._rules = rules or ReplayRules()
 
     def run(self, order: ReplayOrder, tell: Tell | None = None) -> Outcome:
         """Judge the letters of an order and, if it is to be executed, send those that may go.
@@ -153,10 +159,10 @@ class Replay:
         applied = self._applied(rows)
         terms = Terms(
             replay=outcome.replay,
-            max_replays=self._max_replays,
+            max_replays=self._rules.max_replays,
             named=bool(order.selection.ids),
             force=order.force,
-            tables=self._tables,
+            tables=self._rules.tables,
         )
         now = self._clock.now()
         return [judge(one, content, applied, now, terms) for one, content in zip(chunk, contents, strict=True)]
