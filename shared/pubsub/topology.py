@@ -52,18 +52,18 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A setting of a subscription that the consumer cannot rely on, and the command that mends it."""
+    """A setting of a subscription that the consumer cannot rely on, and the command that fixes it."""
 
     setting: str
     what: str
     cure: str
     anew: bool = False
-    """Whether it cannot be mended in place."""
+    """Whether it cannot be fixed in place."""
 
     @property
     def told(self) -> str:
         """Return both in one line."""
-        return f"{self.what}: {self.cure}" if self.anew else f"{self.what}; mend it with `{self.cure}`"
+        return f"{self.what}: {self.cure}" if self.anew else f"{self.what}; fix it with `{self.cure}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
 
 
 def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[Mistake]:
-    """Return what can be mended in place, each with gcloud's option for it as its cure."""
+    """Return what can be fixed in place, each with gcloud's option for it as its cure."""
     mistakes = []
     if not subscription.HasField("expiration_policy") or subscription.expiration_policy.HasField("ttl"):
         days = subscription.expiration_policy.ttl.seconds / 86_400 or 31  # 31 days is the default where nothing is set
@@ -290,7 +290,7 @@ def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[Mistake]:
 
 
 def _fixed(subscription: Any, topic: str | None) -> list[Mistake]:
-    """Return what only a new subscription mends."""
+    """Return what only a new subscription fixes."""
     mistakes: dict[str, str] = {}
     if subscription.detached or subscription.topic == "_deleted-topic_":
         mistakes["topic"] = "it is detached from its topic"

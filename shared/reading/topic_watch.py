@@ -59,7 +59,7 @@ class TopicWatch:
                 sure = "the start" if self._sure_until is None else format_timestamp(self._sure_until)
                 raise MisconfiguredError(
                     f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
-                    "may be lost, and so is what a deleted subscription still held. Mend the topic, "
+                    "may be lost, and so is what a deleted subscription still held. Fix the topic, "
                     f"{'and do what `status` says of marked tables; or ' if mark else ''}stop every reader, and "
                     f"start anew with another {self._anew} and a START_TIMESTAMP before the oldest change that was not "
                     "applied"

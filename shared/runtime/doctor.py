@@ -44,7 +44,7 @@ def inspect_tables_file(path: Path | None, without: str) -> Generator[Finding, N
     try:
         _text, file = load_tables_file(path)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "tables file", str(error), "mend the lines that are named")
+        yield Finding(Level.ERROR, "tables file", str(error), "fix the lines that are named")
         return TablesFile()
     yield Finding(Level.OK, "tables file", str(path or without))
     return file

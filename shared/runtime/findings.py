@@ -1,4 +1,4 @@
-"""What a `doctor` finds: one finding for each thing it has looked at, with the cure of what is not as it should be."""
+"""What a `doctor` finds: one finding for each thing it has looked at, with the fix of what is not as it should be."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: what, how it is, and the command or the step that mends it ("" where nothing is).
+    """One thing that was looked at: what, how it is, and the command or the step that fixes it ("" where nothing is).
 
     Details hold names and settings, never a row's values.
     """
@@ -37,7 +37,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.level is not Level.OK and not self.cure:
-            raise ValueError(f"finding {self.check}: what is wrong needs its cure")
+            raise ValueError(f"finding {self.check}: what is wrong needs its fix")
 
 
 def misspelt_settings(settings: type, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def misspelt_settings(settings: type, environ: Mapping[str, str]) -> Iterator[Fi
 
 
 def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> None:
-    """Write all findings: as a JSON list of objects, or as a table with the cures, and a last line that counts them."""
+    """Write all findings: as a JSON list of objects, or as a table with the fix, and a last line that counts them."""
     if as_json:
         out.write(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n")
         return

@@ -34,7 +34,7 @@ _CLIENTS_PATIENCE: Final = 10.0  # seconds
 class Health:
     """What a service says of itself: it is ready, and when its loop last made progress.
 
-    Alive is what a restart would not mend: a loop that comes round, or that asks again and again for a service that is
+    Alive is what a restart would not fix: a loop that comes round, or that asks again and again for a service that is
     away. Ready is what works: not before it has begun, not while what it stands on is away, not after a stop.
     """
 

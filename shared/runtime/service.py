@@ -47,7 +47,7 @@ def complain(error: str) -> None:
 
 
 def misconfigured(error: MisconfiguredError) -> None:
-    """Log what only a person can mend."""
+    """Log what only a person can fix."""
     structlog.get_logger().error("service_misconfigured", error=str(error))
 
 

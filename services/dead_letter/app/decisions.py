@@ -98,7 +98,7 @@ def decide(
 def keep_edit(
     store: LetterStore, original: StoredLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
 ) -> tuple[StoredLetter, Edit]:
-    """Keep a copy of a letter with another row, a JSON object, which takes its place; NotDoneError with the cure."""
+    """Keep a copy of a letter with another row, a JSON object, which takes its place; NotDoneError with the fix."""
     if original.edited_as is not None:
         raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
     if original.state is not State.OPEN:

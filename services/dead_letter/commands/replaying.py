@@ -80,8 +80,8 @@ def _failing(outcome: Outcome) -> str:
     count, group = sum(outcome.failing.values()), next(iter(outcome.failing))
     groups = f"group {group[:SHORT]}" if len(outcome.failing) == 1 else f"{len(outcome.failing)} groups"
     return (
-        f"ended, because {count} letters of {groups} that were sent have come back: their cause is not mended. Look at "
-        f"one (list, show), mend it, and run it again; what was not sent is open"
+        f"ended, because {count} letters of {groups} that were sent have come back: their cause is not fixed. Look at "
+        f"one (list, show), fix it, and run it again; what was not sent is open"
     )
 
 
@@ -119,6 +119,6 @@ def _print(outcome: Outcome, told: Told, execute: bool, seconds: float, *, asked
         rate = outcome.sent / max(seconds, 1e-3)
         say(f"replay {outcome.replay}: {outcome.sent} sent in {seconds:.1f} s, {rate:.0f} a second")
         if outcome.failed_again:
-            say(f"{outcome.failed_again} of them failed again already: their cause is not mended (see groups)")
+            say(f"{outcome.failed_again} of them failed again already: their cause is not fixed (see groups)")
     else:
         say("nothing was sent: add --execute to do it")

@@ -33,7 +33,7 @@ class Edit:
 
 
 def row_text(letter: DeadLetter) -> str:
-    """Return the row of a letter, one column a line, to be edited; ValueError with the cure where it has none."""
+    """Return the row of a letter, one column a line, to be edited; ValueError with the fix where it has none."""
     return _pretty(bytes(_editable(letter).rows[0]))
 
 

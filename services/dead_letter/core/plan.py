@@ -103,7 +103,7 @@ def judge(
         return Planned(
             letter,
             Verdict.WAITS,
-            f"replayed {times} in vain: look at it (show), mend its cause or edit it, then replay it by its id",
+            f"replayed {times} in vain: look at it (show), fix its cause or edit it, then replay it by its id",
         )
     # what is nearly too old may be so by the time it is applied, and what is not understood may be as old as it likes
     by_then = Nanoseconds(now + _ON_ITS_WAY)

@@ -144,7 +144,7 @@ class Replayed(BaseModel):
     matched: int = Field(description="letters that were meant, before")
     verdicts: dict[str, int]
     sent: int = Field(description="confirmed by Pub/Sub")
-    failed_again: int = Field(description="of those, come back already: their cause is not mended")
+    failed_again: int = Field(description="of those, come back already: their cause is not fixed")
     failing: dict[str, int] = Field(
         description="groups whose letters came back, with how many: it ended because of them, or they were the last"
     )

@@ -1,6 +1,6 @@
 """The command `doctor`: look at everything the service and its replays need, before or beside it.
 
-Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
+Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else 1.
 It takes the service's own settings, leases no message and changes nothing.
 """
 
@@ -52,7 +52,7 @@ def _store(settings: Settings) -> Finding:
         with closing(open_database(settings.database, make=False)) as database:
             known = SqlLetterStore(database).pipeline()
     except MisconfiguredError as error:
-        cure = "start the service, which makes what is missing, or mend DATABASE"
+        cure = "start the service, which makes what is missing, or fix DATABASE"
         return Finding(Level.ERROR, "store", str(error), cure)
     except TransientError as error:
         return Finding(Level.ERROR, "store", str(error), "see that it runs and can be reached: DATABASE")

@@ -1,4 +1,4 @@
-"""Whether what a replay sends comes back failing: then its cause is not mended, and the replay ends before it floods.
+"""Whether what a replay sends comes back failing: then its cause is not fixed, and the replay ends before it floods.
 
 A consumer stops at a flood of changes that it cannot apply, and that stop holds up every table. So of each cause a few
 letters go first, as a sample, and the rest when those have had the time to come back and have not. What comes back

@@ -3,7 +3,7 @@
 The order of effects is the promise: a letter is claimed, published, confirmed, and only then said to be replayed. What
 is killed in between leaves letters open, and the next run sends them again, at once where it can tell that their holder
 is dead, else when their claims have run out; that is harmless, for a change carries its own sequence. No two replays
-hold one letter. A replay whose letters come back failing ends: their cause is not mended, and more of them would be a
+hold one letter. A replay whose letters come back failing ends: their cause is not fixed, and more of them would be a
 flood to the consumer.
 """
 
@@ -68,7 +68,7 @@ class Outcome:
     sent: int = 0
     """Confirmed by Pub/Sub."""
     failed_again: int = 0
-    """Of those, how many had come back by the end: their cause is not mended."""
+    """Of those, how many had come back by the end: their cause is not fixed."""
     failing: Mapping[GroupId, int] = field(default_factory=dict)
     """The causes because of which it has ended before its end: so many of their letters, half or more, came back."""
     stopped: bool = False

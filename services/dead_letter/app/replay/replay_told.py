@@ -11,7 +11,7 @@ from services.dead_letter.core.plan import Planned, Verdict
 from shared.contracts.dead_letter import DeadLetter
 
 DEFAULT_RATE: Final = 500.0
-"""Letters a second: what is mended in bulk is to leave room for what is new."""
+"""Letters a second: what is fixed in bulk is to leave room for what is new."""
 _LISTED: Final = 1_000
 
 
