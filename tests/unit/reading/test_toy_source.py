@@ -1,0 +1,107 @@
+"""The toy source passes the suite of sources: `shared.reading` needs nothing of Spanner or Bigtable."""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shared.contracts.change_batch import Change, Header
+from shared.runtime.stop import Stop
+from tests.fakes.life import Life
+from tests.unit.reading.owned import OPTIONS
+from tests.unit.reading.source_suite import SourceSuite, SourceWorld
+from tests.unit.reading.toy_source import ToyReader, ToyRow, ToyStream
+
+
+class ToyWorld:
+    """A toy stream, and a topic that confirms by itself or by hand."""
+
+    def __init__(self) -> None:
+        self.confirms = True
+        self._stream = ToyStream({})
+        self._published: list[str] = []
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+
+    @property
+    def renewal_takes(self) -> float:
+        """Return the seconds until a renewal is written."""
+        return self._stream.renewal_takes
+
+    @renewal_takes.setter
+    def renewal_takes(self, seconds: float) -> None:
+        self._stream.renewal_takes = seconds
+
+    def add(self, partitions: Mapping[str, Sequence[str]]) -> None:
+        """Add partitions that have not ended."""
+        self._stream.rows |= {name: ToyRow(list(records)) for name, records in partitions.items()}
+
+    def write(self, partition: str, *records: str) -> None:
+        """Add records to a partition."""
+        self._stream.rows[partition].records += records
+
+    def split(self, partition: str, children: Mapping[str, Sequence[str]]) -> None:
+        """Let a partition end."""
+        self._stream.rows[partition].children = dict(children)
+
+    def break_partition(self, partition: str, error: Exception) -> None:
+        """Let the reading of a partition fail."""
+        self._stream.broken[partition] = error
+
+    def reader(self, owner: str, life: Life, stop: Stop) -> Coroutine[Any, Any, None]:
+        """Return the run of a new reader."""
+        return ToyReader(self._stream, ToyTopic(self, life), replace(OPTIONS, owner=owner), life).run(stop)
+
+    def owned_by(self, owner: str) -> Collection[str]:
+        """Return the partitions whose lease is an owner's and lasts."""
+        now = asyncio.get_running_loop().time()
+        rows = self._stream.rows.items()
+        return {name for name, row in rows if row.owner == owner and row.free_at > now and not row.finished}
+
+    def saved(self, partition: str) -> int:
+        """Return how many records the saved progress of a partition covers."""
+        return self._stream.rows[partition].saved
+
+    def finished(self) -> Collection[str]:
+        """Return the partitions that are recorded as over."""
+        return [name for name, row in self._stream.rows.items() if row.finished]
+
+    def published(self) -> Sequence[str]:
+        """Return the records that were published."""
+        return self._published
+
+    def confirm(self, record: str) -> None:
+        """Confirm what was published of a record."""
+        self._waiting.pop(record).set_result(None)
+
+    def take(self, record: str) -> "asyncio.Future[None]":
+        """Publish a record; the future is its confirmation."""
+        self._published.append(record)
+        confirmation = self._waiting[record] = asyncio.get_running_loop().create_future()
+        if self.confirms:
+            self.confirm(record)
+        return confirmation
+
+
+class ToyTopic:
+    """One reader's way to the topic."""
+
+    def __init__(self, world: ToyWorld, life: Life) -> None:
+        self._world = world
+        self._life = life
+
+    async def publish(self, _header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
+        """Publish one record."""
+        self._life.step()
+        ((_key, change),) = changes
+        return self._world.take(change.key)
+
+    async def close(self) -> None:
+        """Have nothing that waits for room."""
+
+
+class TestToySource(SourceSuite):
+    """The toy source is a source."""
+
+    def make_world(self) -> SourceWorld:
+        """Return a world without partitions and readers."""
+        return ToyWorld()

@@ -1,0 +1,200 @@
+"""A source in memory: partitions are lists of records, and a position is the number of records that were confirmed."""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import MisconfiguredError
+from shared.reading.leases import OwnedPartition, PartitionLeases, ReaderOptions
+from shared.reading.supervisor import Round, Supervisor
+from shared.runtime.health import Health
+from shared.runtime.stop import Stop
+from tests.fakes.life import Life
+
+_HEADER = Header("//toy", "t", ("k",), ())
+
+
+@dataclass
+class ToyRow:
+    """A partition, and what its readers have saved of it."""
+
+    records: list[str] = field(default_factory=list)
+    children: dict[str, Sequence[str]] | None = None
+    """The records of the partitions that carry on, by their names; None while it has not ended."""
+    saved: int = 0
+    owner: str | None = None
+    fence: int = 0
+    free_at: float = 0.0
+    finished: bool = False
+
+
+@dataclass
+class ToyStream:
+    """What outlives a reader: the partitions, and who is present."""
+
+    rows: dict[str, ToyRow]
+    readers: dict[str, float] = field(default_factory=dict)
+    renewal_takes: float = 0.0
+    broken: dict[str, Exception] = field(default_factory=dict)
+    """The errors by which the reading of partitions ends."""
+
+
+class ToyPartition(OwnedPartition):
+    """A partition that this reader owns."""
+
+    def __init__(self, name: str, row: ToyRow) -> None:
+        super().__init__()
+        self.name, self.fence, self.claimed_at = name, row.fence, row.saved
+        self.read = row.saved
+        self._unconfirmed: set[int] = set()
+
+    key = property(lambda self: self.name)
+    outstanding = property(lambda self: len(self._unconfirmed))
+    log_fields = property(lambda self: {"partition": self.name})
+
+    @property
+    def confirmed_up_to(self) -> int:
+        """Return how many records are confirmed, and all before them."""
+        return min(self._unconfirmed, default=self.read)
+
+    def next_place(self) -> int:
+        """Take the next record."""
+        self._unconfirmed.add(self.read)
+        self.read += 1
+        return self.read - 1
+
+    def confirm(self, place: int) -> None:
+        """Take the confirmation of a record."""
+        self._unconfirmed.discard(place)
+        self.moved.set()
+
+
+ToyProgress = tuple[str, int, int]  # name, fence and position
+
+
+class ToyLeases(PartitionLeases[ToyPartition, ToyProgress]):
+    """Saves positions with the leases."""
+
+    not_saved: ClassVar[str] = "positions_not_saved"
+
+    def _to_save(self, owned: Sequence[ToyPartition]) -> Sequence[ToyProgress]:
+        return [(one.name, one.fence, one.confirmed_up_to) for one in owned]
+
+    def _to_release(self, owned: ToyPartition, *, trusted: bool) -> ToyProgress:
+        return owned.name, owned.fence, owned.confirmed_up_to if trusted else owned.claimed_at
+
+
+class ToyReader:
+    """One reader: a source, its store and its metrics in one."""
+
+    def __init__(self, stream: ToyStream, publisher: Any, options: ReaderOptions, life: Life) -> None:
+        self._stream, self._options, self._life = stream, options, life
+        self._leases = ToyLeases(self, self, options, lambda: True)
+        self._supervisor: Supervisor[str, ToyPartition] = Supervisor(self._leases, publisher, Health(), options)
+        self._publisher = publisher
+
+    async def run(self, stop: Stop) -> None:
+        """Read until asked to stop."""
+        await self._supervisor.run(self, stop)
+
+    def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Return that nothing runs beside the reading."""
+        return {}
+
+    async def begin(self) -> None:
+        """Do nothing before the first survey."""
+
+    async def survey(self) -> Round[str]:
+        """Return the partitions that are free, and a fair share of those that are not finished."""
+        self._life.step()
+        now, rows = self._now(), {name: row for name, row in self._stream.rows.items() if not row.finished}
+        self._stream.readers[self._options.owner] = now + self._options.lease.total_seconds()
+        present = sum(until >= now for until in self._stream.readers.values())
+        due = [name for name, row in rows.items() if row.free_at <= now and name not in self._leases.owned]
+        return Round(-(-len(rows) // present), due)
+
+    async def claim(self, due: Sequence[str]) -> Iterable[ToyPartition]:
+        """Take those that are still free; each claim has a fence of its own."""
+        self._life.step()
+        claimed = []
+        for name, row in ((name, self._stream.rows[name]) for name in due):
+            if row.free_at <= self._now():
+                row.owner, row.fence = self._options.owner, row.fence + 1
+                row.free_at = self._now() + self._options.lease.total_seconds()
+                claimed.append(ToyPartition(name, row))
+        self._life.step()
+        return claimed
+
+    async def follow(self, owned: ToyPartition, stop: Stop) -> None:
+        """Publish record after record; at the end of the partition store its children, then finish it."""
+        row = self._stream.rows[owned.name]
+        while owned.read < len(row.records) or row.children is None:
+            if error := self._stream.broken.get(owned.name):
+                raise error
+            if owned.read == len(row.records):
+                await asyncio.sleep(0.1)
+                continue
+            change = Change("DELETE", "DELETE", "", "", "", row.records[owned.read], None)
+            place = owned.next_place()
+            published = await self._publisher.publish(_HEADER, [("", change)])
+            published.add_done_callback(partial(self._on_published, owned, place))
+        await owned.confirmed()
+        await self._finish(owned, row.children)
+        owned.over = True
+
+    async def _finish(self, owned: ToyPartition, children: Mapping[str, Sequence[str]]) -> None:
+        for name, records in children.items():
+            self._life.step()
+            self._stream.rows.setdefault(name, ToyRow(list(records), {}))
+        self._life.step()
+        row = self._stream.rows[owned.name]
+        if row.fence == owned.fence:
+            row.saved, row.finished = owned.confirmed_up_to, True
+
+    async def end_in_error(self, error: MisconfiguredError) -> None:
+        """Do nothing more."""
+
+    async def drain(self, until: float) -> None:
+        """Do nothing more: what was read is with the publisher."""
+
+    async def let_go(self) -> None:
+        """Be no reader any more."""
+        self._life.step()
+        self._stream.readers.pop(self._options.owner, None)
+
+    async def advance(self, progress: Sequence[ToyProgress], *, release: bool = False) -> Collection[str]:
+        """Save positions with the leases; a call that is given up is over before its caller goes on."""
+        writing = asyncio.create_task(self._write(progress, release=release))
+        try:
+            await asyncio.wait([writing])
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            raise
+        return writing.result()
+
+    async def _write(self, progress: Sequence[ToyProgress], *, release: bool) -> Collection[str]:
+        await asyncio.sleep(0 if release else self._stream.renewal_takes)
+        self._life.step()
+        now, lost = self._now(), set()
+        for name, fence, position in progress:
+            row = self._stream.rows[name]
+            if row.fence != fence:
+                lost.add(name)
+            elif not row.finished:
+                row.saved = max(row.saved, position)
+                row.free_at = now if release else now + self._options.lease.total_seconds()
+        return lost
+
+    def lease_lost(self) -> None:
+        """Count nothing."""
+
+    def _on_published(self, owned: ToyPartition, place: int, published: "asyncio.Future[None]") -> None:
+        self._supervisor.note(published)
+        if not published.cancelled() and published.exception() is None:
+            owned.confirm(place)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
