@@ -9,10 +9,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from services.cdc_consumer.adapters.bigquery.append_connection import Limits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.connection_pool import Limits
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
 from services.cdc_consumer.core.stream.columns import decode_messages
 from shared.contracts.change_batch import Header

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
+from services.cdc_consumer.adapters.bigquery.append_connection import Limits
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.connection_pool import Limits
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import TransientError

@@ -8,10 +8,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from services.cdc_consumer.adapters.bigquery.append_connection import Limits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.connection_pool import Limits
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason

@@ -16,7 +16,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_dataset
-from services.cdc_consumer.app.stream.letters_noted import note_letters
+from services.cdc_consumer.app.stream.table_notes import note_letters
 from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.types.types import COLUMN_TYPES
 from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, NotLabelledError, TableTroubleError

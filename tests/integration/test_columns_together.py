@@ -13,8 +13,8 @@ from threading import Barrier
 import pytest
 from structlog.testing import capture_logs
 
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.stream.counts import Counts

@@ -6,8 +6,8 @@ writes as possible. What is counted here is what the stand-in has seen.
 
 import pytest
 
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from shared.runtime.clock import SystemClock

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from shared.contracts.change_batch import Change, Header
 from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.integration.stand_in import PROJECT, StandIn

@@ -15,6 +15,7 @@ import pytest
 import tenacity
 
 from deploy.local.platform.processes import wait_until
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
@@ -23,9 +24,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     NEEDS_RESYNC,
     SWEPT,
 )
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
-from services.cdc_consumer.adapters.delete_missing_rows.spooled_rows import spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
 from services.cdc_consumer.commands.command_line import SweepCommand
@@ -35,8 +34,7 @@ from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import MADE_ANEW
 from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
-from services.cdc_consumer.wiring.delete_missing_rows.sweeping import sweeping
+from services.cdc_consumer.wiring.sweep import sweep_command, sweeping
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError

@@ -9,9 +9,8 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
+from services.cdc_consumer.adapters.bigquery.append_connection import Limits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.connection_pool import Limits
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch

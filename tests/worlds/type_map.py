@@ -8,8 +8,8 @@ from decimal import Decimal
 
 from deploy.local.platform.source import Row
 from deploy.local.platform.target import BigQueryDataset
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.stream.columns import conform, decode_messages
 from services.cdc_consumer.core.stream.poison import Poison

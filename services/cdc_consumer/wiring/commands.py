@@ -16,9 +16,9 @@ from services.cdc_consumer.commands.command_line import (
 )
 from services.cdc_consumer.commands.status import status
 from services.cdc_consumer.settings import SetupSettings
-from services.cdc_consumer.wiring.delete_missing_rows.sweep_command import sweep_command
 from services.cdc_consumer.wiring.doctor import doctor
 from services.cdc_consumer.wiring.reconcile import reconcile
+from services.cdc_consumer.wiring.sweep import sweep_command
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path

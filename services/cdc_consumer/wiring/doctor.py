@@ -8,7 +8,7 @@ It takes the consumer's own settings, leases no message and changes nothing but 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from services.cdc_consumer.adapters.bigquery.storage_channel import open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset, inspect_datasets_of_schemas
 from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.spark.spark_session import check_java

@@ -33,8 +33,8 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     spark_settings,
     start_error,
     starting_java,
+    words_as_lines,
 )
-from services.cdc_consumer.adapters.spark.spark_words import words_as_lines
 from services.cdc_consumer.adapters.status.mirrors import mark_made_anew, read_mirrors
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
@@ -47,7 +47,7 @@ from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, SinkOptions
-from services.cdc_consumer.wiring.delete_missing_rows.sweeping import sweeping
+from services.cdc_consumer.wiring.sweep import sweeping
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import stoppable_channel

@@ -15,7 +15,7 @@ from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
-from services.cdc_consumer.wiring.delete_missing_rows.sweeping import source_of
+from services.cdc_consumer.wiring.sweep import source_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import label_of
 from shared.contracts.source_rows import Done

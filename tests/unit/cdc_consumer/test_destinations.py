@@ -11,7 +11,7 @@ from msgspec import structs
 
 from services.cdc_consumer.core.schema.destinations import Destinations, Plan, destinations
 from services.cdc_consumer.core.stream.columns import TableChanges, decode_messages
-from services.cdc_consumer.core.types.json_array import json_arrays
+from services.cdc_consumer.core.types.arrays import json_arrays
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence

@@ -13,7 +13,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import LETTERS, lette
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_letters
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError
-from services.cdc_consumer.app.stream.letters_noted import note_letters
+from services.cdc_consumer.app.stream.table_notes import note_letters
 from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable, RowCount

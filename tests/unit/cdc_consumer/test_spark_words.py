@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import subprocess, sys, threading
-from services.cdc_consumer.adapters.spark.spark_words import words_as_lines
+from services.cdc_consumer.adapters.spark.spark_session import words_as_lines
 from shared.runtime.logs import configure_logs
 configure_logs("cdc_consumer", log_format=sys.argv[2])
 with words_as_lines():

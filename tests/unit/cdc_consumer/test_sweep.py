@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from services.cdc_consumer.adapters.delete_missing_rows.spooled_rows import spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import spooled
 from services.cdc_consumer.app.delete_missing_rows.sweep import SourceOfMirror, Swept, described, sweep
 from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, last_sequence_before, source_keys
 from services.cdc_consumer.core.schema.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.app.delete_missing_rows.sweep import Swept
-from services.cdc_consumer.app.delete_missing_rows.sweep_told import exit_code, lines, print_sweep, sweep_document
+from services.cdc_consumer.app.delete_missing_rows.sweep import Swept, exit_code, lines, print_sweep, sweep_document
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable
 from tests.builders import a_header

@@ -18,8 +18,14 @@ import pyarrow.compute as pc
 import structlog
 from google.rpc.status_pb2 import Status
 
-from services.cdc_consumer.adapters.bigquery.append_connection import AppendConnection, Lost, Request, opening
-from services.cdc_consumer.adapters.bigquery.connection_pool import ConnectionPool, Limits
+from services.cdc_consumer.adapters.bigquery.append_connection import (
+    AppendConnection,
+    ConnectionPool,
+    Limits,
+    Lost,
+    Request,
+    opening,
+)
 from services.cdc_consumer.adapters.bigquery.errors import append_error, code_name, is_exhausted
 from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder
 from services.cdc_consumer.core.schema.tables import TableDefinition

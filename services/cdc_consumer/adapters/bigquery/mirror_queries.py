@@ -1,20 +1,47 @@
-"""Queries of mirrors: what BigQuery answers, a page at a time, in columns.
+"""Queries of mirrors: what BigQuery answers, a page at a time, in columns of the types that messages are parsed to.
 
-A query, for nothing else shows changes that BigQuery has taken and not merged yet. What it answers is read as the REST
-API writes it, column by column: no value becomes an object of Python's for itself, but its text.
+A query, because nothing else shows changes that BigQuery has taken and not merged yet. Source of the answer's forms:
+BigQuery REST reference, `jobs.getQueryResults` (every value a text, a REPEATED one a list of ``{"v": ...}``) and
+`DataFormatOptions.useInt64Timestamp` (a TIMESTAMP is a number of microseconds).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
-from services.cdc_consumer.core.reconcile.answers import answered_column
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableColumn
+from services.cdc_consumer.core.types.types import STRING, TIMESTAMP, ColumnType
+from services.cdc_consumer.core.types.values import wire_values
 from shared.contracts.errors import MisconfiguredError
+
+
+def answered_column(kind: ColumnType, rows: Sequence[Mapping[str, Any]], place: int) -> pa.Array:
+    """Return the column at a place of the answer's rows in its wire type; ValueError where a value is none of it."""
+    cells = [row["f"][place]["v"] for row in rows]
+    if kind.element is None:
+        return _scalars(kind, pa.array(cells, pa.string()))
+    lists = pa.array([None if cell is None else [each["v"] for each in cell] for cell in cells], pa.list_(pa.string()))
+    elements = _scalars(kind.element, lists.flatten())
+    return pa.ListArray.from_arrays(lists.offsets, elements, type=kind.wire, mask=lists.is_null())
+
+
+def _scalars(kind: ColumnType, texts: pa.Array) -> pa.Array:
+    if kind.bigquery == STRING.bigquery:
+        return texts
+    if pa.types.is_boolean(kind.wire):
+        return pc.equal(pc.ascii_lower(texts), "true")
+    if pa.types.is_floating(kind.wire) or kind == TIMESTAMP:
+        return texts.cast(kind.wire)
+    values, misfits = wire_values(kind, texts)
+    if misfits:
+        raise ValueError(f"{len(misfits)} values that are no {kind.bigquery}")
+    return values
+
 
 _TIMEOUT: Final = 60.0  # seconds for a call
 _LONGEST: Final = 3_600.0  # seconds for a query: of all rows of a large table

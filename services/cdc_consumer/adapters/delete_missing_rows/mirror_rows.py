@@ -1,19 +1,22 @@
-"""The rows of mirrors in BigQuery that are from before a time, or are not; and mirrors that say they are swept."""
+"""The rows of mirrors in BigQuery that are from before a time, or are not, spooled to a file: a page in memory."""
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import structlog
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.label_changes import change_labels
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
     LETTERS,
     READ_SINCE,
+    change_labels,
     label_time,
     swept,
     too_early,
@@ -176,3 +179,53 @@ def _source_of(found: bigquery.Table) -> str:
     label = str(found.labels[MIRROR_OF])
     named = (found.description or "").removeprefix("Mirror of ").removesuffix(", kept by Millrace")
     return named if label_of(named) == label else label
+
+
+class SpooledRows:
+    """The Spool in a directory that nothing else is in."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "rows.arrow"
+        self._writer: pa.RecordBatchStreamWriter | None = None
+        self.rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Take some rows."""
+        if len(rows) == 0:
+            return
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._path, rows.schema)
+        self._writer.write_table(rows.combine_chunks())
+        self.rows += len(rows)
+
+    def pages(self) -> Iterator[pa.Table]:
+        """Yield all rows, as many at a time as were added."""
+        if self.rows == 0:
+            return
+        self.close()
+        with pa.memory_map(str(self._path)) as file, pa.ipc.open_stream(file) as reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+        self.rows = 0
+
+    def close(self) -> None:
+        """Write what is held; then no more can be added."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+@contextmanager
+def spooled() -> Iterator[SpooledRows]:
+    """Make room for rows, for the block."""
+    with tempfile.TemporaryDirectory(prefix="millrace-sweep-") as directory:
+        rows = SpooledRows(Path(directory))
+        try:
+            yield rows
+        finally:
+            rows.close()

@@ -21,13 +21,15 @@ from google.cloud import bigquery
 from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
-from services.cdc_consumer.adapters.bigquery.label_changes import NoTableError, change_labels, labelled
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     CLOCK_MARGIN,
     LETTERS,
     RESYNC_AFTER,
+    NoTableError,
+    change_labels,
     completed,
     label_time,
+    labelled,
     lacks_its_rows,
     left_out,
     lettered,

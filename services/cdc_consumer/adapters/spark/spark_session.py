@@ -1,4 +1,7 @@
-"""A Spark session made for one query that runs for ever: little memory, little overhead per micro-batch, quiet."""
+"""A Spark session made for one query that runs for ever: little memory, little overhead per micro-batch, quiet.
+
+What Spark's processes write to stderr becomes lines of our log: Java writes bare text, whatever is set.
+"""
 
 import contextlib
 import os
@@ -18,11 +21,53 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+import structlog
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.logs import logs_are_text, text_of
 from shared.runtime.stop import Stop
+
+_STDERR: Final = 2
+_USUAL: Final = re.compile(
+    r"WARNING: Using incubator modules|Setting (?:default|Spark) log level to|To adjust logging level use|\s*$"
+)
+"""What is said at each start, and says nothing."""
+
+
+@contextmanager
+def words_as_lines() -> Iterator[None]:
+    """Take what processes that are started in the block write to stderr, for as long as they live.
+
+    Lines of JSON, of log4j and of Python workers, go through as they are; any other text is a field of an event. Where
+    we log as text, they go through as text, and so does any other text. Python workers log JSON to a pipe.
+    """
+    reading, writing = os.pipe()
+    ours = os.dup(_STDERR)
+    os.dup2(writing, _STDERR)
+    os.close(writing)
+    threading.Thread(target=_forward, args=(reading, ours), name="Spark's words", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(ours, _STDERR)
+
+
+def _forward(reading: int, ours: int) -> None:
+    log, plain = structlog.get_logger(), logs_are_text()
+    with os.fdopen(reading, "rb") as lines:
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            if not line.startswith(b"{") and _USUAL.match(text):
+                continue
+            if plain or line.startswith(b"{"):
+                with contextlib.suppress(OSError):  # stderr may be closed: a line that cannot be written stops nothing
+                    os.write(ours, text_of(line) if plain else line)
+            else:
+                log.warning("spark_said", text=text)
+    os.close(ours)
+
 
 _JAVA_NEEDED: Final = 17
 _LOOK_FOR_PROCESSES: Final = 0.2  # seconds

@@ -8,11 +8,11 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import rest_errors
-from services.cdc_consumer.adapters.bigquery.label_changes import change_labels
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
     NEEDS_RESYNC,
     SWEPT,
+    change_labels,
     label_time,
     made_anew,
 )

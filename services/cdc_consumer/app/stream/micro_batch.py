@@ -20,10 +20,8 @@ import structlog
 
 from services.cdc_consumer.app.stream.decoding import decoded_groups
 from services.cdc_consumer.app.stream.flood import PoisonFlood, Seen
-from services.cdc_consumer.app.stream.letters_noted import mirrors_of, note_letters
-from services.cdc_consumer.app.stream.notices import say_what_is_noticed
 from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
-from services.cdc_consumer.app.stream.table_notes import table_notes
+from services.cdc_consumer.app.stream.table_notes import mirrors_of, note_letters, say_what_is_noticed, table_notes
 from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan

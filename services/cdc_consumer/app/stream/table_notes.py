@@ -1,18 +1,26 @@
-"""What a task says of each table: whether its changes wait or are refused, and how late its latest one came."""
+"""What a task reports of its tables: in its counts, in the log, and on mirrors that lack dead-lettered changes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from services.cdc_consumer.app.stream.trouble import later
 from services.cdc_consumer.app.stream.writing import ListWrites
-from services.cdc_consumer.core.schema.destinations import Plan, identity_of
+from services.cdc_consumer.core.schema.destinations import Plan, identity_of, mirror_name
 from services.cdc_consumer.core.stream.columns import MESSAGE, Decoded
 from services.cdc_consumer.core.stream.counts import Applied, TableNote
+from services.cdc_consumer.core.stream.poison import Poison
+from services.cdc_consumer.ports import NotLabelledError, Tables
 from shared.contracts.change_batch import Header
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.errors import TransientError
+from shared.contracts.row_id import ordered_table
+from shared.contracts.safe_age import SAFE_AGE, oldest_safe
+from shared.contracts.timestamps import Nanoseconds, microseconds
 
 
 def table_notes(
@@ -87,3 +95,109 @@ def _note(one: ListWrites, messages: pa.Table, put_off: Mapping[int, timedelta],
 def _again_at(one: ListWrites, put_off: Mapping[int, timedelta], now: Nanoseconds) -> int:
     longest = max((put_off[message] for message in one.messages if message in put_off), default=timedelta(0))
     return later(now, longest) // 1000
+
+
+_UPGRADE: Final = (
+    "upgrade the consumer: messages of this table and format wait in the subscription until then, and Pub/Sub forwards "
+    "each to the dead-letter topic after 100 deliveries, 16 hours at least (docs/reference/dead-letters.md)"
+)
+
+
+class FirstTime(Protocol):
+    """What has been said already."""
+
+    def __call__(self, *what: str) -> bool:
+        """Tell whether something has not been said yet; from now on it has."""
+
+
+def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
+    """Say what is left out, what the tables file misspells, and what comes too late to be relied on."""
+    log = structlog.get_logger()
+    for table, content in decoded.left_out:
+        if first_time(table, content):
+            log.info("table_left_out", source_table=table, content=content)
+    _say_what_snapshots_are_lost(decoded, first_time)
+    for table, column in decoded.unknown:
+        if first_time(table, column):
+            fix = "the tables file names a column that the table does not have: misspelt, or dropped"
+            log.warning("column_unknown", source_table=table, column=column, fix=fix)
+    for table, since in decoded.late_ends:
+        fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
+        log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
+    for message, newer in decoded.newer.items():
+        if first_time(newer.source, newer.table, "format", str(newer.format)):
+            which = described(messages, message)
+            log.error("newer_format_waits", source_table=newer.table, format=newer.format, fix=_UPGRADE, **which)
+    _say_who_was_away(messages, decoded, first_time, now)
+
+
+def _say_what_snapshots_are_lost(decoded: Decoded, first_time: FirstTime) -> None:
+    """Warn of tables whose snapshot has ended while the tables file leaves them out: the readers' file does not."""
+    for batch in decoded.batches.values() if decoded.left_out else ():
+        table, content, since = batch.header.table, batch.header.content, batch.header.complete_since
+        if isinstance(since, str) and (table, content) in decoded.left_out and first_time(table, content, since):
+            structlog.get_logger().warning(
+                "snapshot_left_out",
+                source_table=table,
+                fix="the readers let the table in, and the consumer leaves it out, with all of its snapshot that came: "
+                "give the consumer the readers' tables file, and then take a snapshot of the table again",
+            )
+
+
+def _say_who_was_away(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
+    """Warn of mirrors for which changes come again that were given out long ago.
+
+    A later delete of the row may have been applied meanwhile, and acked before them: BigQuery has forgotten it by now.
+    What comes for the first time, however late, has its delete behind it.
+    """
+    published = messages["publish_time"].cast(pa.int64()).fill_null(now // 1000).to_numpy()
+    again = messages["delivery_attempt"].fill_null(0).to_numpy() > 1
+    old = frozenset(np.flatnonzero(again & (published < oldest_safe(now))).tolist())
+    for one in decoded.tables if old else ():
+        table = one.definition.identity
+        if not one.definition.append_only and not old.isdisjoint(one.messages) and first_time(table, "come again"):
+            structlog.get_logger().warning(
+                "changes_came_again_late",
+                table=table,
+                hours=SAFE_AGE.total_seconds() / 3600,
+                fix="the subscription was not read for days: a row that was deleted before that may have come back; "
+                "take a snapshot of the table, and sweep it",
+            )
+
+
+def mirrors_of(
+    poison: Iterable[Poison], ordering_key: Callable[[int], str], plan: Plan
+) -> Mapping[tuple[str, str], Collection[int]]:
+    """Return the mirrors of poison records, by name and dataset, and the messages that these came in.
+
+    ``ordering_key`` is that of a message: one that could not be read is of the table that its ordering key names.
+    """
+    messages: dict[tuple[str, str], set[int]] = {}
+    for one in poison:
+        table = one.table or ordered_table(ordering_key(one.message))
+        mirror = mirror_name(table, plan) if table else None
+        if mirror is not None:
+            messages.setdefault(mirror, set()).add(one.message)
+    return messages
+
+
+def note_letters(tables: Tables, mirror: tuple[str, str], now: Nanoseconds) -> str:
+    """Let a mirror say that changes of its source table have become letters; return why it cannot say so now.
+
+    Empty: it says so, or this identity may not label it, which is logged and holds up no message.
+    """
+    name, dataset = mirror
+    log = structlog.get_logger().bind(table=name)
+    try:
+        tables.note_letters(name, dataset, microseconds(now))
+    except NotLabelledError as error:
+        fix = (
+            "give this identity the role roles/bigquery.dataEditor on the table; until then a sweep that can ask no "
+            "source may delete rows that still exist there: run `sweep` without --execute first"
+        )
+        log.warning("letters_not_noted", error=str(error), fix=fix)
+    except TransientError as error:
+        fix = "the messages of these letters come again until it succeeds; if it lasts, check the table in BigQuery"
+        log.warning("letters_not_noted", error=str(error), fix=fix)
+        return str(error)
+    return ""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, within_limit
-from services.cdc_consumer.core.types.halving import by_halves
+from services.cdc_consumer.core.types.arrays import by_halves
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from services.cdc_consumer.core.types.types import BOOL, INT64, JSON, STRING, TIMESTAMP
 from services.cdc_consumer.core.types.values import wire_values

@@ -27,7 +27,7 @@ from services.cdc_consumer.core.schema.tables import (
 from services.cdc_consumer.core.snapshot.snapshot_ends import End, ends_of_snapshots
 from services.cdc_consumer.core.stream.parsing import Parsed, parse_changes
 from services.cdc_consumer.core.stream.poison import Poison, poison_change
-from services.cdc_consumer.core.types.json_array import json_arrays
+from services.cdc_consumer.core.types.arrays import json_arrays
 from services.cdc_consumer.core.types.sequence_array import are_sequences, first_sections
 from services.cdc_consumer.core.types.types import NUMERIC, TIMESTAMP
 from services.cdc_consumer.core.types.values import (

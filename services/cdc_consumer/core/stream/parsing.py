@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from services.cdc_consumer.core.schema.tables import TableColumn
-from services.cdc_consumer.core.types.halving import by_halves
+from services.cdc_consumer.core.types.arrays import by_halves
 from services.cdc_consumer.core.types.types import ColumnType
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason

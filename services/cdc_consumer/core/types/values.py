@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.cdc_consumer.core.types.base64_array import decode_base64
-from services.cdc_consumer.core.types.halving import by_halves
+from services.cdc_consumer.core.types.arrays import by_halves, decode_base64
 from services.cdc_consumer.core.types.types import (
     BYTES,
     BYTES_KEY,
