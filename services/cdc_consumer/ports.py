@@ -6,7 +6,7 @@ Each method's docstring states the promise that the fake keeps too. TransientErr
 away, the same call may succeed later; MisconfiguredError: none will until someone acts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -288,6 +288,25 @@ class MirrorRows(Protocol):
         Returns False, and lets it say nothing, if it was and says only since after ``told_by`` that it is
         complete: rows of the snapshot may still be on their way. Says nothing, too, where labels may not be written.
         """
+
+
+class MirrorStates(Protocol):
+    """What the consumer knows of its mirrors."""
+
+    def mirrors(self) -> Sequence[Mirror]:
+        """Return the mirrors as they were last listed."""
+
+    def troubled(self) -> Collection[str]:
+        """Return the tables whose changes wait or are refused, and those that are gone."""
+
+    def oldest_held_lately(self) -> int | None:
+        """Return when the oldest message was published that any process has, or had lately, in microseconds.
+
+        Lately, because between two tasks none is, whatever waits in the subscription.
+        """
+
+    def sweep_refused(self, table: str, why: str) -> None:
+        """Store why missing rows of a table are not deleted; empty: they are."""
 
 
 class SourceRows(Protocol):

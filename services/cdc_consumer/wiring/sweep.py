@@ -11,7 +11,6 @@ from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import (
     AutomaticSweep,
-    Known,
     check_letters,
     check_part,
 )
@@ -28,7 +27,7 @@ from services.cdc_consumer.app.delete_missing_rows.sweep import (
 )
 from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorTable, SourceRows
+from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, SourceRows
 from services.cdc_consumer.settings import Settings
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import label_of, source_table
@@ -78,7 +77,7 @@ def mirror_name(source: SourceOfMirror, plan: Plan) -> tuple[str, str]:
 
 
 @contextmanager
-def sweeping(settings: Settings, known: Known, environ: Mapping[str, str], stop: Stop) -> Iterator[None]:
+def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str], stop: Stop) -> Iterator[None]:
     """Sweep what is due while the block runs, if it is set so."""
     if settings.sweep != "automatic":
         yield

@@ -11,15 +11,15 @@ messages; so it is looked at again until that time is over.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept, shown_time
-from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
+from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RowCount
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
@@ -32,31 +32,12 @@ _SMALL_PART: Final = 100
 """One row of so many may be."""
 
 
-class Known(Protocol):
-    """What is known of the tables there are."""
-
-    def mirrors(self) -> Sequence[Mirror]:
-        """Return the mirrors as they were last listed."""
-
-    def troubled(self) -> Collection[str]:
-        """Return the tables whose changes wait or are refused, and those that are gone."""
-
-    def oldest_held_lately(self) -> int | None:
-        """Return when the oldest message was published that any process holds or held lately, in microseconds.
-
-        Not of an instant: between two tasks nothing is held, whatever waits in the subscription.
-        """
-
-    def sweep_refused(self, table: str, why: str) -> None:
-        """Take note of why a table is not swept; empty: it is."""
-
-
 class AutomaticSweep:
     """Knows for how long each mirror has been complete, and sweeps those that are due."""
 
     def __init__(
         self,
-        known: Known,
+        known: MirrorStates,
         sweep: Callable[[Mirror], Swept],
         clock: Clock,
         *,

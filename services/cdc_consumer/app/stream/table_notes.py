@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -103,14 +103,9 @@ _UPGRADE: Final = (
 )
 
 
-class FirstTime(Protocol):
-    """What has been said already."""
-
-    def __call__(self, *what: str) -> bool:
-        """Tell whether something has not been said yet; from now on it has."""
-
-
-def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
+def say_what_is_noticed(
+    messages: pa.Table, decoded: Decoded, first_time: Callable[..., bool], now: Nanoseconds
+) -> None:
     """Say what is left out, what the tables file misspells, and what comes too late to be relied on."""
     log = structlog.get_logger()
     for table, content in decoded.left_out:
@@ -131,7 +126,7 @@ def say_what_is_noticed(messages: pa.Table, decoded: Decoded, first_time: FirstT
     _say_who_was_away(messages, decoded, first_time, now)
 
 
-def _say_what_snapshots_are_lost(decoded: Decoded, first_time: FirstTime) -> None:
+def _say_what_snapshots_are_lost(decoded: Decoded, first_time: Callable[..., bool]) -> None:
     """Warn of tables whose snapshot has ended while the tables file leaves them out: the readers' file does not."""
     for batch in decoded.batches.values() if decoded.left_out else ():
         table, content, since = batch.header.table, batch.header.content, batch.header.complete_since
@@ -144,7 +139,7 @@ def _say_what_snapshots_are_lost(decoded: Decoded, first_time: FirstTime) -> Non
             )
 
 
-def _say_who_was_away(messages: pa.Table, decoded: Decoded, first_time: FirstTime, now: Nanoseconds) -> None:
+def _say_who_was_away(messages: pa.Table, decoded: Decoded, first_time: Callable[..., bool], now: Nanoseconds) -> None:
     """Warn of mirrors for which changes come again that were given out long ago.
 
     A later delete of the row may have been applied meanwhile, and acked before them: BigQuery has forgotten it by now.
