@@ -25,7 +25,7 @@ from shared.contracts.source_rows import Done, Key
 class TableTroubleError(TransientError):
     """One table cannot be written for now, others can: its column is not visible yet, it was just made, no permission.
 
-    Never a reason for a dead letter: the table's messages are put off and come again. ``code`` stands for what BigQuery
+    Never a reason for a dead letter: the table's messages are deferred. ``code`` stands for what BigQuery
     has said where its words may quote a row. ``suspected``: it may as well be the whole service that is away.
     ``denied``: BigQuery says that this identity lacks a right, perhaps on all tables (`Tables.check_rights`).
     """
@@ -135,7 +135,7 @@ class Leases(Protocol):
     """The messages that this process holds, by their ack ids. Each call returns once Pub/Sub has taken it."""
 
     def keeping(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
-        """Extend these leases while the block runs, except those acked, given back or put off meanwhile.
+        """Extend these leases while the block runs, except those acked, given back or deferred meanwhile.
 
         The first extension goes out before the block begins; nothing is extended any more once it has ended.
         """
@@ -146,7 +146,7 @@ class Leases(Protocol):
     def give_back(self, ack_ids: Sequence[str]) -> None:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
 
-    def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
+    def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
         """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
 
 

@@ -55,8 +55,8 @@ class Settings:
     )
     trigger: Literal["always", "available-now"] = setting(
         "whether to run until asked to stop, or to end once nothing is left that could be leased: with exit code 3 if "
-        "messages are put off, by this run or one before it on the same machine with the same CHECKPOINT_LOCATION; it "
-        "does not know what was put off elsewhere, or is leased by a run that was killed (up to four ack deadlines)",
+        "messages are deferred, by this run or one before it on the same machine with the same CHECKPOINT_LOCATION; it "
+        "does not know what was deferred elsewhere, or is leased by a run that was killed (up to four ack deadlines)",
         default="always",
     )
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", unit="tasks", default=2, least=1)

@@ -65,12 +65,12 @@ class LeasesContract:
 
         assert set(subscription.lease()) == {"a"}
 
-    def test_a_message_put_off_comes_again_after_the_delay_and_not_before(
+    def test_a_message_deferred_comes_again_after_the_delay_and_not_before(
         self, leases: Leases, subscription: Subscription
     ) -> None:
         subscription.publish("a")
         held = subscription.lease()
-        leases.put_off(list(held.values()), DEADLINE * 2)
+        leases.defer(list(held.values()), DEADLINE * 2)
         subscription.pass_time(DEADLINE + LITTLE)
         before = subscription.lease()
         subscription.pass_time(DEADLINE + LITTLE)
@@ -98,7 +98,7 @@ class LeasesContract:
         held = subscription.lease()
         with leases.keeping(list(held.values())):
             leases.ack([held["acked"]])
-            leases.put_off([held["later"]], DEADLINE)
+            leases.defer([held["later"]], DEADLINE)
             leases.give_back([held["back"]])
             subscription.pass_time(LITTLE)
             soon = subscription.lease()
@@ -113,7 +113,7 @@ class LeasesContract:
         with leases.keeping([]):
             leases.ack([])
             leases.give_back([])
-            leases.put_off([], DEADLINE)
+            leases.defer([], DEADLINE)
 
 
 class TestFakeLeases(LeasesContract):

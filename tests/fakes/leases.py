@@ -26,7 +26,7 @@ class FakeLeases:
         self.kept: set[str] = set()
         self.acked: list[str] = []
         self.given_back: list[str] = []
-        self.put_off_for: dict[str, timedelta] = {}
+        self.deferred_for: dict[str, timedelta] = {}
         self.away = 0
         self._must_keep = must_keep
         self._ack_deadline = ack_deadline
@@ -74,9 +74,9 @@ class FakeLeases:
         self.given_back += ack_ids
         self._lease_until(ack_ids, self._now)
 
-    def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
-        self._settle(f"put off {len(ack_ids)}", ack_ids)
-        self.put_off_for |= dict.fromkeys(ack_ids, delay)
+    def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
+        self._settle(f"defer {len(ack_ids)}", ack_ids)
+        self.deferred_for |= dict.fromkeys(ack_ids, delay)
         self._lease_until(ack_ids, self._now + delay)
 
     def _settle(self, effect: str, ack_ids: Sequence[str]) -> None:

@@ -31,7 +31,9 @@ def everything_there_is(world: World) -> Sequence[bytes]:
         held.update({one.message.message_id: (one.ack_id, one.message.data) for one in received})
         return len(held) >= len(GARBAGE) + len(PLANES)
 
-    world.processes.wait_until(lambda: pulled() or None, "all messages, which were put off for half a minute", PATIENCE)
+    world.processes.wait_until(
+        lambda: pulled() or None, "all messages, which were deferred for half a minute", PATIENCE
+    )
     ids = [ack_id for ack_id, _data in held.values()]
     modify(ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=30)
     return [data for _ack_id, data in held.values()]

@@ -76,7 +76,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     assert len(events(consumer.process, "service_started")) == 1
     (counted,) = events(consumer.process, "leases_counted")
     assert counted["left"] == 0
-    assert counted["taken"] == counted["acked"] + counted["put_off"] + counted["given_back"]
+    assert counted["taken"] == counted["acked"] + counted["deferred"] + counted["given_back"]
     assert world.letters() == []
 
 

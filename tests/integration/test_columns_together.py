@@ -80,7 +80,7 @@ def test_each_task_adds_its_own_and_no_row_loses_a_value(stand_in: StandIn, bigq
     with capture_logs() as logs:
         counts = _apply_at_once(bigquery_stand_in, stand_in.dataset, columns, tables)
 
-    assert [(one.acked, one.put_off, dict(one.letters)) for one in counts] == [(len(tables), 0, {})] * _TASKS
+    assert [(one.acked, one.deferred, dict(one.letters)) for one in counts] == [(len(tables), 0, {})] * _TASKS
     added = Counter(
         (line["table"], name) for line in logs if line["event"] == "columns_added" for name in line["columns"]
     )
@@ -108,7 +108,7 @@ def test_what_all_tasks_lack_at_once_is_added_by_one_alteration(
     for number, columns in enumerate((["colour", "age"], ["colour", "age", "owner"]), 1):
         counts = _apply_at_once(bigquery_stand_in, stand_in.dataset, [columns] * _TASKS, tables)
 
-        assert [(one.acked, one.put_off) for one in counts] == [(len(tables), 0)] * _TASKS
+        assert [(one.acked, one.deferred) for one in counts] == [(len(tables), 0)] * _TASKS
         assert _alterations(stand_in) == dict.fromkeys(tables, number)
 
 

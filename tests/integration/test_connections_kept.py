@@ -37,7 +37,7 @@ def test_a_hundred_micro_batches_of_five_tables_open_five_connections(bigquery_s
         for number in range(1, MICRO_BATCHES + 1):
             messages = [a_message(a_change(number, number), header=a_header(table)) for table in TABLES]
             counts = apply(messages_table(*messages), ports, memory, stop, clock)
-            assert (counts.acked, counts.put_off) == (len(TABLES), 0)
+            assert (counts.acked, counts.deferred) == (len(TABLES), 0)
         writer.close()
 
     assert opened() - before == len(TABLES)

@@ -126,7 +126,7 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
     for what in ("faults", "delay"):
         consumer.stand_in.control("DELETE", what)
     settled += len(waiting) + 2
-    consumer.apply_until(lambda: consumer.total.acked >= settled, "what was put off")
+    consumer.apply_until(lambda: consumer.total.acked >= settled, "what was deferred")
     check(consumer, waiting, rows(2))
     assert consumer.names(wider) == {**rows(4), 3: "name 2"}
     mended = consumer.apply()
@@ -163,7 +163,7 @@ def test_all_others_are_applied_and_acked_before_the_first_patience_with_those_i
             finally:
                 stand_in.control("DELETE", "faults")
             counts = applying.result(PATIENCE.total_seconds())
-        assert (counts.acked, counts.put_off, counts.letters) == (len(TABLES), 0, {})
+        assert (counts.acked, counts.deferred, counts.letters) == (len(TABLES), 0, {})
         check(consumer, TABLES, rows(2))
     finally:
         consumer.close()
@@ -189,7 +189,7 @@ def test_a_row_that_fails_retryably_for_ever_is_a_letter_in_the_end_and_holds_up
         (letter,) = consumer.letters()
         assert (letter.reason, letter.key) == (Reason.RETRIES_EXHAUSTED, "[3]")
         assert decode_batch(letter.data).sequence == decode_batch(stuck["data"]).sequence[:1]  # type: ignore[arg-type]
-        assert consumer.total.put_off == 3
+        assert consumer.total.deferred == 3
         check(consumer, others, rows(2))
     finally:
         stand_in.control("DELETE", "faults")
@@ -206,7 +206,7 @@ def test_fewer_connections_than_tables_are_enough(consumer: LeasingConsumer) -> 
     finally:
         consumer.stand_in.control("POST", "limits", connections=None)
 
-    assert (consumer.total.put_off, consumer.letters()) == (0, [])
+    assert (consumer.total.deferred, consumer.letters()) == (0, [])
 
 
 def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(consumer: LeasingConsumer) -> None:
@@ -241,11 +241,11 @@ def test_connections_that_were_closed_as_idle_are_opened_again(consumer: Leasing
         check(consumer, tables, rows(sequence))
         wait_until(lambda: still_open() <= before or None, "all connections to be closed", timeout=PATIENCE)
 
-    assert (consumer.total.put_off, consumer.letters()) == (0, [])
+    assert (consumer.total.deferred, consumer.letters()) == (0, [])
     assert consumer.writer.connections_opened == 3 * len(tables)
 
 
-def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_put_off_or_a_letter(
+def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_deferred_or_a_letter(
     channel: grpc.Channel, new_processes: Processes, tmp_path: Path
 ) -> None:
     ports, directory = (free_port(), free_port()), tmp_path / "data"
@@ -269,4 +269,4 @@ def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_put_off_or
             consumer.close()
 
     assert counts.acked > 0
-    assert (consumer.total.put_off, consumer.total.given_back, consumer.letters()) == (0, 0, [])
+    assert (consumer.total.deferred, consumer.total.given_back, consumer.letters()) == (0, 0, [])

@@ -51,6 +51,6 @@ def test_rows_outside_the_partitions_are_letters_and_the_others_of_the_request_a
             (Reason.REFUSED_BY_BIGQUERY, json.dumps([number])) for number, day in enumerate(built) if day in outside
         ]
         assert {"outside the allowed bounds" in letter.detail for letter in letters} == {True}
-        assert consumer.total.put_off == 0
+        assert consumer.total.deferred == 0
     finally:
         consumer.close()

@@ -15,7 +15,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import count_runtime
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
 
-TROUBLE = TableNote(put_off="PERMISSION_DENIED")
+TROUBLE = TableNote(deferred="PERMISSION_DENIED")
 
 
 @pytest.mark.parametrize("register", SERVICES.values(), ids=SERVICES)

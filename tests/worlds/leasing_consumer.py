@@ -29,8 +29,8 @@ from tests.integration.stand_in import PROJECT, StandIn
 PATIENCE = timedelta(seconds=90)
 SHORT = Patience(
     table=timedelta(seconds=1),
-    put_off=timedelta(seconds=1),
-    longest_put_off=timedelta(seconds=2),
+    first_deferral=timedelta(seconds=1),
+    longest_deferral=timedelta(seconds=2),
     between_calls=timedelta(milliseconds=200),
     between_probes=timedelta(milliseconds=500),
 )

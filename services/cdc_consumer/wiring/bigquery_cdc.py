@@ -42,7 +42,7 @@ from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile
-from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
+from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.app.stream.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.schema.destinations import Plan
@@ -153,11 +153,11 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             send_report(self._options.report_socket, told)
 
         def waiting(table: str = "", why: str = "") -> None:
-            report(Counts(tables={table: TableNote(put_off=why)} if table else {}), oldest)
+            report(Counts(tables={table: TableNote(deferred=why)} if table else {}), oldest)
 
         report(oldest_held=oldest)
         ports = replace(composed.ports, waiting=waiting)
-        acked, put_off, given_back = leases.acked, leases.put_off_count, leases.given_back
+        acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
         try:
             whole = self._with_data(messages, leases)
             with _stopping_at(self._options.stop_file, composed.stop):
@@ -166,14 +166,14 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             left = Counts(
                 messages=len(messages),
                 acked=leases.acked - acked,
-                put_off=leases.put_off_count - put_off,
-                put_off_until=leases.put_off_until,
+                deferred=leases.deferred_count - deferred,
+                deferred_until=leases.deferred_until,
                 given_back=leases.given_back - given_back,
             )
-            composed.coming.take(left)
+            composed.deferrals.take(left)
             report(left, ended=True)
             raise
-        composed.coming.take(counts)
+        composed.deferrals.take(counts)
         report(ended=True)
         return Committed(counts)
 
@@ -217,7 +217,7 @@ class _Composed:
     ports: Ports
     leases: PubsubLeases
     writer: AppendStreams
-    coming: ComingAgain
+    deferrals: Deferrals
     memory: Memory
     stop: Stop
 
@@ -264,8 +264,8 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         writer=writer,
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)
-    coming = ComingAgain(StateFile(suspects, PUT_OFF, scope), clock)
-    return _Composed(ports, leases, writer, coming, Memory(flood=flood, plan=plan), stop)
+    deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
+    return _Composed(ports, leases, writer, deferrals, Memory(flood=flood, plan=plan), stop)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, State
 from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
-from services.cdc_consumer.app.stream.coming_again import PUT_OFF, ComingAgain
+from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, SinkOptions
@@ -97,7 +97,7 @@ def service(start_java: StartJava) -> int:
 def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     """Check what can be checked, and run the query until it is asked to stop, fails or has drained the subscription.
 
-    Return whether that is all: if it has drained it, nothing was put off, and nothing is that an earlier run put off.
+    Return whether that is all: if it has drained it, nothing was deferred, and nothing is that an earlier run deferred.
     """
     log = structlog.get_logger()
     tables_text, tables = load_tables_file(settings.tables_file)
@@ -117,12 +117,12 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     )
 
     metrics.show_refused(told.refused)
-    coming = ComingAgain(put_off_kept(settings), SystemClock())
+    deferrals = Deferrals(deferral_file(settings), SystemClock())
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
         told.take(report)
-        coming.take(report.counts)
+        deferrals.take(report.counts)
         health.progressed()
 
     def ask() -> Mapping[str, object]:
@@ -147,14 +147,14 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
                     run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
             finally:
                 log.info("leases_counted", **metrics.left())
-    put_off, until = metrics.leases["put_off"], coming.until()
-    if stop.requested or not (put_off or until):
+    deferred, until = metrics.leases["deferred"], deferrals.until()
+    if stop.requested or not (deferred or until):
         return True
     fix = (
         "mend what is said of the tables, now or by the run that put them off; a run after that time takes the messages"
     )
     again = None if until is None else format_timestamp(until)
-    log.warning("messages_left", put_off=put_off, tables=told.put_off(), come_again=again, fix=fix)
+    log.warning("messages_left", deferred=deferred, tables=told.deferred(), come_again=again, fix=fix)
     return False
 
 
@@ -165,10 +165,10 @@ def mirrors_kept(settings: Settings) -> StateFile:
     return StateFile(directory, MIRRORS, scope, valid_for=None)
 
 
-def put_off_kept(settings: Settings) -> StateFile:
-    """Return what says by when the messages come again that this subscription's consumers have put off."""
+def deferral_file(settings: Settings) -> StateFile:
+    """Return what says by when the messages come again that this subscription's consumers have deferred."""
     scope = f"{settings.pubsub_emulator_host or ''} {subscription_path(settings.project, settings.subscription)}"
-    return StateFile(choose_state_directory(settings.checkpoint_location), PUT_OFF, scope)
+    return StateFile(choose_state_directory(settings.checkpoint_location), DEFERRALS_FILE, scope)
 
 
 def run_query(

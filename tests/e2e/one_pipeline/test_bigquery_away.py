@@ -112,7 +112,7 @@ def test_appends_refused_for_two_ack_deadlines_mean_no_redelivery_and_no_dead_le
             time.sleep(1)
         rig.processes.check()
         code, told = state_of(consumer, singers)
-        assert (code, told["state"]) == (1, "put off")
+        assert (code, told["state"]) == (1, "deferred")
         assert "UNAVAILABLE" in told["troubles"][0]["why"]
         rig.commit(*[singer(key, "later while away") for key in range(5)])
     rig.wait_until_equal()

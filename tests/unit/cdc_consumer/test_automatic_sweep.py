@@ -216,7 +216,7 @@ def test_it_goes_on_by_itself_until_the_end() -> None:
     assert "sweep" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_put_off_though_others_of_it_are_applied() -> None:
+def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_others_of_it_are_applied() -> None:
     consumer = MicroBatches()
     mirrors = [Mirror("planes", 1, complete_since=SINCE)]
     status = ConsumerStatus(consumer.clock, lambda _datasets: mirrors, lambda _mirror: None)
@@ -242,7 +242,7 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_put_off_though_other
         status.take(Report(counts=consumer.apply(a_message(a_change(3)), bad)))
         if consumer.letters.kept:
             break
-        assert due_meanwhile(consumer.patience.put_off_at(delivery)) == set()
+        assert due_meanwhile(consumer.patience.deferral_at(delivery)) == set()
     assert delivery == 10
     assert due_meanwhile(timedelta(minutes=2)) == {"planes"}
 
@@ -279,7 +279,7 @@ def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_p
 def test_the_consumer_knows_what_speaks_against_it() -> None:
     mirrors = [Mirror("planes", 1, complete_since=SINCE)]
     status = ConsumerStatus(SetClock(), lambda _datasets: mirrors, lambda _mirror: None)
-    note = TableNote(put_off="NOT_FOUND")
+    note = TableNote(deferred="NOT_FOUND")
     status.take(Report(counts=Counts(tables={"planes": note}), process="one", oldest_held=7))
     status.take(Report(counts=Counts(tables={"pilots": TableNote(unfit="x")}), process="two", oldest_held=5))
     status.take(Report(counts=Counts(tables={"airports": TableNote()}), process="three", oldest_held=None))

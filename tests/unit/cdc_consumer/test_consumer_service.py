@@ -37,8 +37,8 @@ COUNTS = Counts(
     superseded=2,
     letters={"undecodable": 1},
     acked=4,
-    put_off=1,
-    tables={"planes": TableNote(put_off="PERMISSION_DENIED")},
+    deferred=1,
+    tables={"planes": TableNote(deferred="PERMISSION_DENIED")},
     max_commit_timestamp=1_700_000_000_000_000,
 )
 
@@ -286,7 +286,7 @@ def test_reports_reach_whoever_receives_them(tmp_path: Path) -> None:
 
 def test_what_is_said_of_very_many_tables_arrives_all_the_same(tmp_path: Path) -> None:
     taken: queue.Queue[Report] = queue.Queue()
-    tables = {f"table_{number}": TableNote(put_off="x" * 300) for number in range(2_000)}
+    tables = {f"table_{number}": TableNote(deferred="x" * 300) for number in range(2_000)}
     with receiving_reports(tmp_path / "r", taken.put):
         send_report(str(tmp_path / "r"), Report(counts=Counts(messages=7, tables=tables), process="p", oldest_held=5))
         found = [taken.get(timeout=10)]
@@ -323,7 +323,7 @@ def test_metrics_add_up_the_counts() -> None:
     assert value("leases_released_total") == 0
     assert value("consumer_failing_tables") == 1
     assert value("consumer_latest_commit_timestamp_seconds") == 1_700_000_000
-    assert metrics.left() == {"taken": 10, "acked": 8, "put_off": 2, "given_back": 0, "left": 0}
+    assert metrics.left() == {"taken": 10, "acked": 8, "deferred": 2, "given_back": 0, "left": 0}
 
 
 def test_where_tasks_do_not_report_what_only_they_know_is_not_shown() -> None:
@@ -369,7 +369,7 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
     def since(table: str) -> float | None:
         return registry.get_sample_value("millrace_consumer_table_failing_since_timestamp_seconds", {"table": table})
 
-    waits, well = TableNote(put_off="NOT_FOUND"), TableNote()
+    waits, well = TableNote(deferred="NOT_FOUND"), TableNote()
     metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": waits})))
     clock.pass_time(timedelta(seconds=30))
     metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": well, "others": well})))

@@ -36,7 +36,7 @@ def test_a_majority_that_cannot_be_decoded_is_a_bad_deploy_and_drains_nothing(wo
 
     assert world.letters.kept == {}
     assert world.leases.acked == []
-    assert len(world.leases.put_off_for) == 200
+    assert len(world.leases.deferred_for) == 200
     assert world.names() == {}
 
 
@@ -170,7 +170,7 @@ def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_
 
     assert world.letters.kept == {}
     assert set(world.names()) == set(range(20))
-    assert (len(world.leases.acked), len(world.leases.put_off_for)) == (20, 101)
+    assert (len(world.leases.acked), len(world.leases.deferred_for)) == (20, 101)
     assert world.crash_counts.over == {}
 
 

@@ -108,29 +108,29 @@ def test_leases_are_kept_until_an_ack_or_a_putting_off_has_succeeded(pubsub: Pub
         with pytest.raises(TransientError):
             leases.ack(["a"])
         with pytest.raises(TransientError):
-            leases.put_off(["b"], timedelta(seconds=60))
+            leases.defer(["b"], timedelta(seconds=60))
         before = len(pubsub.channel.calls)
         pubsub.extensions = threading.Semaphore(0)
         pubsub.wait_for_extensions(3)
         assert set(pubsub.channel.calls[before + 2][1].ack_ids) == {"a", "b", "c"}
         away = False
         leases.ack(["a"])
-        leases.put_off(["b"], timedelta(seconds=60))
+        leases.defer(["b"], timedelta(seconds=60))
         settled = len(pubsub.channel.calls)
         pubsub.extensions = threading.Semaphore(0)
         pubsub.wait_for_extensions(3)
 
     assert all(list(request.ack_ids) == ["c"] for _name, request in pubsub.channel.calls[settled + 1 :])
-    assert (leases.acked, leases.put_off_count) == (1, 1)
+    assert (leases.acked, leases.deferred_count) == (1, 1)
 
 
 def test_putting_off_asks_for_no_more_than_pubsub_takes(pubsub: PubsubInMemory) -> None:
     leases = pubsub.leases()
-    leases.put_off(["a"], timedelta(hours=2))
+    leases.defer(["a"], timedelta(hours=2))
     leases.give_back(["b", "c"])
 
     assert [request.ack_deadline_seconds for request in pubsub.called("ModifyAckDeadline")] == [600, 0]
-    assert (leases.put_off_count, leases.given_back) == (1, 2)
+    assert (leases.deferred_count, leases.given_back) == (1, 2)
 
 
 def test_the_first_extension_goes_out_before_the_block_begins(pubsub: PubsubInMemory) -> None:
@@ -164,12 +164,12 @@ def test_the_keeper_has_ended_when_the_block_has(pubsub: PubsubInMemory) -> None
     assert len(pubsub.channel.calls) == calls
 
 
-def test_what_is_acked_given_back_or_put_off_is_extended_no_more(pubsub: PubsubInMemory) -> None:
+def test_what_is_acked_given_back_or_deferred_is_extended_no_more(pubsub: PubsubInMemory) -> None:
     leases = pubsub.leases()
     with leases.keeping(["acked", "back", "later", "kept"]):
         leases.ack(["acked"])
         leases.give_back(["back"])
-        leases.put_off(["later"], timedelta(seconds=60))
+        leases.defer(["later"], timedelta(seconds=60))
         settled = len(pubsub.channel.calls)
         pubsub.wait_for_extensions(4)
     extended = [list(request.ack_ids) for name, request in pubsub.channel.calls[settled:]]

@@ -105,8 +105,8 @@ def test_a_mirror_that_is_refused_for_now_keeps_the_message_until_it_is_labelled
     world.leases.acked.clear()
     world.tables.forbidden = {"planes"}
     counts = world.apply(unread("planes/1"))
-    assert (counts.acked, counts.put_off, world.leases.acked) == (0, 1, [])
-    assert "permission denied" in counts.tables["planes"].put_off
+    assert (counts.acked, counts.deferred, world.leases.acked) == (0, 1, [])
+    assert "permission denied" in counts.tables["planes"].deferred
 
     world.tables.forbidden = set()
     assert world.apply(unread("planes/1")).acked == 1
@@ -170,11 +170,11 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_letters_messages_and_
         counts = world.apply(*messages)
 
     assert world.leases.acked == ["a1", "a2"]
-    assert set(world.leases.put_off_for) == {"a0", "a3"}
+    assert set(world.leases.deferred_for) == {"a0", "a3"}
     assert (len(world.letters.kept), world.effects.done.count("keep 2 letters")) == (2, 1)
     assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
-    assert counts.tables["planes"].put_off == "its dead letters could not be noted on it: BigQuery is away"
+    assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
     assert counts.tables["planes"].again_at == again_at, "no sweep before it says so"
     assert [line["table"] for line in logs if line["event"] == "letters_not_noted"] == ["planes"]
 
@@ -192,7 +192,7 @@ def test_letters_are_kept_once_in_a_task_whatever_else_is_waited_for() -> None:
     counts = world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS), a_message(a_change(3)))
 
     assert world.effects.done.count("keep 1 letters") == 1
-    assert (counts.acked, counts.put_off, counts.letters) == (1, 2, {"value_does_not_fit": 1})
+    assert (counts.acked, counts.deferred, counts.letters) == (1, 2, {"value_does_not_fit": 1})
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,11 @@ def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world:
 
     assert counts.acked == 3
     assert world.effects.done[0] == "keep leases"
-    settling = ("ack", "keep 1 letters", "put off", "give back")
+    settling = ("ack", "keep 1 letters", "deferred", "give back")
     settled = [number for number, effect in enumerate(world.effects.done) if effect.startswith(settling)]
     assert any(effect.startswith("append") for effect in world.effects.done[: settled[0]])  # it was back by then
     assert world.effects.done[settled[0]] == "keep 1 letters"
-    assert not any(effect.startswith(("give back", "put off")) for effect in world.effects.done)
+    assert not any(effect.startswith(("give back", "deferred")) for effect in world.effects.done)
 
 
 def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_letter_kept(world: World) -> None:
@@ -181,10 +181,10 @@ def test_a_table_in_trouble_is_tried_again_for_a_while(world: World) -> None:
     counts = world.apply(a_message(a_change(1)))
 
     assert world.names() == {1: "name 1"}
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 0, ())
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 0, ())
 
 
-def test_a_table_in_trouble_is_put_off_and_all_others_are_written_and_acked(world: World) -> None:
+def test_a_table_in_trouble_is_deferred_and_all_others_are_written_and_acked(world: World) -> None:
     world.tables.forbidden.add("planes")
     counts = world.apply(
         a_message(a_change(1)),
@@ -195,11 +195,11 @@ def test_a_table_in_trouble_is_put_off_and_all_others_are_written_and_acked(worl
 
     assert world.names("airports") == {1: "name 1"}
     assert world.leases.acked == ["a1"]
-    seconds = {ack_id: delay.total_seconds() for ack_id, delay in world.leases.put_off_for.items()}
+    seconds = {ack_id: delay.total_seconds() for ack_id, delay in world.leases.deferred_for.items()}
     assert seconds == {"a0": 30, "a2": 120, "a3": 600}
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 3, ("planes",))
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 3, ("planes",))
     assert world.letters.kept == {}
-    assert world.effects.done.index("ack 1") < world.effects.done.index("put off 1")
+    assert world.effects.done.index("ack 1") < world.effects.done.index("defer 1")
 
 
 def test_a_new_column_not_visible_yet_holds_up_only_the_messages_that_have_it(world: World) -> None:
@@ -211,16 +211,16 @@ def test_a_new_column_not_visible_yet_holds_up_only_the_messages_that_have_it(wo
 
     assert world.names() == {1: "name 1", 2: "name 1"}  # the older one is written, for the newer one is not
     assert world.leases.acked == ["a0"]
-    assert list(world.leases.put_off_for) == ["a1"]
-    assert (counts.rows_written, counts.put_off) == (2, 1)
+    assert list(world.leases.deferred_for) == ["a1"]
+    assert (counts.rows_written, counts.deferred) == (2, 1)
 
 
-def test_letters_of_a_message_that_is_put_off_wait_with_it(world: World) -> None:
+def test_letters_of_a_message_that_is_deferred_wait_with_it(world: World) -> None:
     world.tables.forbidden.add("planes")
     world.apply(a_message(a_change(1, seats="many"), a_change(2)))
 
     assert world.letters.kept == {}
-    assert list(world.leases.put_off_for) == ["a0"]
+    assert list(world.leases.deferred_for) == ["a0"]
 
 
 def test_while_pubsub_is_away_for_letters_and_acks_leases_are_kept_and_then_everything_is_settled(world: World) -> None:
@@ -229,8 +229,8 @@ def test_while_pubsub_is_away_for_letters_and_acks_leases_are_kept_and_then_ever
     world.tables.forbidden.add("airports")
     counts = world.apply(a_message(data=b"garbage"), a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.put_off, counts.letters) == (2, 1, {"undecodable": 1})
-    assert world.effects.done[-4:] == ["keep 1 letters", "note letters of planes", "ack 2", "put off 1"]
+    assert (counts.acked, counts.deferred, counts.letters) == (2, 1, {"undecodable": 1})
+    assert world.effects.done[-4:] == ["keep 1 letters", "note letters of planes", "ack 2", "defer 1"]
     assert world.waits >= 8
 
 
@@ -250,7 +250,7 @@ def test_what_was_acked_is_not_given_back_when_something_fails_later(world: Worl
     def fail(_ack_ids: object, _delay: object) -> None:
         raise ValueError("a mistake of ours")
 
-    world.leases.put_off = fail  # type: ignore[assignment,method-assign]
+    world.leases.defer = fail  # type: ignore[assignment,method-assign]
     with pytest.raises(ValueError, match="a mistake of ours"):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
@@ -319,14 +319,14 @@ def test_the_same_messages_twice_and_in_another_order_change_nothing(world: Worl
 
 
 def test_counts_add_up() -> None:
-    waits, well = TableNote(put_off="no permission"), TableNote(latest=Applied(5, 6, 7))
+    waits, well = TableNote(deferred="no permission"), TableNote(latest=Applied(5, 6, 7))
     one = Counts(
         messages=1, letters={"undecodable": 2}, acked=1, tables={"a": waits, "c": well}, max_commit_timestamp=5
     )
     two = Counts(
         messages=2,
         letters={"undecodable": 1, "too_large": 1},
-        put_off=2,
+        deferred=2,
         tables={"b": TableNote(unfit="bad_name: b"), "a": well, "c": TableNote(latest=Applied(4, 9, 9))},
     )
 
@@ -334,9 +334,9 @@ def test_counts_add_up() -> None:
         messages=3,
         letters={"undecodable": 3, "too_large": 1},
         acked=1,
-        put_off=2,
+        deferred=2,
         tables={
-            "a": TableNote(put_off="no permission", latest=Applied(5, 6, 7)),
+            "a": TableNote(deferred="no permission", latest=Applied(5, 6, 7)),
             "b": TableNote(unfit="bad_name: b"),
             "c": well,
         },

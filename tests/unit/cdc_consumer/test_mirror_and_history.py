@@ -83,7 +83,7 @@ def test_a_message_waits_for_the_one_in_trouble_and_the_other_has_its_changes(
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert world.leases.acked == ["a1"]
-    assert list(world.leases.put_off_for) == ["a0"]
+    assert list(world.leases.deferred_for) == ["a0"]
     assert counts.tables_in_trouble == (troubled,)
     assert (world.names(), changelog(world)) == (({1: "name 1"}, []) if fine == "planes" else ({}, [(1, "name 1")]))
 
@@ -165,7 +165,7 @@ def test_a_key_that_is_ignored_stops_everything_and_settles_nothing() -> None:
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert (world.leases.acked, world.letters.kept) == ([], {})
-    assert list(world.leases.put_off_for) == ["a0", "a1"]
+    assert list(world.leases.deferred_for) == ["a0", "a1"]
 
 
 def test_two_tables_of_one_name_in_different_datasets_are_two() -> None:

@@ -42,7 +42,7 @@ def test_it_waits_and_other_messages_of_its_table_and_others_are_applied(world: 
     garbage = a_message(data=b"garbage")
     counts = world.apply(newer(), a_message(a_change(1)), newer(), a_message(a_change(2), header=airports), garbage)
 
-    assert (counts.acked, counts.put_off, counts.letters) == (3, 2, {"undecodable": 1})
+    assert (counts.acked, counts.deferred, counts.letters) == (3, 2, {"undecodable": 1})
     assert world.leases.acked == ["a1", "a3", "a4"]
     assert (world.names(), world.names("airports")) == ({1: "name 1"}, {2: "name 1"})
 
@@ -52,10 +52,10 @@ def test_each_delivery_is_as_far_from_the_next_as_pubsub_allows(world: World, de
     """A reader that is upgraded too early spends the attempts of every message: 99 waits are 16 hours and a half."""
     for _ in range(3):
         counts = world.apply(*[newer(deliveries=deliveries, name=f"{n}") for n in range(250)])
-        assert counts.put_off == 250
-        assert set(world.leases.put_off_for.values()) == {timedelta(seconds=600)}
+        assert counts.deferred == 250
+        assert set(world.leases.deferred_for.values()) == {timedelta(seconds=600)}
         assert (world.leases.acked, world.letters.kept, world.crash_counts.over) == ([], {}, {})
-        assert counts.put_off_until == (NOW + 600 * 10**9) // 1_000, "a drain ends with exit code 3"
+        assert counts.deferred_until == (NOW + 600 * 10**9) // 1_000, "a drain ends with exit code 3"
 
 
 def test_status_names_message_time_and_attributes_until_it_comes_again(world: World) -> None:
@@ -70,7 +70,7 @@ def test_status_names_message_time_and_attributes_until_it_comes_again(world: Wo
     for _ in range(2):
         code, text = shown()
         assert code == 1
-        for part in ("planes  put off", "1234567", PUBLISHED.isoformat(), "wire format 99", "messages that wait: 2"):
+        for part in ("planes  deferred", "1234567", PUBLISHED.isoformat(), "wire format 99", "messages that wait: 2"):
             assert part in text
         assert all(f"{name!r}: {value!r}" in text for name, value in ATTRIBUTES.items())
         assert "upgrade the consumer" in text

@@ -100,9 +100,9 @@ def test_a_mirror_whose_labels_cannot_be_written_is_in_trouble_and_others_are_no
     messages = [rows_of("planes", old(1)), a_message(a_change(1), header=a_header("airports"))]
     for _ in range(3):
         counts = world.apply(*messages)
-        assert (counts.acked, counts.put_off) == (1, 1)
-    assert "labels may not be written" in counts.tables["planes"].put_off
-    assert world.leases.put_off_for.keys() == {"a0"}
+        assert (counts.acked, counts.deferred) == (1, 1)
+    assert "labels may not be written" in counts.tables["planes"].deferred
+    assert world.leases.deferred_for.keys() == {"a0"}
 
     world.tables.unlabelled = set()
     world.clock.pass_time(timedelta(minutes=1))
@@ -115,7 +115,7 @@ def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) ->
     world.apply(a_message(a_change(1)), airport)
     world.tables.away = 3
     counts = world.apply(rows_of("planes", old(1)), airport)
-    assert (counts.acked, counts.put_off) == (1, 1)
+    assert (counts.acked, counts.deferred) == (1, 1)
     world.tables.away = 0
     world.clock.pass_time(timedelta(minutes=1))
     assert world.apply(rows_of("planes", old(1))).acked == 1

@@ -138,10 +138,10 @@ def test_a_history_is_never_swept(world: World) -> None:
     assert world.tables.complete_since == {}
 
 
-def test_while_the_table_cannot_be_labelled_the_message_is_put_off(world: World) -> None:
+def test_while_the_table_cannot_be_labelled_the_message_is_deferred(world: World) -> None:
     world.apply(a_message(a_change(1)))
     world.tables.forbidden = {"planes"}
-    assert world.apply(an_end()).put_off == 1
+    assert world.apply(an_end()).deferred == 1
     assert world.tables.complete_since == {}
 
     world.tables.forbidden = set()

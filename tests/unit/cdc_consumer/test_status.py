@@ -48,11 +48,11 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
         "airports": "running",
         "anew": "needs re-sync",
         "pilots": "refused",
-        "planes": "put off",
+        "planes": "deferred",
         "quiet": "running",
     }
     assert world.table("planes")["troubles"] == [
-        {"state": "put off", "since": format_timestamp(NOW), "why": "PERMISSION_DENIED"}
+        {"state": "deferred", "since": format_timestamp(NOW), "why": "PERMISSION_DENIED"}
     ]
     assert world.table("anew")["troubles"][0]["since"] == "2026-11-21T12:00:00Z"
     assert world.table("pilots")["troubles"][0]["why"].startswith("no_primary_key")
@@ -79,7 +79,7 @@ def test_what_waits_to_be_swept_is_said_and_is_no_trouble(world: World) -> None:
 def test_since_is_when_it_began_until_it_is_well_again(world: World) -> None:
     world.take(Counts(tables={"planes": WAITS}))
     world.clock.pass_time(timedelta(minutes=1))
-    world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND")}))
+    world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND")}))
     (trouble,) = world.table("planes")["troubles"]
     assert (trouble["since"], trouble["why"]) == (format_timestamp(NOW), "NOT_FOUND")
 
@@ -96,20 +96,22 @@ def test_rows_that_are_stuck_put_their_table_off_until_they_have_come_again(worl
     world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))  # nothing of theirs came in that micro-batch
 
     assert world.table("planes")["troubles"] == [
-        {"state": "put off", "since": format_timestamp(NOW), "why": "rows fail: INTERNAL"}
+        {"state": "deferred", "since": format_timestamp(NOW), "why": "rows fail: INTERNAL"}
     ]
-    assert world.status.put_off() == {"planes": "rows fail: INTERNAL"}
+    assert world.status.deferred() == {"planes": "rows fail: INTERNAL"}
     assert world.status.troubled() == {"planes"}
     world.clock.pass_time(timedelta(minutes=5))
     world.take(Counts(tables={"planes": replace(stuck, again_at=MICROS + 1_200_000_000)}))
     assert world.table("planes")["troubles"][0]["since"] == format_timestamp(NOW)
 
     world.clock.pass_time(timedelta(minutes=11))
-    assert (world.states(), world.status.put_off()) == ({"planes": "running"}, {})
+    assert (world.states(), world.status.deferred()) == ({"planes": "running"}, {})
     assert world.status.troubled() == set()
 
 
-def test_what_was_put_off_speaks_against_a_sweep_until_it_has_come_again_though_its_table_is_well(world: World) -> None:
+def test_what_was_deferred_speaks_against_a_sweep_until_it_has_come_again_though_its_table_is_well(
+    world: World,
+) -> None:
     world.take(Counts(tables={"planes": replace(WAITS, again_at=MICROS + 600_000_000)}))
     world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))
     assert world.states() == {"planes": "running"}
@@ -124,10 +126,10 @@ def test_what_was_put_off_speaks_against_a_sweep_until_it_has_come_again_though_
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
     world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     for _ in range(2):
-        world.take(Counts(tables={"planes": TableNote(put_off="NOT_FOUND", unfit="schema_conflict: x")}))
+        world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND", unfit="schema_conflict: x")}))
         world.clock.pass_time(timedelta(minutes=1))
 
-    assert [one["state"] for one in world.table("planes")["troubles"]] == ["put off", "refused", "needs re-sync"]
+    assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "needs re-sync"]
 
 
 def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) -> None:
@@ -212,7 +214,7 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
 
 def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
     world.take(Counts(messages=2, changes=5, rows_written=3, superseded=1, letters={"undecodable": 1}, acked=2))
-    world.take(Counts(messages=1, changes=1, rows_written=1, letters={"undecodable": 2, "bad_name": 1}, put_off=1))
+    world.take(Counts(messages=1, changes=1, rows_written=1, letters={"undecodable": 2, "bad_name": 1}, deferred=1))
     world.take(process="a:1", oldest_held=MICROS - 60_000_000)
     world.take(process="b:1", oldest_held=MICROS - 5_000_000)
     world.take(process="b:1")
@@ -224,7 +226,7 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
         "superseded": 1,
         "letters": {"undecodable": 3, "bad_name": 1},
     }
-    assert document["messages"] == {"messages": 3, "acked": 2, "put_off": 1, "given_back": 0}
+    assert document["messages"] == {"messages": 3, "acked": 2, "deferred": 1, "given_back": 0}
     assert document["processes"] == {"seen": 2, "holding": 1}
     assert document["lag_seconds"]["oldest_held"] == 60
     world.clock.pass_time(timedelta(minutes=11))
@@ -240,7 +242,7 @@ def test_where_tasks_do_not_report_nothing_is_said_of_what_they_hold() -> None:
 
     document = status.document(ready=True, alive=True)
     assert document["processes"] is None
-    assert document["messages"] == {"messages": 2, "acked": 2, "put_off": 0}
+    assert document["messages"] == {"messages": 2, "acked": 2, "deferred": 0}
     assert document["changes"]["written"] == 2  # type: ignore[index]
     told = "\n".join(lines(document))
     assert "what worker processes hold is not known" in told

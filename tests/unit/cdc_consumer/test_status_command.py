@@ -80,7 +80,7 @@ def test_doctor_names_what_the_running_consumer_has_trouble_with(world: World) -
     with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, ask) as port:
         (found,) = running_consumer(f"127.0.0.1:{port}")
     assert (found.level, found.check) == (Level.WARNING, "running consumer, table planes")
-    assert found.detail == "put off: PERMISSION_DENIED"
+    assert found.detail == "deferred: PERMISSION_DENIED"
     assert list(running_consumer(f"127.0.0.1:{port}")) == [], "none runs there"
 
 

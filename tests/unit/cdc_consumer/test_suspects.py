@@ -91,7 +91,7 @@ def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_ne
 
 
 @pytest.mark.parametrize("well", [True, False], ids=["well again", "in trouble"])
-def test_hundreds_that_were_put_off_often_cost_few_calls(world: World, well: bool) -> None:
+def test_hundreds_that_were_deferred_often_cost_few_calls(world: World, well: bool) -> None:
     messages = [a_message(a_change(n), delivery_attempt=9) for n in range(400)]
     if not well:
         world.tables.forbidden.add("planes")
@@ -99,8 +99,8 @@ def test_hundreds_that_were_put_off_often_cost_few_calls(world: World, well: boo
     world.effects.done.clear()
     counts = world.apply(*messages)
 
-    assert (counts.acked, counts.put_off) == ((400, 0) if well else (0, 400))
-    calls = [effect for effect in world.effects.done if effect.startswith(("append", "ack", "put off"))]
+    assert (counts.acked, counts.deferred) == ((400, 0) if well else (0, 400))
+    calls = [effect for effect in world.effects.done if effect.startswith(("append", "ack", "deferred"))]
     assert len(calls) == (8 if well else 4), calls
     assert world.crash_counts.over == {}
 
@@ -111,9 +111,9 @@ def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
     passed = AT_ONCE
     while passed < timedelta(days=1):
         assert deliveries.deliver(AT_ONCE)
-        (put_off,) = world.leases.put_off_for.values()
-        world.clock.pass_time(put_off)
-        passed += put_off
+        (deferred,) = world.leases.deferred_for.values()
+        world.clock.pass_time(deferred)
+        passed += deferred
 
     assert deliveries.times > 100
     assert (world.letters.kept, world.crash_counts.over) == ({}, {})
@@ -176,11 +176,11 @@ def test_where_crashes_are_not_counted_many_quick_deliveries_tell(world: World) 
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
 
 
-def test_a_message_that_was_put_off_so_often_is_no_suspect_of_that_kind() -> None:
+def test_a_message_that_was_deferred_so_often_is_no_suspect_of_that_kind() -> None:
     patience, age = Patience(), timedelta(0)
     for deliveries in range(1, 101):
         assert not is_fatal(deliveries, age.total_seconds(), patience)
-        age += patience.put_off_at(deliveries)
+        age += patience.deferral_at(deliveries)
 
 
 def test_deliveries_too_fast_for_any_putting_off_are_fatal_from_the_twentieth_on() -> None:

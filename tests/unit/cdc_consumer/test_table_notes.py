@@ -1,4 +1,4 @@
-"""What a micro-batch says of each table: running, put off or refused, and when its latest change came by each stage."""
+"""What a micro-batch says of each table: running, deferred or refused, and times of its latest change."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -47,15 +47,15 @@ def test_a_table_in_trouble_says_why(world: World) -> None:
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert set(counts.tables) == {"planes", "airports"}
-    assert "planes" in counts.tables["planes"].put_off
-    assert counts.tables["airports"].put_off == ""
+    assert "planes" in counts.tables["planes"].deferred
+    assert counts.tables["airports"].deferred == ""
 
 
 def test_while_a_table_is_known_to_be_in_trouble_each_task_says_the_real_why(world: World) -> None:
     world.tables.forbidden.add("planes")
     notes = [world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).tables for _ in range(5)]
 
-    assert [note["planes"].put_off for note in notes] == ["table planes: permission denied"] * 5
+    assert [note["planes"].deferred for note in notes] == ["table planes: permission denied"] * 5
 
 
 def test_what_is_said_of_trouble_is_what_was_said_last_and_its_code_where_words_may_quote_a_row(world: World) -> None:
@@ -79,7 +79,7 @@ def test_one_list_in_trouble_is_the_tables_trouble(world: World) -> None:
     counts = world.apply(a_message(a_change(1)), a_message(a_change(2, colour="red"), header=WIDER))
 
     note = counts.tables["planes"]
-    assert note.put_off
+    assert note.deferred
     assert note.latest is not None
 
 
@@ -100,7 +100,7 @@ def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_le
     note = counts.tables["planes"]
 
     assert note.stuck == "rows that fail each time they come (1): table planes: INTERNAL"
-    assert (note.put_off, note.again_at) == ("", (NOW + 30_000_000_000) // 1000)
+    assert (note.deferred, note.again_at) == ("", (NOW + 30_000_000_000) // 1000)
     assert note.latest is not None
     assert (counts.tables["airports"].stuck, counts.tables_in_trouble) == ("", ())
 
@@ -176,4 +176,4 @@ def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: Wor
 
 
 def test_words_are_short_enough_for_a_report() -> None:
-    assert len(TableNote(put_off="x" * 10_000, unfit="y" * 10_000).put_off) == 600
+    assert len(TableNote(deferred="x" * 10_000, unfit="y" * 10_000).deferred) == 600

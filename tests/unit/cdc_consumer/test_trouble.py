@@ -24,13 +24,13 @@ def forbid(world: World, table: str = "planes") -> None:
     world.apply(a_message(a_change(1), header=a_header(table)))
 
 
-def test_a_table_known_to_be_in_trouble_is_put_off_at_once_and_not_tried(world: World, attempts: list[str]) -> None:
+def test_a_table_known_to_be_in_trouble_is_deferred_at_once_and_not_tried(world: World, attempts: list[str]) -> None:
     forbid(world)
     world.clock.ticks = AT_ONCE
     attempts.clear()
     for number in range(5):
         counts = world.apply(a_message(a_change(number)), a_message(a_change(number), header=AIRPORTS))
-        assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 1, ("planes",))
+        assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 1, ("planes",))
 
     assert "planes" not in attempts
     assert set(world.names("airports")) == set(range(5))
@@ -87,14 +87,14 @@ def test_a_table_whose_appends_always_fail_while_others_are_accepted_is_that_tab
     world.writer.failing.add("planes")
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 1, ("planes",))
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 1, ("planes",))
     assert world.names("airports") == {1: "name 1"}
-    assert world.leases.put_off_for == {"a0": timedelta(seconds=30)}
+    assert world.leases.deferred_for == {"a0": timedelta(seconds=30)}
     assert world.letters.kept == {}
     world.clock.ticks = AT_ONCE
     waits = world.waits
     for _ in range(3):
-        assert world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).put_off == 1
+        assert world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).deferred == 1
     assert world.waits == waits
 
 
@@ -124,7 +124,7 @@ def test_accepted_before_the_service_went_away_proves_nothing(world: World) -> N
     world.writer.append = away_after_airports  # type: ignore[method-assign]
     counts = world.apply(a_message(a_change(1), header=AIRPORTS), a_message(a_change(1)))
 
-    assert (counts.acked, counts.put_off) == (2, 0)
+    assert (counts.acked, counts.deferred) == (2, 0)
     assert world.names() == {1: "name 1"}
 
 
@@ -132,24 +132,24 @@ def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits
     world.writer.away = 2_000  # seconds go by at each: far longer than any patience with a table
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.put_off, world.letters.kept) == (2, 0, {})
+    assert (counts.acked, counts.deferred, world.letters.kept) == (2, 0, {})
     assert world.waits >= 2_000
-    assert not any(effect.startswith(("put off", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("deferred", "give back")) for effect in world.effects.done)
 
 
-def test_a_table_alone_in_its_micro_batch_is_waited_for_long_and_then_put_off_for_long(world: World) -> None:
+def test_a_table_alone_in_its_micro_batch_is_waited_for_long_and_then_deferred_for_long(world: World) -> None:
     world.writer.failing.add("planes")
     began = world.clock.time
     counts = world.apply(a_message(a_change(1)))
 
-    assert counts.put_off == 1
-    assert world.leases.put_off_for == {"a0": LONGEST}
+    assert counts.deferred == 1
+    assert world.leases.deferred_for == {"a0": LONGEST}
     assert world.clock.time - began >= 300e9
     world.clock.pass_time(LONGEST)
     again = world.clock.time
     world.apply(a_message(a_change(1)))  # still nothing tells, so it may still be the service
     assert world.clock.time - again >= 290e9
-    assert world.leases.put_off_for == {"a0": LONGEST}
+    assert world.leases.deferred_for == {"a0": LONGEST}
 
 
 def test_a_service_away_for_a_day_costs_a_table_that_is_alone_less_than_all_attempts(world: World) -> None:
@@ -159,20 +159,20 @@ def test_a_service_away_for_a_day_costs_a_table_that_is_alone_less_than_all_atte
     while world.clock.time - began < 86_400e9:
         deliveries += 1
         world.apply(a_message(a_change(1), delivery_attempt=deliveries))
-        world.clock.pass_time(world.leases.put_off_for["a0"])
+        world.clock.pass_time(world.leases.deferred_for["a0"])
 
     assert deliveries < 100
 
 
-def test_once_others_were_accepted_it_is_that_table_and_is_put_off_at_once(world: World) -> None:
+def test_once_others_were_accepted_it_is_that_table_and_is_deferred_at_once(world: World) -> None:
     world.writer.failing.add("planes")
     world.apply(a_message(a_change(1)))
     assert world.apply(a_message(a_change(1), header=AIRPORTS)).acked == 1
     began = world.clock.time
     counts = world.apply(a_message(a_change(1)))
 
-    assert counts.put_off == 1
-    assert world.leases.put_off_for == {"a0": timedelta(seconds=30)}
+    assert counts.deferred == 1
+    assert world.leases.deferred_for == {"a0": timedelta(seconds=30)}
     assert world.clock.time - began < 20e9
 
 
@@ -182,8 +182,8 @@ def test_several_tables_that_fail_for_ever_and_always_come_together_hold_up_nobo
     began = world.clock.time
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.put_off, counts.tables_in_trouble) == (2, ("airports", "planes"))
-    assert set(world.leases.put_off_for.values()) == {timedelta(seconds=30)}
+    assert (counts.deferred, counts.tables_in_trouble) == (2, ("airports", "planes"))
+    assert set(world.leases.deferred_for.values()) == {timedelta(seconds=30)}
     assert world.clock.time - began < 300e9
     assert world.names("pilots") == {1: "name 1"}
     assert world.letters.kept == {}
@@ -194,7 +194,7 @@ def test_where_a_row_of_an_earlier_task_is_not_taken_either_it_is_the_service(wo
     world.writer.away = 2_000
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.put_off, world.letters.kept) == (2, 0, {})
+    assert (counts.acked, counts.deferred, world.letters.kept) == (2, 0, {})
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_table_that_cannot_even_be_looked_at_while_others_are_accepted_is_in_t
     monkeypatch.setattr(world.tables, "_brought_about", fail)
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 1, ("planes",))
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 1, ("planes",))
 
 
 def test_messages_that_came_often_are_handled_last_and_together(world: World) -> None:
@@ -256,7 +256,7 @@ def test_messages_that_came_often_are_handled_last_and_together(world: World) ->
     assert world.effects.done.count("ack 2") == 2
 
 
-def test_among_forty_tables_those_in_trouble_are_put_off_and_all_others_flow(world: World) -> None:
+def test_among_forty_tables_those_in_trouble_are_deferred_and_all_others_flow(world: World) -> None:
     world.start_anew(Patience(table=AT_ONCE, between_calls=AT_ONCE))
     world.clock.ticks = AT_ONCE
     headers = [a_header(f"table{number}") for number in range(40)]
@@ -273,12 +273,12 @@ def test_among_forty_tables_those_in_trouble_are_put_off_and_all_others_flow(wor
 
     counts = world.apply(*messages(1))
     assert set(counts.tables_in_trouble) == troubled | {"table11"}
-    assert (counts.acked, counts.put_off) == (35, 6)
+    assert (counts.acked, counts.deferred) == (35, 6)
 
     waits = world.waits
     for sequence in range(2, 7):
         counts = world.apply(*messages(sequence))
-        assert (counts.acked, counts.put_off) == (35, 6)
+        assert (counts.acked, counts.deferred) == (35, 6)
     assert world.waits == waits  # nothing is waited for any more
     well = [one.table for one in headers if one.table not in troubled]
     assert all(world.names(table) == {1: "name 6", 2: "name 1"} for table in well)
@@ -319,9 +319,9 @@ def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
     counts = world.apply(*[a_message(a_change(1), header=a_header(table)) for table in tables])
 
     assert world.clock.time - began > 16 * 3_600e9, "by then all 100 deliveries would have been spent"
-    assert (counts.acked, counts.put_off, world.letters.kept) == (len(tables), 0, {})
+    assert (counts.acked, counts.deferred, world.letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
-    assert not any(effect.startswith(("put off", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("deferred", "give back")) for effect in world.effects.done)
 
 
 def test_a_refused_dataset_says_its_fix_while_it_is_waited_for(world: World) -> None:
@@ -349,7 +349,7 @@ def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> 
     world.tables.dataset_refused = True
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, counts.put_off, counts.tables_in_trouble) == (["a1"], 1, ("planes",))
+    assert (world.leases.acked, counts.deferred, counts.tables_in_trouble) == (["a1"], 1, ("planes",))
 
 
 FOUR = ("planes", "airports", "pilots", "seats")
@@ -388,13 +388,13 @@ def test_while_the_write_right_alone_is_gone_all_tables_wait_and_no_delivery_att
     counts = apply_to(world, 1, tables)
 
     assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
-    assert (counts.acked, counts.put_off, world.letters.kept) == (len(tables), 0, {})
+    assert (counts.acked, counts.deferred, world.letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
-    assert not any(effect.startswith(("put off", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("deferred", "give back")) for effect in world.effects.done)
 
 
 @pytest.mark.parametrize("process", ["running", "new"])
-def test_of_four_tables_the_one_that_may_not_be_written_is_put_off_alone(world: World, process: str) -> None:
+def test_of_four_tables_the_one_that_may_not_be_written_is_deferred_alone(world: World, process: str) -> None:
     world.start_anew(HASTY)
     apply_to(world, 9, FOUR)
     if process == "new":
@@ -402,10 +402,10 @@ def test_of_four_tables_the_one_that_may_not_be_written_is_put_off_alone(world: 
     world.tables.unwritable = {"planes"}
     for number in range(1, 4):
         counts = apply_to(world, number, FOUR)
-        assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (3, 1, ("planes",))
+        assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (3, 1, ("planes",))
     alone = apply_to(world, 4, ["planes"])
 
-    assert (alone.acked, alone.put_off, world.letters.kept) == (0, 1, {})
+    assert (alone.acked, alone.deferred, world.letters.kept) == (0, 1, {})
 
 
 def test_a_table_in_trouble_waits_too_once_the_write_right_is_gone_from_all(world: World) -> None:
@@ -413,14 +413,14 @@ def test_a_table_in_trouble_waits_too_once_the_write_right_is_gone_from_all(worl
     world.start_anew(HASTY)
     apply_to(world, 9, FOUR)
     world.tables.unwritable = {"planes"}
-    assert apply_to(world, 1, FOUR).put_off == 1
+    assert apply_to(world, 1, FOUR).deferred == 1
     world.tables.unwritable = set(FOUR)
     world.clock.pass_time(timedelta(seconds=11))
     world.clock.ticks = timedelta(minutes=1)
     give_back_the_right(world, timedelta(hours=17))
     counts = apply_to(world, 2, ["planes"])
 
-    assert (counts.acked, counts.put_off) == (1, 0)
+    assert (counts.acked, counts.deferred) == (1, 0)
 
 
 def test_where_bigquery_does_not_answer_about_rights_a_refused_table_is_in_trouble_by_itself(world: World) -> None:
@@ -433,4 +433,4 @@ def test_where_bigquery_does_not_answer_about_rights_a_refused_table_is_in_troub
     world.tables.check_rights = unanswered  # type: ignore[method-assign]
     counts = apply_to(world, 1, FOUR)
 
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (3, 1, ("planes",))
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (3, 1, ("planes",))

@@ -18,14 +18,14 @@ def stuck(world: World) -> None:
     world.writer.stuck = lambda _table, row: row["name"] == "stuck"
 
 
-def test_a_row_that_always_fails_retryably_is_found_and_only_its_message_put_off(world: World) -> None:
+def test_a_row_that_always_fails_retryably_is_found_and_only_its_message_deferred(world: World) -> None:
     stuck(world)
     others = [a_message(*[a_change(n) for n in range(first, first + 20)]) for first in (100, 200, 300)]
     bad = a_message(a_change(1, 1), a_change(1, 2, name="stuck"), a_change(2))
     counts = world.apply(*others, bad, a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (4, 1, ())
-    assert world.leases.put_off_for == {"a3": timedelta(seconds=30)}
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (4, 1, ())
+    assert world.leases.deferred_for == {"a3": timedelta(seconds=30)}
     assert len(world.names()) == 62
     assert world.names()[1] == "name 1"  # the next newest is written in its place
     assert world.letters.kept == {}
@@ -38,7 +38,7 @@ def test_a_row_that_has_failed_retryably_for_an_hour_is_a_letter_and_the_rest_of
     bad = a_message(a_change(1, 2, name="stuck"), a_change(2), delivery_attempt=10)
     counts = world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS), bad)
 
-    assert (counts.acked, counts.put_off, counts.letters) == (3, 0, {"retries_exhausted": 1})
+    assert (counts.acked, counts.deferred, counts.letters) == (3, 0, {"retries_exhausted": 1})
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
     assert set(world.names()) == {2, 3}
 
@@ -47,12 +47,12 @@ def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> l
     """Deliver a row that always fails, alone of its table, until it is a letter; return what each task said."""
     said = []
     for delivery in range(1, deliveries + 1):
-        world.leases.put_off_for.clear()
+        world.leases.deferred_for.clear()
         counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery), *beside)
-        said.append((counts.put_off, counts.tables_in_trouble, sum(counts.letters.values())))
-        if counts.put_off:
-            assert world.leases.put_off_for == {"a0": world.patience.put_off_at(delivery)}
-            world.clock.pass_time(world.patience.put_off_at(delivery))
+        said.append((counts.deferred, counts.tables_in_trouble, sum(counts.letters.values())))
+        if counts.deferred:
+            assert world.leases.deferred_for == {"a0": world.patience.deferral_at(delivery)}
+            world.clock.pass_time(world.patience.deferral_at(delivery))
     return said
 
 
@@ -91,8 +91,8 @@ def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(
         counts = world.apply(
             a_message(a_change(1), delivery_attempt=delivery), a_message(a_change(1, delivery), header=AIRPORTS)
         )
-        assert (counts.put_off, counts.tables_in_trouble) == (1, ("planes",))
-        world.clock.pass_time(world.patience.put_off_at(delivery))
+        assert (counts.deferred, counts.tables_in_trouble) == (1, ("planes",))
+        world.clock.pass_time(world.patience.deferral_at(delivery))
 
     assert world.letters.kept == {}
 
@@ -103,8 +103,8 @@ def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_wh
     for delivery in range(1, 20):
         message = a_message(a_change(1, colour="red"), header=WIDER, delivery_attempt=delivery)
         counts = world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS))
-        assert (counts.put_off, counts.tables_in_trouble) == (1, ("planes",))
-        world.clock.pass_time(world.patience.put_off_at(delivery))
+        assert (counts.deferred, counts.tables_in_trouble) == (1, ("planes",))
+        world.clock.pass_time(world.patience.deferral_at(delivery))
 
     assert world.letters.kept == {}
 
@@ -116,7 +116,7 @@ def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
     world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS))
     for delivery in range(1, 20):
         message = a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery)
-        assert world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS)).put_off == 1
+        assert world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS)).deferred == 1
         world.clock.pass_time(timedelta(seconds=600))
 
     assert [len(rows) for rows in world.writer.appended.values()] == [1]
@@ -151,8 +151,8 @@ def test_one_bad_row_in_the_first_micro_batch_of_a_process_holds_up_nothing_but_
     began = world.clock.time
     counts = world.apply(*messages)
 
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble, world.letters.kept) == (49, 1, (), {})
-    assert world.leases.put_off_for == {f"a{place}": timedelta(seconds=30)}
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble, world.letters.kept) == (49, 1, (), {})
+    assert world.leases.deferred_for == {f"a{place}": timedelta(seconds=30)}
     assert world.clock.time - began < 600e9
     for rows in world.writer.appended.values():
         assert {row["id"] for row in rows} == set(range(10, 59))
@@ -162,8 +162,8 @@ def test_a_bad_row_alone_in_its_task_is_no_trouble_of_two_tables_because_it_has_
     world = in_a_new_process('[tables.planes]\nmode = "both"')
     counts = world.apply(a_message(a_change(1, 2, name="stuck")))
 
-    assert (counts.put_off, world.letters.kept) == (1, {})
-    assert world.leases.put_off_for == {"a0": timedelta(seconds=600)}
+    assert (counts.deferred, world.letters.kept) == (1, {})
+    assert world.leases.deferred_for == {"a0": timedelta(seconds=600)}
 
 
 def test_bad_rows_of_several_tables_in_the_first_micro_batch_of_a_process_hold_up_nothing_else() -> None:
@@ -173,7 +173,7 @@ def test_bad_rows_of_several_tables_in_the_first_micro_batch_of_a_process_hold_u
         a_message(bad), a_message(*good), a_message(bad, header=AIRPORTS), a_message(bad, a_change(3), header=AIRPORTS)
     )
 
-    assert (counts.acked, counts.put_off, counts.tables_in_trouble) == (1, 3, ())
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 3, ())
     assert (len(world.names()), set(world.names("airports")), world.letters.kept) == (50, {3}, {})
 
 
@@ -192,7 +192,7 @@ def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_bef
         world.apply(*[a_message(*[a_change(n) for n in range(50)], header=one) for one in headers])
     rounds = world.waits / 40
 
-    assert not any(effect.startswith(("put off", "ack")) for effect in world.effects.done)
+    assert not any(effect.startswith(("deferred", "ack")) for effect in world.effects.done)
     assert asked[:40] == [50] * 40
     assert set(asked[40:]) == {1}
     assert 0 < len(asked[40:]) <= 3 * rounds
@@ -235,4 +235,4 @@ def test_all_rows_of_a_table_failing_are_never_letters_however_often_they_came(w
         *[a_message(*[a_change(n) for n in range(50)], delivery_attempt=90)], a_message(a_change(1), header=AIRPORTS)
     )
 
-    assert (counts.acked, counts.put_off, world.letters.kept) == (1, 1, {})
+    assert (counts.acked, counts.deferred, world.letters.kept) == (1, 1, {})

@@ -249,7 +249,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
             Level.ERROR if ours else Level.WARNING,
             f"table {name}: primary key",
             "it has no primary key, by which BigQuery applies changes"
-            + ("" if ours else "; a source table of this name would be put off"),
+            + ("" if ours else "; a source table of this name would be deferred"),
             f"{alter} ADD PRIMARY KEY (`...`) NOT ENFORCED",
         )
     for column, kind in _OURS.items():

@@ -1,4 +1,4 @@
-"""Leases on Pub/Sub messages: acknowledge, give back, put off, and keep them while work goes on."""
+"""Leases on Pub/Sub messages: acknowledge, give back, defer, and keep them while work goes on."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,8 +55,8 @@ class PubsubLeases:
         self._keepers: list[Keeper] = []
         self.acked = 0
         self.given_back = 0
-        self.put_off_count = 0
-        self.put_off_until = 0  # by when the last of those comes again, in microseconds
+        self.deferred_count = 0
+        self.deferred_until = 0  # by when the last of those comes again, in microseconds
         self.extended = 0
 
     def ack(self, ack_ids: Sequence[str]) -> None:
@@ -79,19 +79,19 @@ class PubsubLeases:
         with self._lock:
             self.given_back += len(ack_ids)
 
-    def put_off(self, ack_ids: Sequence[str], delay: timedelta) -> None:
+    def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
         """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
         delay = min(delay, LONGEST_DEADLINE)
-        self._send_ending_leases("put off", ack_ids, delay)
+        self._send_ending_leases("defer", ack_ids, delay)
         with self._lock:
-            self.put_off_count += len(ack_ids)
+            self.deferred_count += len(ack_ids)
             if ack_ids:
                 until = self._clock.now() // 1000 + delay // timedelta(microseconds=1)
-                self.put_off_until = max(self.put_off_until, until)
+                self.deferred_until = max(self.deferred_until, until)
 
     @contextmanager
     def keeping(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        """Extend these leases while the block runs, except those acked, given back or put off meanwhile.
+        """Extend these leases while the block runs, except those acked, given back or deferred meanwhile.
 
         The first extension goes out before the block begins; nothing is extended any more once it has ended.
         """

@@ -1,10 +1,10 @@
 """Counts, and signs of life, on their way from Spark's processes to the driver's metrics.
 
 One datagram each over a Unix socket on the driver's machine: nothing is stored, and a report without a receiver is
-dropped: no message is lost by it, and by when something comes again that was put off is kept on the disk, too. Tasks
+dropped: no message is lost by it, and by when something comes again that was deferred is kept on the disk, too. Tasks
 report only where they are certain to see that machine's disk (`Settings`: ``tasks_report``); elsewhere there is what
 `commit` reports, nothing is shown of what it does not know, and of a task that failed there nothing is known: a drain
-may say that all is done while messages that it put off are still to come. What is said of very many tables goes in
+may say that all is done while messages that it deferred are still to come. What is said of very many tables goes in
 several.
 """
 

@@ -50,7 +50,7 @@ class ConsumerMetrics:
         self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages.")
         self._taken = counter("leases_acquired", "Messages that the Spark source has leased.", of_tasks)
         self._acked = counter("leases_acked", "Messages that were acked.")
-        self._put_off = counter("leases_nacked", "Messages that were nacked because their table failed.")
+        self._deferred = counter("leases_nacked", "Messages that were nacked because their table failed.")
         self._given_back = counter("leases_released", "Messages that failed tasks have released.", of_tasks)
         letters = Counter(
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
@@ -97,7 +97,7 @@ class ConsumerMetrics:
             "millrace_consumer_append_connections", "Open connections to BigQuery's write API.", registry=of_tasks
         )
         connections.set_function(self._connections_open)
-        self.leases = {"taken": 0, "acked": 0, "put_off": 0, "given_back": 0}
+        self.leases = {"taken": 0, "acked": 0, "deferred": 0, "given_back": 0}
         """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
     def show_refused(self, refused: Callable[[], Collection[str]]) -> None:
@@ -124,7 +124,7 @@ class ConsumerMetrics:
         self._outdated(counts.outdated)
         self._taken(counts.taken)
         self._acked(counts.acked)
-        self._put_off(counts.put_off)
+        self._deferred(counts.deferred)
         self._given_back(counts.given_back)
         for name in self.leases:
             self.leases[name] += getattr(counts, name)
@@ -156,7 +156,7 @@ class ConsumerMetrics:
         Where tasks do not report, only what became of those that were settled.
         """
         if not self._tasks_report:
-            return {name: self.leases[name] for name in ("acked", "put_off")}
+            return {name: self.leases[name] for name in ("acked", "deferred")}
         taken, *settled = self.leases.values()
         return {**self.leases, "left": taken - sum(settled)}
 

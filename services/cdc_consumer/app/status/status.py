@@ -19,7 +19,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
 
 RUNNING: Final = "running"
-PUT_OFF: Final = "put off"
+DEFERRED: Final = "deferred"
 REFUSED: Final = "refused"
 NEEDS_RESYNC: Final = "needs re-sync"
 DROPPED: Final = "dropped"
@@ -38,8 +38,8 @@ _SEEN: Final = timedelta(minutes=10)
 
 @dataclass(slots=True)
 class _Table:
-    put_off: str = ""
-    put_off_since: int = 0
+    deferred: str = ""
+    deferred_since: int = 0
     unfit: str = ""
     unfit_since: int = 0
     unfit_until: int = 0
@@ -48,7 +48,7 @@ class _Table:
     stuck_since: int = 0
     stuck_until: int = 0
     again_at: int = 0
-    """When the last of what was put off comes again, whatever the table has been since."""
+    """When the last of what was deferred comes again, whatever the table has been since."""
     latest: Applied | None = None
 
     def refusal(self, now: int, refused_after: timedelta, *, mirrored: bool) -> tuple[str, int] | None:
@@ -66,7 +66,7 @@ class _Table:
 
     def waits_for(self, now: int) -> str:
         """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
-        return self.put_off or (self.stuck if now < self.stuck_until else "")
+        return self.deferred or (self.stuck if now < self.stuck_until else "")
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class ConsumerStatus:
         self._seen: dict[str, int] = {}
         self._held = held or Held(clock)
         self._options = options
-        self._kinds = ("messages", "acked", "put_off", *(("given_back",) if options.tasks_report else ()))
+        self._kinds = ("messages", "acked", "deferred", *(("given_back",) if options.tasks_report else ()))
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
         self._labels = _Labels()
@@ -137,7 +137,7 @@ class ConsumerStatus:
                 self._seen = {process: at for process, at in self._seen.items() if self._still_seen(at, now)}
                 self._seen[report.process] = now
             self._held.take(report)
-            for name in ("messages", "changes", "rows_written", "superseded", "acked", "put_off", "given_back"):
+            for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
                 self._counted[name] += getattr(counts, name)
             self._letters.update(counts.letters)
             for name, note in counts.tables.items():
@@ -202,7 +202,7 @@ class ConsumerStatus:
     def troubled(self) -> Collection[str]:
         """Return the tables whose changes wait, or are refused, and those that are gone.
 
-        What was put off waits until it has come again, also where the table has recovered meanwhile.
+        What was deferred waits until it has come again, also where the table has recovered meanwhile.
         """
         with self._lock:
             now = self._micros()
@@ -228,8 +228,8 @@ class ConsumerStatus:
         with self._lock:
             self._not_swept[table] = why
 
-    def put_off(self) -> Mapping[str, str]:
-        """Return the tables whose messages are put off, and why."""
+    def deferred(self) -> Mapping[str, str]:
+        """Return the tables whose messages are deferred, and why."""
         with self._lock:
             now = self._micros()
             return {name: why for name, table in sorted(self._tables.items()) if (why := table.waits_for(now))}
@@ -315,9 +315,9 @@ class ConsumerStatus:
 
 
 def _note(table: _Table, note: TableNote, now: int) -> None:
-    if note.put_off and not table.put_off:
-        table.put_off_since = now
-    table.put_off = note.put_off
+    if note.deferred and not table.deferred:
+        table.deferred_since = now
+    table.deferred = note.deferred
     if note.latest is not None or not note.unfit:
         table.unfit = ""
     else:
@@ -348,8 +348,8 @@ def _shown(
     """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
     troubles = []
     if why := table.waits_for(now):
-        since = table.put_off_since if table.put_off else table.stuck_since
-        troubles.append({"state": PUT_OFF, "since": _time(since), "why": why})
+        since = table.deferred_since if table.deferred else table.stuck_since
+        troubles.append({"state": DEFERRED, "since": _time(since), "why": why})
     if refusal := table.refusal(now, refused_after, mirrored=mirror is not None):
         troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})
     if dropped_at is not None:

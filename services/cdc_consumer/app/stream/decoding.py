@@ -19,7 +19,7 @@ from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
 from shared.contracts.reasons import Reason
 
-_TOLD = "delivered {} times and never settled, and not because it was put off: it may end the process"
+_TOLD = "delivered {} times and never settled, and not because it was deferred: it may end the process"
 
 
 def decoded_groups(

@@ -71,12 +71,11 @@ class Memory:
 
 
 def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: Clock) -> Counts:
-    """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or put off.
+    """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or deferred.
 
-    What it raises leaves nothing acked that is not durable; what is not acked has been given back or put off.
-    MisconfiguredError: a flood of poison; the messages are put off, since somebody has to act first, and every delivery
-    counts against them. TransientError: a service was away until the process was asked to
-    stop.
+    What it raises leaves nothing acked that is not durable; what is not acked has been given back or deferred.
+    MisconfiguredError: the dead-letter limit has tripped; the messages are deferred, because an operator has to act
+    first, and every delivery counts against them. TransientError: a service was unavailable until the stop.
     """
     if not len(messages):
         return Counts()
@@ -117,7 +116,7 @@ class _Task:
         self._messages = messages
         self._decoded = decoded
         self._ack_ids: Sequence[str] = messages["ack_id"].to_pylist()
-        self._unsettled = unsettled  # leases of all of the task's messages that are neither acked nor put off
+        self._unsettled = unsettled  # leases of all of the task's messages that are neither acked nor deferred
         self._open = set(range(len(messages)))  # messages of ours of which the same is true
         self._ports = ports
         self._memory = memory
@@ -128,7 +127,7 @@ class _Task:
         self._stop = writing.stop
         self._clock = writing.clock
         self._letters: Counter[str] = Counter()
-        self._put_off: Mapping[int, timedelta] = {}  # messages, and for how long
+        self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
         self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
         self._of_unnoted: set[int] = set()  # the messages of those letters
         self._deliveries = np.maximum(messages["delivery_attempt"].fill_null(0).to_numpy(), 1)
@@ -144,7 +143,7 @@ class _Task:
         self._write()
         self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
         self._bear_with_new_trouble()
-        self._put_off_the_rest()
+        self._defer_the_rest()
         return self._counts()
 
     def _believe_in_replays(self) -> None:
@@ -249,7 +248,7 @@ class _Task:
         structlog.get_logger().warning("records_set_aside", reasons=dict(reasons), first=letters[0].identity)
 
     def _note_letters(self, poison: Sequence[Poison]) -> None:
-        """Let the mirrors say that they lack these; the messages of one that cannot are put off with this task's rest.
+        """Let the mirrors say that they lack these; the messages of one that cannot are deferred with this task's rest.
 
         One try is enough: a mirror whose label fails for long must not hold up the others, and the letters are kept.
         """
@@ -284,19 +283,19 @@ class _Task:
             commit_timestamp=poison.commit_timestamp,
         )
 
-    def _put_off_the_rest(self) -> None:
+    def _defer_the_rest(self) -> None:
         suspected = {
             message for one in self._lists if one.trouble and one.trouble.suspected for message in one.messages
         }
-        self._put_off = {
-            message: self._patience.longest_put_off
+        self._deferred = {
+            message: self._patience.longest_deferral
             if message in suspected or message in self._decoded.newer
-            else self._patience.put_off_at(int(self._deliveries[message]))
+            else self._patience.deferral_at(int(self._deliveries[message]))
             for message in sorted(self._open)
         }
-        delays = {self._ack_ids[message]: delay for message, delay in self._put_off.items()}
+        delays = {self._ack_ids[message]: delay for message, delay in self._deferred.items()}
         for delay, ack_ids in _by_delay(delays).items():
-            self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.put_off(ack_ids, delay))  # type: ignore[misc]
+            self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.defer(ack_ids, delay))  # type: ignore[misc]
             self._unsettled.difference_update(ack_ids)
         self._open.clear()
 
@@ -314,11 +313,11 @@ class _Task:
         failed = sum(len(one.refused) + len(one.stuck) for one in done)
         rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
         now, plan = self._clock.now(), self._memory.plan
-        tables = dict(table_notes(self._lists, self._decoded, self._messages, self._put_off, now, plan))
-        longest = max(self._put_off.values(), default=None)
+        tables = dict(table_notes(self._lists, self._decoded, self._messages, self._deferred, now, plan))
+        longest = max(self._deferred.values(), default=None)
         for table, why in self._unnoted.items():
             again_at = later(now, longest or timedelta(0)) // 1000
-            tables[table] = tables.get(table, TableNote()).plus(TableNote(put_off=why, again_at=again_at))
+            tables[table] = tables.get(table, TableNote()).plus(TableNote(deferred=why, again_at=again_at))
         latest = [note.latest.committed for note in tables.values() if note.latest is not None]
         return Counts(
             messages=len(self._ack_ids),
@@ -328,9 +327,9 @@ class _Task:
             left_out=sum(self._decoded.left_out.values()),
             outdated=sum(self._decoded.outdated.values()),
             letters=dict(self._letters),
-            acked=len(self._ack_ids) - len(self._put_off),
-            put_off=len(self._put_off),
-            put_off_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
+            acked=len(self._ack_ids) - len(self._deferred),
+            deferred=len(self._deferred),
+            deferred_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
         )
@@ -349,7 +348,7 @@ def _leave(
     """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
     pairs = zip(messages["ack_id"].to_pylist(), messages["delivery_attempt"].to_pylist(), strict=True)
     delays = {
-        ack_id: patience.put_off_at(deliveries or 1) if for_later else timedelta(0)
+        ack_id: patience.deferral_at(deliveries or 1) if for_later else timedelta(0)
         for ack_id, deliveries in pairs
         if ack_id in unsettled
     }
@@ -358,7 +357,7 @@ def _leave(
             for attempt in retrying(stop, patience.leaving, patience.between_calls):
                 with attempt:
                     if for_later:
-                        leases.put_off(ack_ids, delay)
+                        leases.defer(ack_ids, delay)
                     else:
                         leases.give_back(ack_ids)
     except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more

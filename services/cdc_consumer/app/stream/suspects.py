@@ -149,8 +149,8 @@ def is_fatal(deliveries: int, age: float, patience: Patience) -> bool:
     """
     if deliveries < patience.fatal_deliveries:
         return False
-    put_off = sum((patience.put_off_at(one) for one in range(1, deliveries)), timedelta(0))
-    return age < put_off.total_seconds() / 2
+    deferred = sum((patience.deferral_at(one) for one in range(1, deliveries)), timedelta(0))
+    return age < deferred.total_seconds() / 2
 
 
 def _names(messages: pa.Table) -> Sequence[str]:

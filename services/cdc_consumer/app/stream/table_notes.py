@@ -27,16 +27,16 @@ def table_notes(
     lists: Iterable[ListWrites],
     decoded: Decoded,
     messages: pa.Table,
-    put_off: Mapping[int, timedelta],
+    deferred: Mapping[int, timedelta],
     now: Nanoseconds,
     plan: Plan,
 ) -> Mapping[str, TableNote]:
     """Return what is to be said of each table that has messages."""
     notes = {name: TableNote(unfit=str(why)) for name, why in decoded.unfit.items()}
     for name, waiting in _newer(decoded, plan).items():
-        notes[name] = notes.get(name, TableNote()).plus(_newer_note(decoded, waiting, messages, put_off, now))
+        notes[name] = notes.get(name, TableNote()).plus(_newer_note(decoded, waiting, messages, deferred, now))
     for one in lists:
-        notes[one.table] = notes.get(one.table, TableNote()).plus(_note(one, messages, put_off, now))
+        notes[one.table] = notes.get(one.table, TableNote()).plus(_note(one, messages, deferred, now))
     return notes
 
 
@@ -63,26 +63,26 @@ def _newer_note(
     decoded: Decoded,
     waiting: Sequence[int],
     messages: pa.Table,
-    put_off: Mapping[int, timedelta],
+    deferred: Mapping[int, timedelta],
     now: Nanoseconds,
 ) -> TableNote:
     first = waiting[0]
     shown = ", ".join(f"{name} {value}" for name, value in described(messages, first).items())
     why = f"{decoded.newer[first]}; messages that wait: {len(waiting)}, the first: {shown}"
-    longest = max((put_off[message] for message in waiting if message in put_off), default=timedelta(0))
+    longest = max((deferred[message] for message in waiting if message in deferred), default=timedelta(0))
     # Its other changes may be applied meanwhile: that they wait is said until they come again.
-    return TableNote(put_off=why, stuck=why, again_at=later(now, longest) // 1000)
+    return TableNote(deferred=why, stuck=why, again_at=later(now, longest) // 1000)
 
 
-def _note(one: ListWrites, messages: pa.Table, put_off: Mapping[int, timedelta], now: Nanoseconds) -> TableNote:
+def _note(one: ListWrites, messages: pa.Table, deferred: Mapping[int, timedelta], now: Nanoseconds) -> TableNote:
     if one.trouble is not None:
-        return TableNote(put_off=one.trouble.shown, again_at=_again_at(one, put_off, now))
+        return TableNote(deferred=one.trouble.shown, again_at=_again_at(one, deferred, now))
     if one.conflict is not None:
         return TableNote(unfit=str(one.conflict))
     note = TableNote()
     if one.stuck:
         why = f"rows that fail each time they come ({len(one.stuck)}): {next(iter(one.stuck.values()))}"
-        note = TableNote(stuck=why, again_at=_again_at(one, put_off, now))
+        note = TableNote(stuck=why, again_at=_again_at(one, deferred, now))
     committed = one.changes.rows[one.definition.commit_timestamp]
     latest = pc.max(committed)
     if not latest.is_valid:
@@ -92,8 +92,8 @@ def _note(one: ListWrites, messages: pa.Table, put_off: Mapping[int, timedelta],
     return note.plus(TableNote(latest=Applied(latest.as_py(), published, now // 1000)))
 
 
-def _again_at(one: ListWrites, put_off: Mapping[int, timedelta], now: Nanoseconds) -> int:
-    longest = max((put_off[message] for message in one.messages if message in put_off), default=timedelta(0))
+def _again_at(one: ListWrites, deferred: Mapping[int, timedelta], now: Nanoseconds) -> int:
+    longest = max((deferred[message] for message in one.messages if message in deferred), default=timedelta(0))
     return later(now, longest) // 1000
 
 

@@ -1,6 +1,6 @@
 """Which tables are in trouble, and how long to retry what: remembered for the process, not for a micro-batch.
 
-A table that cannot be written holds the others up once, for the first patience. After that its messages are put off as
+A table that cannot be written holds the others up once, for the first patience. After that its messages are deferred as
 they come, and an attempt at intervals finds out whether it has recovered.
 """
 
@@ -17,7 +17,7 @@ from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.timestamps import Nanoseconds
 
-_FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest put-off: its messages come no more
+_FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
 _NEVER: Final = Nanoseconds(-(1 << 62))
 _WITNESSES: Final = 1_000  # tables of which a row is kept
 _WITNESS_BYTES: Final = 16 << 20  # of all those rows
@@ -31,16 +31,16 @@ class Patience:
     """How long to retry what."""
 
     table: timedelta = timedelta(seconds=5)
-    """How long a table in trouble is tried again before its messages are put off. Once; then it is known."""
+    """How long a table in trouble is tried again before its messages are deferred. Once; then it is known."""
     alone: timedelta = timedelta(minutes=5)
     """The same where the service itself may be away: the table is alone in its micro-batch, and nothing tells.
 
-    Its messages are then put off for `longest_put_off`. So a service that stays away costs them a delivery attempt
+    Its messages are then deferred for `longest_deferral`. So a service that stays away costs them a delivery attempt
     every 900 seconds, 96 a day, of the 100 after which Pub/Sub forwards them to the dead-letter topic.
     """
-    put_off: timedelta = timedelta(seconds=30)
+    first_deferral: timedelta = timedelta(seconds=30)
     """For how long at a message's first delivery; twice as long at each further one."""
-    longest_put_off: timedelta = timedelta(seconds=600)  # Pub/Sub's longest ack deadline
+    longest_deferral: timedelta = timedelta(seconds=600)  # Pub/Sub's longest ack deadline
     between_calls: timedelta = timedelta(seconds=10)
     between_probes: timedelta = timedelta(seconds=10)
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
@@ -52,13 +52,13 @@ class Patience:
     The first while they handle it among others that have come often, all further ones while they handle it alone.
     """
     fatal_deliveries: int = 20
-    """At which delivery one that was not put off so often is, where crashes cannot be counted."""
+    """At which delivery one that was not deferred so often is, where crashes cannot be counted."""
     leaving: timedelta = timedelta(seconds=10)
     """How long a task that fails tries to let its messages go."""
 
-    def put_off_at(self, deliveries: int) -> timedelta:
-        """Return for how long a message is put off: longer the more often it has come, for every delivery counts."""
-        return min(self.put_off * (1 << min(deliveries - 1, 10)), self.longest_put_off)
+    def deferral_at(self, deliveries: int) -> timedelta:
+        """Return for how long a message is deferred: longer the more often it has come, for every delivery counts."""
+        return min(self.first_deferral * (1 << min(deliveries - 1, 10)), self.longest_deferral)
 
 
 @dataclass(slots=True)

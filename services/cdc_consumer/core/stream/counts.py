@@ -30,7 +30,7 @@ def stages(applied: Applied | None) -> Mapping[str, float | None]:
 class TableNote:
     """What a task says of one table. Words are such as a log may hold: names and codes, no row's values."""
 
-    put_off: str = ""
+    deferred: str = ""
     """Why its changes wait; empty: they do not."""
     unfit: str = ""
     """Why the changes of a whole column list became dead letters; empty: none did. BigQuery could not hold the table
@@ -43,7 +43,7 @@ class TableNote:
     """The latest commit that was written or superseded."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "put_off", self.put_off[:_WORDS])
+        object.__setattr__(self, "deferred", self.deferred[:_WORDS])
         object.__setattr__(self, "unfit", self.unfit[:_WORDS])
         object.__setattr__(self, "stuck", self.stuck[:_WORDS])
 
@@ -52,7 +52,7 @@ class TableNote:
         latest = [one for one in (self.latest, other.latest) if one is not None]
         again = [one for one in (self.again_at, other.again_at) if one is not None]
         return type(self)(
-            put_off=self.put_off or other.put_off,
+            deferred=self.deferred or other.deferred,
             unfit=self.unfit or other.unfit,
             stuck=self.stuck or other.stuck,
             again_at=max(again, default=None),
@@ -105,9 +105,9 @@ class Counts:
     letters: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
     acked: int = 0
-    put_off: int = 0
-    put_off_until: int = 0
-    """By when the last of those comes again, in microseconds; 0: none is put off. A task that failed may name a time
+    deferred: int = 0
+    deferred_until: int = 0
+    """By when the last of those comes again, in microseconds; 0: none is deferred. A task that failed may name a time
     that its process has told before."""
     given_back: int = 0
     """Only where a task failed; then it is the task itself that reports."""
@@ -119,12 +119,12 @@ class Counts:
     @property
     def tables_in_trouble(self) -> tuple[str, ...]:
         """Return the tables of which some messages wait."""
-        return tuple(sorted(name for name, note in self.tables.items() if note.put_off))
+        return tuple(sorted(name for name, note in self.tables.items() if note.deferred))
 
     @property
     def tables_well(self) -> tuple[str, ...]:
         """Return the tables of which none does."""
-        return tuple(sorted(name for name, note in self.tables.items() if not note.put_off))
+        return tuple(sorted(name for name, note in self.tables.items() if not note.deferred))
 
     def fields(self) -> Mapping[str, object]:
         """Return what is not zero or empty, for a log line."""
@@ -147,8 +147,8 @@ class Counts:
             outdated=self.outdated + other.outdated,
             letters=dict(Counter(self.letters) + Counter(other.letters)),
             acked=self.acked + other.acked,
-            put_off=self.put_off + other.put_off,
-            put_off_until=max(self.put_off_until, other.put_off_until),
+            deferred=self.deferred + other.deferred,
+            deferred_until=max(self.deferred_until, other.deferred_until),
             given_back=self.given_back + other.given_back,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),

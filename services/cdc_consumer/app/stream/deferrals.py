@@ -1,6 +1,6 @@
-"""By when messages that were put off come again: until then a drain that finds nothing has not found everything.
+"""By when messages that were deferred come again: until then a drain that finds nothing has not found everything.
 
-Pub/Sub leases nothing that is put off, and says nothing of it. So the time is kept, for this run's end and for the run
+Pub/Sub leases nothing that is deferred, and says nothing of it. So the time is kept, for this run's end and for the run
 after it: by the worker that puts something off, and by the driver once it hears of it, for workers may be elsewhere.
 """
 
@@ -12,13 +12,13 @@ from services.cdc_consumer.ports import DurableBytes
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
 
-PUT_OFF: Final = "put-off"
+DEFERRALS_FILE: Final = "put-off"
 """What a file is called that says by when something comes again; its scope is that of the subscription."""
 _MARGIN: Final = timedelta(seconds=10)
 """A drain pulls for the last time some seconds before it ends, and Pub/Sub need not deliver on the second."""
 
 
-class ComingAgain:
+class Deferrals:
     """The latest time by which something comes again, of this run and of those before it that have ``kept`` theirs."""
 
     def __init__(self, kept: DurableBytes, clock: Clock) -> None:
@@ -27,10 +27,10 @@ class ComingAgain:
         self._until = self._read()
 
     def take(self, counts: Counts) -> None:
-        """Take note of what a task has put off."""
-        if not counts.put_off_until:
+        """Take note of what a task has deferred."""
+        if not counts.deferred_until:
             return
-        self._until = max(self._until, counts.put_off_until)
+        self._until = max(self._until, counts.deferred_until)
         if self._until > self._read():  # another process may have kept a later time
             self._kept.write(str(self._until).encode())
 

@@ -1,4 +1,4 @@
-"""What a worker process leaves to the next: by when messages that it puts off come again, and how many were poison."""
+"""What a worker process leaves to the next: by when messages that it defers come again, and how many were poison."""
 
 import os
 import queue
@@ -11,12 +11,12 @@ import pytest
 
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
-from services.cdc_consumer.app.stream.coming_again import ComingAgain
+from services.cdc_consumer.app.stream.deferrals import Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring import bigquery_cdc
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter, SinkOptions
-from services.cdc_consumer.wiring.service import put_off_kept
+from services.cdc_consumer.wiring.service import deferral_file
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PublishResponse
 from shared.runtime.clock import SystemClock
@@ -49,37 +49,37 @@ def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
     bigquery_cdc._composed.cache_clear()
 
 
-def put_off_a_flood(options: SinkOptions) -> None:
+def defer_a_flood(options: SinkOptions) -> None:
     messages = messages_table(a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
     with pytest.raises(MisconfiguredError, match="POISON_LIMIT"):
         BigQueryCdcWriter(options).write(iter(messages.to_batches()))
 
 
-def test_a_flood_that_is_put_off_is_told_with_the_time_by_which_the_last_of_it_comes_again(
+def test_a_flood_that_is_deferred_is_told_with_the_time_by_which_the_last_of_it_comes_again(
     pubsub: FakeChannel, tmp_path: Path
 ) -> None:
     taken: queue.Queue[Report] = queue.Queue()
     before = SystemClock().now() // 1000
     with receiving_reports(tmp_path / "r", taken.put):
-        put_off_a_flood(replace(OPTIONS, report_socket=str(tmp_path / "r")))
+        defer_a_flood(replace(OPTIONS, report_socket=str(tmp_path / "r")))
         told = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
     after = SystemClock().now() // 1000
 
     deadlines = {request.ack_deadline_seconds for name, request in pubsub.calls if name == "ModifyAckDeadline"}
     assert deadlines == {30, 60}
     minute = timedelta(minutes=1) // timedelta(microseconds=1)
-    assert (told.put_off, told.acked) == (2, 0)
-    assert before + minute <= told.put_off_until <= after + minute
+    assert (told.deferred, told.acked) == (2, 0)
+    assert before + minute <= told.deferred_until <= after + minute
 
 
-def test_the_next_run_knows_of_a_flood_put_off_though_no_report_of_it_has_arrived(
+def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arrived(
     pubsub: FakeChannel, tmp_path: Path
 ) -> None:
     next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
-    put_off_a_flood(replace(OPTIONS, state_directory=str(choose_state_directory(next_run.checkpoint_location))))
+    defer_a_flood(replace(OPTIONS, state_directory=str(choose_state_directory(next_run.checkpoint_location))))
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
-    assert ComingAgain(put_off_kept(next_run), SystemClock()).until() is not None
+    assert Deferrals(deferral_file(next_run), SystemClock()).until() is not None
 
 
 def test_the_next_worker_process_goes_on_counting_poison_where_the_last_one_stopped(
