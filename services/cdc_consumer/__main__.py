@@ -7,10 +7,10 @@ Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 
 acts; the log says what.
 
 With TRIGGER=available-now it ends once a pull that waited, and five more, have found nothing: all that could be leased
-is applied or set aside. The exit code is 0; or 3 if something was deferred, for its table is in trouble, and is left to
-the next run; also if a run before it has put something off that is still to come again. The log says when.
+is applied or dead-lettered. The exit code is 0; or 3 if messages are deferred to the next run because their table is in
+trouble, also if an earlier run deferred them and they are still to come again. The log says when.
 
-Where most of what comes is poison, the query stops with exit code 2 and sets no more aside. If it is to become dead
+Where most of what comes is poison, the query stops with exit code 2 and dead-letters no more. If it is to become dead
 letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
 """
 

@@ -112,7 +112,7 @@ class RowCount:
     rows: int
 
 
-MADE_ANEW: Final = "table_made_anew"
+RECREATED: Final = "table_made_anew"
 """Why a table needs a re-sync that was dropped and made again while it was mirrored."""
 ROWS_TOO_OLD: Final = "snapshot_rows_too_old"
 """Why a mirror needs one that lacks rows of a snapshot: they came too late to be applied."""
@@ -198,7 +198,7 @@ class Tables(Protocol):
         ``read_since``, before the table was made.
         """
 
-    def note_letters(self, name: str, dataset: str, at: int) -> None:
+    def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
         """Let a mirror say that changes of its source table have become dead letters until then (in microseconds).
 
         Or until somewhat later. ``dataset`` may be empty: the usual one. Nothing, where there is no mirror of that

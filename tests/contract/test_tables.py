@@ -193,13 +193,13 @@ class TablesContract:
 
     def test_a_mirror_says_until_when_changes_became_letters_whichever_process_saw_them(self, place: Place) -> None:
         now = 1_700_000_000_000_000
-        place.tables.note_letters("planes", "", now)
+        place.tables.note_dead_letters("planes", "", now)
         place.tables.ensure(PLANES)
         place.tables.ensure(history_of(a_header("airports")))
         hour = 3_600_000_000
         for tables, at in ((place.tables, now + hour), (place.others, now + 2 * hour), (place.tables, now + hour)):
-            tables.note_letters("planes", "", at)
-        place.tables.note_letters("airports_changelog", "", now)
+            tables.note_dead_letters("planes", "", at)
+        place.tables.note_dead_letters("airports_changelog", "", now)
 
         assert now + 2 * hour <= place.letters("planes") < now + 3 * hour
         assert place.letters("airports_changelog") == 0

@@ -57,7 +57,7 @@ class FakeTables:
             if self.needs_resync.get(name) == ROWS_TOO_OLD:
                 del self.needs_resync[name]
 
-    def note_letters(self, name: str, dataset: str, at: int) -> None:
+    def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
         identity = f"{dataset}.{name}" if dataset else name
         self._fail_if_told(identity)
         found = self.there.get(identity)

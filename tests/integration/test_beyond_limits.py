@@ -16,10 +16,10 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_dataset
-from services.cdc_consumer.app.stream.table_notes import note_letters
+from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.types.types import COLUMN_TYPES
-from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, NotLabelledError, TableTroubleError
+from services.cdc_consumer.ports import LEFT_OUT, RECREATED, NotLabelledError, TableTroubleError
 from services.dead_letter.adapters import mirrors as replayed
 from services.dead_letter.core.rows import content_of
 from shared.contracts.change_sequence import four_sections
@@ -78,7 +78,7 @@ class TestLetters:
         processes, before = [a_process(stand_in) for _ in range(12)], alterations(stand_in)
         stand_in.control("POST", "limits", table_updates=3_600)
         for number, process in enumerate(processes):
-            process.note_letters("planes", "", NOW + number * 500_000)
+            process.note_dead_letters("planes", "", NOW + number * 500_000)
 
         assert alterations(stand_in) == before + 1
         assert label_time(labels(stand_in), LETTERS) >= NOW + 11 * 500_000 + 5 * MINUTE
@@ -86,10 +86,10 @@ class TestLetters:
     def test_a_label_written_by_another_process_is_reused_until_it_changes(self, stand_in: StandIn) -> None:
         one, two = a_process(stand_in), a_process(stand_in)
         one.ensure(PLANES)
-        one.note_letters("planes", "", NOW)
-        two.note_letters("planes", "", NOW + 5 * MINUTE)
+        one.note_dead_letters("planes", "", NOW)
+        two.note_dead_letters("planes", "", NOW + 5 * MINUTE)
         assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
-        two.note_letters("planes", "", NOW + 5 * MINUTE + 1)
+        two.note_dead_letters("planes", "", NOW + 5 * MINUTE + 1)
         assert label_time(labels(stand_in), LETTERS) == NOW + 15 * MINUTE + 1
 
     @pytest.mark.parametrize("reason", REASONS)
@@ -99,11 +99,11 @@ class TestLetters:
         tables.ensure(PLANES)
         refuse(stand_in, reason, method, "planes", times=3)
         with capture_logs() as logs:
-            told = [note_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000)) for _ in range(4)]
+            told = [note_dead_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000)) for _ in range(4)]
 
         assert [bool(why) for why in told] == [True, True, True, False]
         assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
-        assert [line["event"] for line in logs if "not_" in line["event"]] == ["letters_not_noted"] * 3
+        assert [line["event"] for line in logs if "not_" in line["event"]] == ["dead_letters_not_noted"] * 3
 
     def test_beyond_the_limit_the_report_says_when_calls_are_possible_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
@@ -113,10 +113,10 @@ class TestLetters:
             stand_in.run(f"ALTER TABLE planes ADD COLUMN c{number} STRING")
         for _attempt in range(2):
             with pytest.raises(TransientError, match="too many table update operations") as refused:
-                tables.note_letters("planes", "", NOW)
+                tables.note_dead_letters("planes", "", NOW)
             assert not isinstance(refused.value, TableTroubleError)
         stand_in.control("POST", "clock", seconds=3_600)
-        tables.note_letters("planes", "", NOW)
+        tables.note_dead_letters("planes", "", NOW)
 
         assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
 
@@ -125,17 +125,17 @@ class TestLetters:
         tables.ensure(PLANES)
         refuse(stand_in, "accessDenied", "PATCH", "planes")
         with capture_logs() as logs, pytest.raises(NotLabelledError):
-            tables.note_letters("planes", "", NOW)
+            tables.note_dead_letters("planes", "", NOW)
         assert [line["event"] for line in logs] == ["table_not_labelled"]
-        tables.note_letters("planes", "", NOW)
+        tables.note_dead_letters("planes", "", NOW)
 
         assert LETTERS in labels(stand_in)
 
     def test_a_table_that_is_made_a_moment_later_says_so_too(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
-        tables.note_letters("planes", "", NOW)
+        tables.note_dead_letters("planes", "", NOW)
         tables.ensure(PLANES)
-        tables.note_letters("planes", "", NOW + 1)
+        tables.note_dead_letters("planes", "", NOW + 1)
         assert LETTERS in labels(stand_in)
 
 
@@ -230,7 +230,7 @@ class TestTables:
         with pytest.raises(TransientError):
             one.ensure(PLANES)
         one.ensure(PLANES)
-        assert labels(stand_in)[NEEDS_RESYNC] == MADE_ANEW
+        assert labels(stand_in)[NEEDS_RESYNC] == RECREATED
         before = alterations(stand_in)
         two.ensure(PLANES)
 

@@ -54,7 +54,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     connections = len(events(consumer.process, "append_connection_opened"))
     assert connections <= 4 < batches  # one for each worker process, of which Spark keeps a few, and not for each task
 
-    # BigQuery goes away for a while: nothing is redelivered or set aside. (For longer than leases last: in tests/e2e.)
+    # BigQuery goes away for a while: nothing is redelivered or dead-lettered. (Longer than leases last: in tests/e2e.)
     before = int(counter(consumer, "leases_acked"))
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(5)), a_message(a_change(4, 2)))

@@ -31,7 +31,7 @@ from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.delete_missing_rows.sweep import deletions
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
-from services.cdc_consumer.ports import MADE_ANEW
+from services.cdc_consumer.ports import RECREATED
 from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.sweep import sweep_command, sweeping
@@ -61,7 +61,7 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
 
 
 def test_what_the_source_does_not_have_is_listed_and_then_deleted(mirror: Mirror) -> None:
-    mirror.label(**{NEEDS_RESYNC: MADE_ANEW})
+    mirror.label(**{NEEDS_RESYNC: RECREATED})
     code, told = mirror.sweep()
     assert (code, told["older"], told["gone"], told["deleted"], told["left"]) == (0, 5, 5, 0, None)
     assert told["some_gone"] == [f"[{key}]" for key in GONE]
@@ -175,7 +175,7 @@ def test_a_table_that_is_a_mirror_of_another_source_is_refused(mirror: Mirror) -
 
 
 def test_a_recreated_mirror_is_not_complete_before_its_rows_had_time_to_arrive(mirror: Mirror) -> None:
-    anew = {NEEDS_RESYNC: MADE_ANEW, COMPLETE_TOLD: str(time.time_ns() // 1_000)}
+    anew = {NEEDS_RESYNC: RECREATED, COMPLETE_TOLD: str(time.time_ns() // 1_000)}
     mirror.label(**anew)
     code, told = mirror.sweep("--execute")
 

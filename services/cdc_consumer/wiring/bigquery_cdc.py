@@ -42,8 +42,8 @@ from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile
+from services.cdc_consumer.app.stream.dead_letter_limit import POISON_LIMIT, DeadLetterLimit
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
-from services.cdc_consumer.app.stream.flood import POISON_LIMIT, PoisonFlood
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
@@ -86,7 +86,7 @@ class SinkOptions:
     state_directory: str | None = None
     """Where workers keep crash counts, and until when messages are deferred. It outlives them."""
     poison_limit: int = POISON_LIMIT
-    """See `PoisonFlood`."""
+    """See `DeadLetterLimit`."""
     tables_file: str = ""
     """The text of one, because workers do not see the driver's disk; empty: every table is mirrored."""
     data_directory: str | None = None
@@ -249,7 +249,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
     suspects = Path(options.state_directory) if options.state_directory else None
     scope = f"{options.pubsub_emulator_host or ''} {options.subscription}"
-    flood = PoisonFlood(options.poison_limit, StateFile(suspects, "flood", scope))
+    dead_letter_limit = DeadLetterLimit(options.poison_limit, StateFile(suspects, "flood", scope))
     ports = Ports(
         leases=leases,
         crash_counts=CrashCountsOnDisk(suspects, scope),
@@ -265,7 +265,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     )
     plan = Plan(read_tables_file(options.tables_file), options.dataset)
     deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
-    return _Composed(ports, leases, writer, deferrals, Memory(flood=flood, plan=plan), stop)
+    return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=dead_letter_limit, plan=plan), stop)
 
 
 @contextmanager

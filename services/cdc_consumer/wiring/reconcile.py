@@ -11,9 +11,9 @@ from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
 from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
 from services.cdc_consumer.app.reconcile.reconcile_report import exit_code, json_text, lines
-from services.cdc_consumer.app.reconcile.second_look import Waits
 from services.cdc_consumer.commands.command_line import ReconcileCommand
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored

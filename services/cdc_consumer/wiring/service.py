@@ -33,9 +33,9 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     spark_settings,
     start_error,
     starting_java,
-    words_as_lines,
+    stderr_as_log_lines,
 )
-from services.cdc_consumer.adapters.status.mirrors import mark_made_anew, read_mirrors
+from services.cdc_consumer.adapters.status.mirrors import label_recreated, read_mirrors
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
@@ -110,7 +110,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     told = ConsumerStatus(
         SystemClock(),
         lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
-        lambda mirror: mark_made_anew(client, settings.dataset_project, settings.bigquery_dataset, mirror),
+        lambda mirror: label_recreated(client, settings.dataset_project, settings.bigquery_dataset, mirror),
         mirrors_kept(settings),
         held,
         StatusOptions(tasks_report=settings.tasks_report, refused_after=settings.refused_after),
@@ -236,7 +236,7 @@ def java(settings: Settings, stop: Stop) -> Iterator[Java]:
     check_java(os.environ)
     configuration = spark_settings(settings.spark_master, settings.driver_memory, settings.tasks)
     with ExitStack() as block:
-        with words_as_lines():
+        with stderr_as_log_lines():
             started_java = block.enter_context(starting_java(os.environ, configuration, stop))
         yield started_java
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
 from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
-from services.cdc_consumer.app.reconcile.second_look import Waits
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan

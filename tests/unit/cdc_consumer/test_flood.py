@@ -1,4 +1,4 @@
-"""A flood of poison: the query stops before anything of it is set aside, in tasks small or large."""
+"""A flood of poison: the query stops before anything of it is dead-lettered, in tasks small or large."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, CrashCountsOnDisk, StateFile
-from services.cdc_consumer.app.stream.flood import PoisonFlood
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.ports import DurableBytes
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -58,7 +58,7 @@ def test_small_tasks_are_counted_together(world: World) -> None:
 
 
 def test_what_was_long_ago_counts_no_more(world: World) -> None:
-    world.memory.flood = PoisonFlood(5)
+    world.memory.dead_letter_limit = DeadLetterLimit(5)
     for _ in range(10):
         world.apply(*good(49), *garbage(1))  # type: ignore[arg-type]
     world.apply(*garbage(5))  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_a_flood_of_changes_that_cannot_be_applied_is_stopped_too_and_no_value_i
 
 
 def test_rows_that_bigquery_refuses_count_and_its_words_are_not_told(world: World) -> None:
-    world.memory.flood = PoisonFlood(2)
+    world.memory.dead_letter_limit = DeadLetterLimit(2)
     world.writer.refuses = lambda _table, row: row["name"] == "name 7"
     with pytest.raises(MisconfiguredError, match=r"refused_by_bigquery: 25; the first: refused_by_bigquery\)"):
         world.apply(a_message(*[a_change(n, 7) for n in range(25)], a_change(99)))
@@ -93,7 +93,7 @@ def test_rows_that_bigquery_refuses_count_and_its_words_are_not_told(world: Worl
 
 
 def test_an_operator_lets_so_many_pass(world: World) -> None:
-    world.memory.flood = PoisonFlood(500)
+    world.memory.dead_letter_limit = DeadLetterLimit(500)
     counts = world.apply(*garbage(500))  # type: ignore[arg-type]
 
     assert counts.letters == {Reason.UNDECODABLE.value: 500}
@@ -115,7 +115,7 @@ def many(table: str, count: int, seats: object = 7) -> Mapping[str, object]:
 @pytest.fixture
 def strict(world: World) -> World:
     """Return a world that lets a hundred changes pass."""
-    world.memory.flood = PoisonFlood(10)
+    world.memory.dead_letter_limit = DeadLetterLimit(10)
     return world
 
 
@@ -189,7 +189,7 @@ def test_what_is_kept_is_what_was_written_last(kept: DurableBytes) -> None:
 def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBytes) -> None:
     for process in range(5):
         world.start_anew()
-        world.memory.flood = PoisonFlood(20, kept)
+        world.memory.dead_letter_limit = DeadLetterLimit(20, kept)
         if process == 0:
             for message in garbage(20):
                 world.apply(message)  # type: ignore[arg-type]
@@ -198,18 +198,18 @@ def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBy
     assert len(world.letters.kept) == 20
 
     world.start_anew()
-    world.memory.flood = PoisonFlood(20, kept)
+    world.memory.dead_letter_limit = DeadLetterLimit(20, kept)
     world.apply(*good(30))  # type: ignore[arg-type]
     assert world.apply(a_message(data=b"one alone")).letters == {"undecodable": 1}
-    world.memory.flood = PoisonFlood(60, kept)
+    world.memory.dead_letter_limit = DeadLetterLimit(60, kept)
     world.apply(*garbage(39))  # type: ignore[arg-type]
 
 
 def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:
-    strict.memory.flood = PoisonFlood(10, kept)
+    strict.memory.dead_letter_limit = DeadLetterLimit(10, kept)
     strict.apply(many("planes", 100, seats="x"))
     strict.start_anew()
-    strict.memory.flood = PoisonFlood(10, kept)
+    strict.memory.dead_letter_limit = DeadLetterLimit(10, kept)
     with pytest.raises(MisconfiguredError, match="101 of the last 101 changes"):
         strict.apply(many("planes", 1, seats="x"))
 
@@ -218,7 +218,7 @@ def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:
 def test_what_is_not_understood_of_it_is_passed_over(data: bytes) -> None:
     kept = FakeDurableBytes()
     kept.write(data)
-    PoisonFlood(1, kept)
+    DeadLetterLimit(1, kept)
 
 
 def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_tells_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import LETTERS, lette
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_letters
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError
-from services.cdc_consumer.app.stream.table_notes import note_letters
+from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable, RowCount
@@ -97,7 +97,7 @@ def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> N
         counts = world.apply(unread("planes/1"))
 
     assert (counts.acked, world.tables.letters) == (1, {})
-    assert [line["table"] for line in logs if line["event"] == "letters_not_noted"] == ["planes"]
+    assert [line["table"] for line in logs if line["event"] == "dead_letters_not_noted"] == ["planes"]
 
 
 def test_a_mirror_that_is_refused_for_now_keeps_the_message_until_it_is_labelled() -> None:
@@ -151,11 +151,11 @@ def refusal(kind: Callable[[str], Exception]) -> Exception:
 def test_only_a_right_to_label_that_is_missing_lets_the_message_go_without_a_label(client: Any, waits: str) -> None:
     tables = BigQueryTables(client, "p", "d")
     with capture_logs() as logs:
-        why = note_letters(tables, ("planes", ""), NOW)
-        again = note_letters(tables, ("planes", ""), NOW)
+        why = note_dead_letters(tables, ("planes", ""), NOW)
+        again = note_dead_letters(tables, ("planes", ""), NOW)
 
     assert (waits in why, bool(why), bool(again)) == (True, bool(waits), bool(waits))
-    fixes = [line["fix"] for line in logs if line["event"] == "letters_not_noted"]
+    fixes = [line["fix"] for line in logs if line["event"] == "dead_letters_not_noted"]
     assert len(fixes) == (2 if waits or "Forbidden" in repr(client.__dict__) else 0)
     assert all(("come again until it succeeds" in fix) is bool(waits) for fix in fixes)
     assert all("roles/bigquery.dataEditor" in fix for fix in fixes if not waits)
@@ -176,7 +176,7 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_letters_messages_and_
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
     assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
     assert counts.tables["planes"].again_at == again_at, "no sweep before it says so"
-    assert [line["table"] for line in logs if line["event"] == "letters_not_noted"] == ["planes"]
+    assert [line["table"] for line in logs if line["event"] == "dead_letters_not_noted"] == ["planes"]
 
     world.tables.interrupted = lambda _table: False
     counts = world.apply(UNFIT, unread("planes/1"))

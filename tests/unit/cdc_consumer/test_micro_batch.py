@@ -1,4 +1,4 @@
-"""The promises of one task of a micro-batch, on fakes: what is acked, what is set aside, and in which order."""
+"""The promises of one task of a micro-batch, on fakes: what is acked, what is dead-lettered, and in which order."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.cdc_consumer.app.stream.flood import PoisonFlood
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.trouble import Patience
 from services.cdc_consumer.core.stream.counts import Applied, Counts, TableNote
 from shared.contracts.change_batch import decode_batch
@@ -260,7 +260,7 @@ def test_what_was_acked_is_not_given_back_when_something_fails_later(world: Worl
 def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:
     world.leases.away = 1
     world.stop.request()
-    world.memory.flood = PoisonFlood(0)
+    world.memory.dead_letter_limit = DeadLetterLimit(0)
     with pytest.raises(MisconfiguredError, match="cannot be applied"):
         world.apply(a_message(data=b"garbage"))
 

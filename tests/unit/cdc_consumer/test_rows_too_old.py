@@ -23,7 +23,7 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.stream.trouble import Patience
 from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.schema.tables import table_definition
-from services.cdc_consumer.ports import MADE_ANEW, ROWS_TOO_OLD, Mirror
+from services.cdc_consumer.ports import RECREATED, ROWS_TOO_OLD, Mirror
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.mirrors import MIRROR_OF
@@ -263,10 +263,10 @@ def test_what_a_later_snapshot_holds_needs_no_label() -> None:
 def test_a_mirror_that_was_made_anew_still_needs_its_sweep() -> None:
     anew = {name: value for name, value in made_anew(OURS).items() if value is not None}
     both = rows_too_old(anew, 2 * HOUR)
-    assert both == {**OURS, NEEDS_RESYNC: MADE_ANEW, RESYNC_AFTER: str(2 * HOUR)}
+    assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}
     told = completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, MADE, 3 * HOUR, 3 * HOUR, 1, timedelta(0))
     assert told is not None
-    assert (told[NEEDS_RESYNC], told[RESYNC_AFTER]) == (MADE_ANEW, None)
+    assert (told[NEEDS_RESYNC], told[RESYNC_AFTER]) == (RECREATED, None)
     there = {name: value for name, value in told.items() if value is not None}
     healed = swept(there, 3 * HOUR)
     assert healed is not None

@@ -22,7 +22,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     taken_up,
     too_early,
 )
-from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW
+from services.cdc_consumer.ports import LEFT_OUT, RECREATED
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import REPLAY_OF
@@ -196,9 +196,9 @@ def test_a_number_that_is_ahead_of_all_clocks_is_no_time_that_a_table_may_be_you
 
 
 def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
-    assert made_anew({"a": "b"}) == {"a": "b", NEEDS_RESYNC: MADE_ANEW}
+    assert made_anew({"a": "b"}) == {"a": "b", NEEDS_RESYNC: RECREATED}
     stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", SWEPT: "1"}
-    assert made_anew(stale) == {"a": "b", NEEDS_RESYNC: MADE_ANEW} | dict.fromkeys(list(stale)[1:])
+    assert made_anew(stale) == {"a": "b", NEEDS_RESYNC: RECREATED} | dict.fromkeys(list(stale)[1:])
 
 
 def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_written_again_and_a_sweep() -> None:
@@ -226,7 +226,7 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_wr
 
 
 def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() -> None:
-    anew = {NEEDS_RESYNC: MADE_ANEW}
+    anew = {NEEDS_RESYNC: RECREATED}
     assert completed(anew, MADE, LATER, LATER, 7) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
     assert not too_early({COMPLETE_TOLD: "7"}, 6)
@@ -235,6 +235,6 @@ def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() ->
         SWEPT: str(LATER),
         NEEDS_RESYNC: None,
     }
-    assert swept(anew, LATER) == {SWEPT: str(LATER), NEEDS_RESYNC: MADE_ANEW}, "it is not complete"
+    assert swept(anew, LATER) == {SWEPT: str(LATER), NEEDS_RESYNC: RECREATED}, "it is not complete"
     assert swept({NEEDS_RESYNC: "another reason", COMPLETE_SINCE: str(LATER), SWEPT: str(LATER)}, LATER) is None
     assert swept({SWEPT: str(LATER)}, LATER - 1) is None

@@ -11,10 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import subprocess, sys, threading
-from services.cdc_consumer.adapters.spark.spark_session import words_as_lines
+from services.cdc_consumer.adapters.spark.spark_session import stderr_as_log_lines
 from shared.runtime.logs import configure_logs
 configure_logs("cdc_consumer", log_format=sys.argv[2])
-with words_as_lines():
+with stderr_as_log_lines():
     said = subprocess.Popen(["sh", "-c", sys.argv[1]])
 said.wait()
 for thread in threading.enumerate():
@@ -47,7 +47,7 @@ def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not
 
     first, second = sorted((json.loads(line) for line in ran.stderr.splitlines()), key=lambda one: str(one["message"]))
     assert first == {"severity": "ERROR", "message": "of log4j"}
-    assert (second["message"], second["severity"]) == ("spark_said", "WARNING")
+    assert (second["message"], second["severity"]) == ("spark_stderr", "WARNING")
     assert second["text"] == "java.lang.OutOfMemoryError: Java heap space"
     assert ran.stdout == ""
 

@@ -209,19 +209,19 @@ def test_a_row_is_not_sent_again_once_a_newer_delete_might_be_forgotten(
     world.apply(a_message(a_change(1), header=a_header("pilots")))
     world.clock.pass_time(after)
 
-    assert len(world.memory.tables.witnesses((), world.clock.time)) == kept
+    assert len(world.memory.tables.canaries((), world.clock.time)) == kept
 
 
-@pytest.mark.parametrize("limit", ["_WITNESSES", "_WITNESS_BYTES"])
+@pytest.mark.parametrize("limit", ["_CANARY", "_CANARY_BYTES"])
 def test_rows_of_some_tables_are_kept_the_latest_first(
     world: World, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     def kept() -> list[str]:
-        return [one.definition.name for one in world.memory.tables.witnesses({"table11"}, world.clock.time)]
+        return [one.definition.name for one in world.memory.tables.canaries({"table11"}, world.clock.time)]
 
     world.apply(a_message(a_change(1), header=a_header("table0")))
-    (first,) = world.memory.tables.witnesses((), world.clock.time)
-    monkeypatch.setattr(trouble, limit, 8 if limit == "_WITNESSES" else 8 * first.row.nbytes + 100)
+    (first,) = world.memory.tables.canaries((), world.clock.time)
+    monkeypatch.setattr(trouble, limit, 8 if limit == "_CANARY" else 8 * first.row.nbytes + 100)
     for _ in range(2):
         for number in range(12):
             world.apply(a_message(a_change(1), header=a_header(f"table{number}")))

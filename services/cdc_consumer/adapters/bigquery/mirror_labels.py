@@ -14,7 +14,7 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
-from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, ROWS_TOO_OLD, TableTroubleError
+from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD, TableTroubleError
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 30.0  # seconds for a call
@@ -86,7 +86,7 @@ RESYNC_AFTER: Final = "millrace_resync_after"
 """The label that holds the end of the hour in which the latest of the missing snapshot rows was read: a snapshot that
 was read before it does not make the mirror complete."""
 
-_UNTIL_SWEPT: Final = (MADE_ANEW, LEFT_OUT)
+_UNTIL_SWEPT: Final = (RECREATED, LEFT_OUT)
 """The reasons that a snapshot and a sweep after it take away."""
 _COMPLETE: Final = frozenset({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT})
 
@@ -170,7 +170,7 @@ def until(at: int, margin: timedelta) -> int:
 def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:
     """Return the labels of a mirror that was made in place of another: whatever it says, that one was complete."""
     stale = dict.fromkeys(_COMPLETE & labels.keys())  # None takes a label off
-    return {**labels, **stale, NEEDS_RESYNC: MADE_ANEW}
+    return {**labels, **stale, NEEDS_RESYNC: RECREATED}
 
 
 def left_out(labels: Mapping[str, str], of_what: str) -> dict[str, str | None] | None:

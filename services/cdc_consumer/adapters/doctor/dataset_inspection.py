@@ -24,7 +24,7 @@ from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
-from services.cdc_consumer.ports import LEFT_OUT, MADE_ANEW, ROWS_TOO_OLD
+from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
 from shared.runtime.findings import Finding, Level
 
@@ -278,7 +278,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
         )
     if table.labels.get(NEEDS_RESYNC):
         whys = {
-            MADE_ANEW: "it was dropped and made again while mirrored",
+            RECREATED: "it was dropped and made again while mirrored",
             ROWS_TOO_OLD: "rows of a snapshot came too late to be applied",
             LEFT_OUT: "its changes went to a history alone, or still do (TABLES_FILE: mode)",
         }

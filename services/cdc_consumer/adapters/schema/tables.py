@@ -54,7 +54,7 @@ from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, 
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
     LEFT_OUT,
-    MADE_ANEW,
+    RECREATED,
     RESYNC,
     ROWS_TOO_OLD,
     DatasetRefusedError,
@@ -186,8 +186,8 @@ class BigQueryTables:
         if change_labels(self._client, str(self._path(definition)), labels):
             structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)
 
-    def note_letters(self, name: str, dataset: str, at: int) -> None:
-        """Let a mirror say that changes of its source table have become dead letters; as `Tables.note_letters`."""
+    def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
+        """Let a mirror say that changes of its source table have become dead letters; as `Tables.note_dead_letters`."""
         path, margin = f"{self._project}.{dataset or self._dataset}.{name}", self._clock_margin
         needed, beyond = until(at, margin), until(at, 2 * margin)  # so that it need not be said again at once
         wanted = False
@@ -339,7 +339,7 @@ class BigQueryTables:
         if self._made_at.setdefault(table, found.created) == found.created:
             return found
         structlog.get_logger().error(
-            MADE_ANEW,
+            RECREATED,
             table=table,
             fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
         )

@@ -37,7 +37,7 @@ _USUAL: Final = re.compile(
 
 
 @contextmanager
-def words_as_lines() -> Iterator[None]:
+def stderr_as_log_lines() -> Iterator[None]:
     """Take what processes that are started in the block write to stderr, for as long as they live.
 
     Lines of JSON, of log4j and of Python workers, go through as they are; any other text is a field of an event. Where
@@ -65,7 +65,7 @@ def _forward(reading: int, ours: int) -> None:
                 with contextlib.suppress(OSError):  # stderr may be closed: a line that cannot be written stops nothing
                     os.write(ours, text_of(line) if plain else line)
             else:
-                log.warning("spark_said", text=text)
+                log.warning("spark_stderr", text=text)
     os.close(ours)
 
 

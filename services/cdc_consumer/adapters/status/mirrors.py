@@ -48,7 +48,7 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
     return mirrors
 
 
-def mark_made_anew(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:
+def label_recreated(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:
     """Request a resync of a recreated mirror by its label. TransientError or TableTroubleError where it cannot now."""
     path = f"{project}.{mirror.table}" if "." in mirror.table else f"{project}.{dataset}.{mirror.table}"
     if not change_labels(client, path, lambda found: made_anew(found.labels)):

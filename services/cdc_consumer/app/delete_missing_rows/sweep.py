@@ -50,7 +50,7 @@ PATIENCE: Final = timedelta(minutes=5)
 """How long a deletion is tried again."""
 _KEYS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 5_000
-_WITNESSES: Final = 100
+_CANARY: Final = 100
 """Rows that the snapshot has brought, of which the source has to have at least one."""
 SHOWN: Final = 10
 """Keys that are spelt out."""
@@ -202,7 +202,7 @@ def sweep(
 def _check_source(mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror, before: int) -> None:
     """Refuse a source that has not proved to be the right one."""
     check_same_table(source.header, mirror.definition, mirror.label)
-    some = with_whole_keys(rows.newer(mirror, before, _WITNESSES), mirror.definition.primary_key)
+    some = with_whole_keys(rows.newer(mirror, before, _CANARY), mirror.definition.primary_key)
     newer = source_keys(some, source.header)
     if newer and not any(source.living(newer)):
         raise SweepRefusedError(

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from services.cdc_consumer.app.reconcile.comparison import Candidate, Comparison, Difference
-from services.cdc_consumer.app.reconcile.second_look import KEYS, PATIENCE, SecondLook, Waits
+from services.cdc_consumer.app.reconcile.recheck import KEYS, PATIENCE, Recheck, Waits
 from services.cdc_consumer.core.reconcile.comparing import Kind, compare, newest_sequence
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import Plan
@@ -93,7 +93,7 @@ class Reconciler:
         result = Comparison(
             name, mirror.path, settle=settle, lacking=tuple(sorted(mirror.lacking)), left_out=mirror.left_out
         )
-        looking = SecondLook(self._source, self._mirrors, self._plan, self._waits, table, mirror)
+        looking = Recheck(self._source, self._mirrors, self._plan, self._waits, table, mirror)
         candidates = self._first_look(table, mirror, looking, result)
         rows = iter(candidates.items())
         while block := dict(islice(rows, _BLOCK)):
@@ -111,7 +111,7 @@ class Reconciler:
         return result
 
     def _first_look(
-        self, table: Mirrored, mirror: FoundMirror, looking: SecondLook, result: Comparison
+        self, table: Mirrored, mirror: FoundMirror, looking: Recheck, result: Comparison
     ) -> Mapping[str, Candidate]:
         """Read both sides whole; return the rows that differ, some of which only seem to."""
         buckets = min(max(mirror.bytes // _BUCKET_BYTES, _LEAST_BUCKETS), _MOST_BUCKETS)
@@ -173,7 +173,7 @@ class Reconciler:
     def _compared(
         self,
         table: Mirrored,
-        looking: SecondLook,
+        looking: Recheck,
         result: Comparison,
         ours: Spilled,
         theirs: Spilled,
@@ -191,7 +191,7 @@ class Reconciler:
             result.not_looked_at += len(found.keys) - len(keys)
             yield from looking.candidates(keys).items()
 
-    def _repair(self, looking: SecondLook, result: Comparison) -> None:
+    def _repair(self, looking: Recheck, result: Comparison) -> None:
         """Have what is true of the rows that differ published, and look until it has come."""
         extra = sum(one.kind is Kind.EXTRA for one in result.differences)
         if extra and not result.matched:

@@ -13,7 +13,7 @@ import structlog
 
 from services.cdc_consumer.app.status.held import Held
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
-from services.cdc_consumer.ports import MADE_ANEW, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
+from services.cdc_consumer.ports import RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
@@ -104,14 +104,14 @@ class ConsumerStatus:
         self,
         clock: Clock,
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
-        mark_made_anew: Callable[[Mirror], None],
+        label_recreated: Callable[[Mirror], None],
         kept: DurableBytes | None = None,
         held: Held | None = None,
         options: StatusOptions = StatusOptions(),
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
-        self._mark_made_anew = mark_made_anew
+        self._mark_made_anew = label_recreated
         self._kept = kept
         self._made_at: dict[str, int] = _restored(kept)
         self._told_kept = {**self._made_at}
@@ -294,8 +294,8 @@ class ConsumerStatus:
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
-                structlog.get_logger().error(MADE_ANEW, table=mirror.table, fix="re-sync it: it holds new changes only")
-                anew = replace(mirror, needs_resync=MADE_ANEW, complete_since=0, swept=0)
+                structlog.get_logger().error(RECREATED, table=mirror.table, fix="re-sync it: it holds new changes only")
+                anew = replace(mirror, needs_resync=RECREATED, complete_since=0, swept=0)
                 try:
                     self._mark_made_anew(mirror)
                 except (TransientError, MisconfiguredError) as error:
@@ -355,7 +355,7 @@ def _shown(
     if dropped_at is not None:
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
     if mirror is not None and mirror.needs_resync:
-        anew_at = _time(mirror.made_at if mirror.needs_resync == MADE_ANEW else None)
+        anew_at = _time(mirror.made_at if mirror.needs_resync == RECREATED else None)
         fix = f": take another snapshot of its source table ({RESYNC})" if mirror.needs_resync == ROWS_TOO_OLD else ""
         troubles.append({"state": NEEDS_RESYNC, "since": anew_at, "why": mirror.needs_resync + fix})
     return {

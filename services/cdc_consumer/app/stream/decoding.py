@@ -1,8 +1,8 @@
 """A task's messages decoded, group by group, each when the one before it has been handled.
 
-Suspects that hold poison come behind those that hold none, and all such are judged together: group by group, a flood
-of poison that has come often enough to be suspect would be seen only when much of it is set aside. What exhausts the
-memory is halved until it is one message, and that comes last of all.
+Suspected messages that hold poison come behind those that hold none, and are judged together: group by group, the
+dead-letter limit would trip only when much poison that came often is dead-lettered. A group that exhausts the memory is
+halved until it is one message, and that comes last of all.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from services.cdc_consumer.app.stream.flood import PoisonFlood, Seen
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, Seen
 from services.cdc_consumer.app.stream.suspects import Group, Watch
 from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
@@ -23,12 +23,12 @@ _TOLD = "delivered {} times and never settled, and not because it was deferred: 
 
 
 def decoded_groups(
-    groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch, flood: PoisonFlood
+    groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch, dead_letter_limit: DeadLetterLimit
 ) -> Iterator[tuple[Group, Decoded]]:
     """Yield all groups in the order in which they are to be handled, smaller ones where the memory asks for it.
 
     What ``decode`` raises is passed on: at once, or MemoryError when all others have been yielded. MisconfiguredError
-    also for a flood of poison among the suspects.
+    also where the suspected messages trip the dead-letter limit.
     """
     todo = deque(groups)
     poisonous: list[tuple[Group, Decoded]] = []
@@ -51,7 +51,7 @@ def decoded_groups(
         else:
             yield group, decoded
     seen = (Seen.of(range(len(group.messages)), decoded, decoded.poison) for group, decoded in poisonous)
-    flood.judge(sum(seen, Seen()))
+    dead_letter_limit.judge(sum(seen, Seen()))
     yield from poisonous
     yield from _one_more_time(large, decode, watch)
 

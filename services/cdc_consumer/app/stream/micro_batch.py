@@ -1,4 +1,4 @@
-"""One task of a micro-batch: decode, keep the newest of each key, write, set aside what cannot be applied, ack.
+"""One task of a micro-batch: decode, keep the newest of each key, write, dead-letter what cannot be applied, ack.
 
 The order of effects is the promise. Rows are durable and dead letters confirmed before their message is acked, and
 mirrors that lack such changes say so; whatever ends the process between two lines, the messages come again, and
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, Seen
 from services.cdc_consumer.app.stream.decoding import decoded_groups
-from services.cdc_consumer.app.stream.flood import PoisonFlood, Seen
 from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
-from services.cdc_consumer.app.stream.table_notes import mirrors_of, note_letters, say_what_is_noticed, table_notes
+from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
 from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
@@ -54,7 +54,7 @@ class Memory:
     """What a process knows from one task to the next."""
 
     patience: Patience = field(default_factory=Patience)
-    flood: PoisonFlood = field(default_factory=PoisonFlood)
+    dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     plan: Plan = EVERYTHING
     said: set[tuple[str, ...]] = field(default_factory=set)
     tables: TablesInTrouble = field(init=False)
@@ -62,7 +62,7 @@ class Memory:
     def __post_init__(self) -> None:
         self.tables = TablesInTrouble(self.patience)
 
-    def says_for_the_first_time(self, *what: str) -> bool:
+    def is_first_report(self, *what: str) -> bool:
         """Tell whether something has not been said yet; from now on it has."""
         if what in self.said:
             return False
@@ -94,7 +94,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     with ports.leases.keeping(list(unsettled)):
         try:
             groups = in_groups(messages, clock.now(), memory.patience, ports.crash_counts)
-            for group, decoded in decoded_groups(groups, decode, watch, memory.flood):
+            for group, decoded in decoded_groups(groups, decode, watch, memory.dead_letter_limit):
                 with watch.handling(group):
                     counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())
         except BaseException as error:
@@ -122,7 +122,7 @@ class _Task:
         self._memory = memory
         self._patience = memory.patience
         self._known = memory.tables
-        self._flood = memory.flood
+        self._dead_letter_limit = memory.dead_letter_limit
         self._writing = writing
         self._stop = writing.stop
         self._clock = writing.clock
@@ -135,18 +135,18 @@ class _Task:
 
     def run(self) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
-        self._flood.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
-        say_what_is_noticed(self._messages, self._decoded, self._memory.says_for_the_first_time, self._clock.now())
-        self._believe_in_replays()
+        self._dead_letter_limit.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
+        log_notices(self._messages, self._decoded, self._memory.is_first_report, self._clock.now())
+        self._recheck_replayed_tables()
         self._lists = self._writing.begin(self._decoded.tables, self._deliveries)
         known = [one for one in self._lists if one.trouble is not None]
         self._write()
         self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
-        self._bear_with_new_trouble()
+        self._retry_new_trouble()
         self._defer_the_rest()
         return self._counts()
 
-    def _believe_in_replays(self) -> None:
+    def _recheck_replayed_tables(self) -> None:
         """Recheck tables that changes are replayed for: a replay follows a fix."""
         if not self._known.knows_conflicts:
             return
@@ -162,7 +162,7 @@ class _Task:
             for _ in self._writing.write(self._lists, again or ()):
                 self._settle()
 
-    def _bear_with_new_trouble(self) -> None:
+    def _retry_new_trouble(self) -> None:
         """Retry tables newly in trouble for a while: most often a table or column has just been made."""
         new = [one for one in self._lists if one.trouble is not None and not self._known.known(one.definition)]
         if not new:
@@ -201,13 +201,13 @@ class _Task:
                 told.setdefault((each.message, each.change), each)
         poison = list(told.values())
         seen = Seen.of(done, self._decoded, poison)
-        self._flood.judge(seen)
+        self._dead_letter_limit.judge(seen)
         self._keep_letters(poison)
         self._note_letters(poison)
         if not done.isdisjoint(self._of_unnoted):
             done -= self._of_unnoted
             seen = Seen.of(done, self._decoded, [each for each in poison if each.message in done])
-        self._flood.remember(seen)
+        self._dead_letter_limit.remember(seen)
         if not done:
             return
         ack_ids = [self._ack_ids[message] for message in sorted(done)]
@@ -230,7 +230,7 @@ class _Task:
         for row, (reason, detail) in errors.items():
             message, change = message_of[row].as_py(), change_of[row].as_py()
             poison.append(poison_change(message, batches[message], change, reason, detail))
-        if one.conflict is not None:  # an announcement has no change to set aside, so it is set aside itself
+        if one.conflict is not None:  # an announcement has no change to dead-letter, so it is dead-lettered itself
             poison += [
                 Poison(message, None, *told, table=batches[message].header.table)
                 for message in one.messages
@@ -245,7 +245,7 @@ class _Task:
         self._until_back(lambda: self._ports.letters.keep(letters))
         reasons = Counter(letter.reason.value for letter in letters)
         self._letters += reasons
-        structlog.get_logger().warning("records_set_aside", reasons=dict(reasons), first=letters[0].identity)
+        structlog.get_logger().warning("records_dead_lettered", reasons=dict(reasons), first=letters[0].identity)
 
     def _note_letters(self, poison: Sequence[Poison]) -> None:
         """Let the mirrors say that they lack these; the messages of one that cannot are deferred with this task's rest.
@@ -254,7 +254,7 @@ class _Task:
         """
         mirrors = mirrors_of(poison, self._ordering_key, self._memory.plan)
         for (name, dataset), messages in sorted(mirrors.items()):
-            why = note_letters(self._ports.tables, (name, dataset), self._clock.now())
+            why = note_dead_letters(self._ports.tables, (name, dataset), self._clock.now())
             if why:
                 identity = f"{dataset}.{name}" if dataset else name
                 self._unnoted[identity] = f"its dead letters could not be noted on it: {why}"

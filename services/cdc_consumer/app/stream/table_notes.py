@@ -103,15 +103,13 @@ _UPGRADE: Final = (
 )
 
 
-def say_what_is_noticed(
-    messages: pa.Table, decoded: Decoded, first_time: Callable[..., bool], now: Nanoseconds
-) -> None:
+def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., bool], now: Nanoseconds) -> None:
     """Say what is left out, what the tables file misspells, and what comes too late to be relied on."""
     log = structlog.get_logger()
     for table, content in decoded.left_out:
         if first_time(table, content):
             log.info("table_left_out", source_table=table, content=content)
-    _say_what_snapshots_are_lost(decoded, first_time)
+    _log_lost_snapshots(decoded, first_time)
     for table, column in decoded.unknown:
         if first_time(table, column):
             fix = "the tables file names a column that the table does not have: misspelt, or dropped"
@@ -123,10 +121,10 @@ def say_what_is_noticed(
         if first_time(newer.source, newer.table, "format", str(newer.format)):
             which = described(messages, message)
             log.error("newer_format_waits", source_table=newer.table, format=newer.format, fix=_UPGRADE, **which)
-    _say_who_was_away(messages, decoded, first_time, now)
+    _log_late_redeliveries(messages, decoded, first_time, now)
 
 
-def _say_what_snapshots_are_lost(decoded: Decoded, first_time: Callable[..., bool]) -> None:
+def _log_lost_snapshots(decoded: Decoded, first_time: Callable[..., bool]) -> None:
     """Warn of tables whose snapshot has ended while the tables file leaves them out: the readers' file does not."""
     for batch in decoded.batches.values() if decoded.left_out else ():
         table, content, since = batch.header.table, batch.header.content, batch.header.complete_since
@@ -139,7 +137,9 @@ def _say_what_snapshots_are_lost(decoded: Decoded, first_time: Callable[..., boo
             )
 
 
-def _say_who_was_away(messages: pa.Table, decoded: Decoded, first_time: Callable[..., bool], now: Nanoseconds) -> None:
+def _log_late_redeliveries(
+    messages: pa.Table, decoded: Decoded, first_time: Callable[..., bool], now: Nanoseconds
+) -> None:
     """Warn of mirrors for which changes come again that were given out long ago.
 
     A later delete of the row may have been applied meanwhile, and acked before them: BigQuery has forgotten it by now.
@@ -176,7 +176,7 @@ def mirrors_of(
     return messages
 
 
-def note_letters(tables: Tables, mirror: tuple[str, str], now: Nanoseconds) -> str:
+def note_dead_letters(tables: Tables, mirror: tuple[str, str], now: Nanoseconds) -> str:
     """Let a mirror say that changes of its source table have become letters; return why it cannot say so now.
 
     Empty: it says so, or this identity may not label it, which is logged and holds up no message.
@@ -184,15 +184,15 @@ def note_letters(tables: Tables, mirror: tuple[str, str], now: Nanoseconds) -> s
     name, dataset = mirror
     log = structlog.get_logger().bind(table=name)
     try:
-        tables.note_letters(name, dataset, microseconds(now))
+        tables.note_dead_letters(name, dataset, microseconds(now))
     except NotLabelledError as error:
         fix = (
             "give this identity the role roles/bigquery.dataEditor on the table; until then a sweep that can ask no "
             "source may delete rows that still exist there: run `sweep` without --execute first"
         )
-        log.warning("letters_not_noted", error=str(error), fix=fix)
+        log.warning("dead_letters_not_noted", error=str(error), fix=fix)
     except TransientError as error:
         fix = "the messages of these letters come again until it succeeds; if it lasts, check the table in BigQuery"
-        log.warning("letters_not_noted", error=str(error), fix=fix)
+        log.warning("dead_letters_not_noted", error=str(error), fix=fix)
         return str(error)
     return ""

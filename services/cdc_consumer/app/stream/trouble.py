@@ -19,10 +19,10 @@ from shared.contracts.timestamps import Nanoseconds
 
 _FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
 _NEVER: Final = Nanoseconds(-(1 << 62))
-_WITNESSES: Final = 1_000  # tables of which a row is kept
-_WITNESS_BYTES: Final = 16 << 20  # of all those rows
-_WITNESS_FOR: Final = timedelta(hours=1)
-_WITNESS_AGE: Final = timedelta(hours=24)
+_CANARIES: Final = 1_000  # tables of which a row is kept
+_CANARY_BYTES: Final = 16 << 20  # of all those rows
+_CANARY_FOR: Final = timedelta(hours=1)
+_CANARY_AGE: Final = timedelta(hours=24)
 """How old a row may be that is sent once more: BigQuery still remembers any delete that is newer."""
 
 
@@ -45,7 +45,7 @@ class Patience:
     between_probes: timedelta = timedelta(seconds=10)
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
     stuck_deliveries: int = 10
-    """At which delivery a row that fails retryably, alone in its table, is set aside: after about an hour."""
+    """At which delivery a row that fails retryably, alone in its table, is dead-lettered: after about an hour."""
     fatal_crashes: int = 3
     """How many processes have to crash in a row over a message, before it is dead-lettered undecoded.
 
@@ -72,7 +72,7 @@ class _Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class CanaryRow:
     """A row of a mirror that BigQuery has taken: whether it takes it again tells whether it is there at all."""
 
     definition: TableDefinition
@@ -93,8 +93,8 @@ class TablesInTrouble:
         self._troubles: dict[TableDefinition, _Trouble] = {}
         self._accepted: dict[str, Nanoseconds] = {}
         self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
-        self._witnesses: dict[str, Witness] = {}  # the latest last
-        self._witness_bytes = 0
+        self._canaries: dict[str, CanaryRow] = {}  # the latest last
+        self._canary_bytes = 0
 
     def known(self, definition: TableDefinition) -> bool:
         """Tell whether the first patience with a column list has been spent."""
@@ -155,30 +155,30 @@ class TablesInTrouble:
         """Tell whether BigQuery has taken rows of any other table since then."""
         return any(at >= since for name, at in self._accepted.items() if name != table)
 
-    def remember(self, witness: Witness) -> None:
+    def remember(self, canary: CanaryRow) -> None:
         """Keep a row that has just been accepted, in place of the one of its table that was kept before."""
-        self._forget_witness(witness.definition.identity)
-        self._witnesses[witness.definition.identity] = witness
-        self._witness_bytes += witness.row.nbytes
-        while len(self._witnesses) > _WITNESSES or self._witness_bytes > _WITNESS_BYTES:
-            self._forget_witness(next(iter(self._witnesses)))
+        self._forget_canary(canary.definition.identity)
+        self._canaries[canary.definition.identity] = canary
+        self._canary_bytes += canary.row.nbytes
+        while len(self._canaries) > _CANARIES or self._canary_bytes > _CANARY_BYTES:
+            self._forget_canary(next(iter(self._canaries)))
 
-    def _forget_witness(self, table: str) -> None:
-        before = self._witnesses.pop(table, None)
+    def _forget_canary(self, table: str) -> None:
+        before = self._canaries.pop(table, None)
         if before is not None:
-            self._witness_bytes -= before.row.nbytes
+            self._canary_bytes -= before.row.nbytes
 
-    def witness(self, definition: TableDefinition, now: Nanoseconds) -> Witness | None:
+    def canary(self, definition: TableDefinition, now: Nanoseconds) -> CanaryRow | None:
         """Return a row of this very column list that may be sent once more without harm.
 
         One of another column list would tell nothing: a new column may be what fails.
         """
-        found = self._witnesses.get(definition.identity)
+        found = self._canaries.get(definition.identity)
         return found if found is not None and found.definition == definition and _harmless(found, now) else None
 
-    def witnesses(self, but_not: Collection[str], now: Nanoseconds) -> Sequence[Witness]:
+    def canaries(self, but_not: Collection[str], now: Nanoseconds) -> Sequence[CanaryRow]:
         """Return rows of other tables that may be sent once more without harm, the latest first."""
-        return [one for name, one in reversed(self._witnesses.items()) if name not in but_not and _harmless(one, now)]
+        return [one for name, one in reversed(self._canaries.items()) if name not in but_not and _harmless(one, now)]
 
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to look at the table again."""
@@ -203,9 +203,9 @@ class TablesInTrouble:
         self._conflicts[definition] = conflict, now
 
 
-def _harmless(witness: Witness, now: Nanoseconds) -> bool:
-    committed = Nanoseconds(witness.committed * 1000)
-    return now < later(witness.accepted_at, _WITNESS_FOR) and now < later(committed, _WITNESS_AGE)
+def _harmless(canary: CanaryRow, now: Nanoseconds) -> bool:
+    committed = Nanoseconds(canary.committed * 1000)
+    return now < later(canary.accepted_at, _CANARY_FOR) and now < later(committed, _CANARY_AGE)
 
 
 def later(when: Nanoseconds, by: timedelta) -> Nanoseconds:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, Witness, later
+from services.cdc_consumer.app.stream.trouble import CanaryRow, Patience, TablesInTrouble, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
 from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges
 from services.cdc_consumer.core.stream.sequencing import rows_to_write
@@ -52,7 +52,7 @@ _EARLIER: Final = 2
 _ALONE: Final = 3
 """How many rows of what fails are sent alone, at most, before the next retry."""
 
-_LOOKS: Final = 3
+_RECHECKS: Final = 3
 """How often a row has to fail, each time between two others that are accepted, before it is to blame."""
 
 Rows = npt.NDArray[np.int64]
@@ -132,7 +132,7 @@ class Writing:
     stop: Stop
     clock: Clock
     waiting: Waiting
-    _witnesses: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
+    _canaries: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
 
     @property
     def patience(self) -> Patience:
@@ -166,7 +166,7 @@ class Writing:
                     going_on = self._go_round(lists)
                 outcome = attempt.retry_state.outcome
                 fails = outcome is not None and isinstance(outcome.exception(), TransientError)
-                if fails and self._witnesses:  # else it is the service that is away, and nothing is settled
+                if fails and self._canaries:  # else it is the service that is away, and nothing is settled
                     yield
         yield
 
@@ -193,7 +193,7 @@ class Writing:
         failing = [one for one in lists if one.failing is not None]
         if not failing:
             return False
-        self._find_out_whose_trouble_it_is(failing)
+        self._attribute_failures(failing)
         for one in failing:
             if one.failing is not None:
                 raise one.failing
@@ -280,7 +280,7 @@ class Writing:
         one.take_in(rows, appending.refused())
         self._settled(one)
 
-    def _find_out_whose_trouble_it_is(self, failing: Sequence[ListWrites]) -> None:
+    def _attribute_failures(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
         alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
         any_accepted: bool | None = None
@@ -291,23 +291,23 @@ class Writing:
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif self.known.certain(one.definition):
                 if self._earlier_accepted(one):  # the table has recovered, and it is a row that fails
-                    self._sift(one)
+                    self._bisect(one)
                 else:
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif now < later(since, self.patience.table):
                 continue
             elif any_accepted or self._others_accepted(since, tables) or self._earlier_accepted(one):
-                self._sift(one)
+                self._bisect(one)
             elif now < later(since, self.patience.alone):
                 continue
             else:
                 if any_accepted is None:
                     # A table that fails may have another column list that does not: BigQuery is there, then.
-                    any_accepted = any(self._accepted_again(table) for table in self._witnesses) or any(
+                    any_accepted = any(self._accepted_again(table) for table in self._canaries) or any(
                         self._one_of_those_accepted(failing) for _ in range(_ALONE)
                     )
                 if any_accepted:
-                    self._sift(one)
+                    self._bisect(one)
                 elif alone:
                     self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
 
@@ -318,12 +318,12 @@ class Writing:
         tables of the task fail, a row of an earlier one's is sent again: several that always fail and always come
         together would hold up everything behind them.
         """
-        if any(self.known.accepted_since(table, since) for table in self._witnesses if table not in failing):
+        if any(self.known.accepted_since(table, since) for table in self._canaries if table not in failing):
             return True
-        ours = [table for table in self._witnesses if table not in failing]
+        ours = [table for table in self._canaries if table not in failing]
         if ours:
             return any(self._accepted_again(table) for table in ours)
-        earlier = self.known.witnesses(failing, self.clock.now())
+        earlier = self.known.canaries(failing, self.clock.now())
         return any(self._taken_again(one.definition, one.row) for one in earlier[:_EARLIER])
 
     def _one_of_those_accepted(self, failing: Iterable[ListWrites]) -> bool:
@@ -341,20 +341,20 @@ class Writing:
 
     def _accepted_again(self, table: str) -> bool:
         """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
-        return self._taken_again(*self._witnesses[table])
+        return self._taken_again(*self._canaries[table])
 
     def _one_of_its_table_accepted(self, one: ListWrites) -> bool:
         """Send a row of the list's table that was accepted, in this task or an earlier one, once more; tell the same.
 
         A row may come again and again without another of its table beside it, where little else happens to that.
         """
-        if one.table in self._witnesses:
+        if one.table in self._canaries:
             return self._accepted_again(one.table)
         return self._earlier_accepted(one)
 
     def _earlier_accepted(self, one: ListWrites) -> bool:
         """Send a row of the list that an earlier task wrote once more; tell whether it is accepted now."""
-        earlier = self.known.witness(one.definition, self.clock.now())
+        earlier = self.known.canary(one.definition, self.clock.now())
         if earlier is None or not self._taken_again(one.definition, earlier.row):
             return False
         self.known.remember(replace(earlier, accepted_at=self.clock.now()))
@@ -369,7 +369,7 @@ class Writing:
             self.known.accepted(definition.identity, self.clock.now())
         return accepted
 
-    def _sift(self, one: ListWrites) -> None:
+    def _bisect(self, one: ListWrites) -> None:
         """Halve what fails while others are accepted, down to the rows that fail alone; if all do, it is the table."""
         if one.under_way is None:  # the table itself cannot be had
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
@@ -393,7 +393,7 @@ class Writing:
                 one.take_in(rows, errors)
         if parts or not (any_accepted or self._one_of_its_table_accepted(one)):
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
-        to_blame = [self._is_to_blame(one, row) for row, _error in stuck]
+        to_blame = [self._fails_always(one, row) for row, _error in stuck]
         if None in to_blame:
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
         blamed = {row: str(error) for (row, error), is_blamed in zip(stuck, to_blame, strict=True) if is_blamed}
@@ -408,12 +408,12 @@ class Writing:
             structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(shown), why=why)
         return None
 
-    def _is_to_blame(self, one: ListWrites, row: int) -> bool | None:
+    def _fails_always(self, one: ListWrites, row: int) -> bool | None:
         """Tell whether a row fails each time while another of its table is taken each time; None if that one is not.
 
         A row that failed once, as trouble of its table came or went, is no bad row.
         """
-        for _look in range(_LOOKS):
+        for _check in range(_RECHECKS):
             if not self._another_accepted(one):
                 return None
             try:
@@ -445,11 +445,11 @@ class Writing:
             self.known.well(one.definition)
             self.known.accepted(one.table, self.clock.now())
             row = int(accepted[0])
-            self._witnesses[one.table] = one.definition, one.changes.rows.slice(row, 1)
+            self._canaries[one.table] = one.definition, one.changes.rows.slice(row, 1)
             committed = one.changes.rows[one.definition.commit_timestamp][row].as_py()
             if committed is not None and not one.definition.append_only:  # of a history it would be a repeat that stays
                 alone = one.changes.rows.take([row])  # and not a view of all the others
-                self.known.remember(Witness(one.definition, alone, committed, self.clock.now()))
+                self.known.remember(CanaryRow(one.definition, alone, committed, self.clock.now()))
 
     def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
         now = self.clock.now()

@@ -63,7 +63,7 @@ class Waits:
             raise TransientError("asked to stop")
 
 
-class SecondLook:
+class Recheck:
     """Looks at rows of one table and its mirror by their keys."""
 
     def __init__(

@@ -1,10 +1,10 @@
-"""A flood of poison is no bad record but a bad deploy: it must not drain the topic into the dead-letter topic.
+"""The dead-letter limit: many poison records are a bad deploy, which must not drain the topic into dead letters.
 
 What a process has seen last is counted, in tasks small or large: whole messages that cannot be read, and changes that
-cannot be applied. When most are poison, and more than an operator lets pass, nothing more is set aside and the query
-stops. The process that is started after it goes on counting there: else restarts would drain the topic by and by.
+cannot be applied. When most are poison, and more than an operator lets pass, the query stops and dead-letters no
+more. The process that is started after it goes on counting there: else restarts would drain the topic by and by.
 
-One bad table alone is no flood: the others are none the worse for it, and its letters say what to do. So changes that
+One bad table alone does not trip it: the others are unaffected, and its dead letters say what to do. So changes that
 its BigQuery table has no room for are not counted at all, and of other changes most have to be poison without the
 table that has most of it, too; unless no other is known.
 """
@@ -64,7 +64,7 @@ class Seen:
         return Counter(self.changes) - by_its_table, [one for one in changes if one.reason not in _BY_ITS_TABLE]
 
 
-class PoisonFlood:
+class DeadLetterLimit:
     """The last messages and changes of one process, and of those before it that have ``kept`` theirs.
 
     ``limit`` is how many poison messages pass although most are.
@@ -79,7 +79,7 @@ class PoisonFlood:
             window.add(Counter(seen), Counter(poison))
 
     def judge(self, seen: Seen) -> None:
-        """Raise MisconfiguredError if this, with what was seen last, is a flood. Call it before any letter is kept."""
+        """Raise MisconfiguredError if this, with what was seen last, trips the limit. Call it first."""
         self._messages.judge(*seen.of_messages())
         self._changes.judge(*seen.of_changes())
 
@@ -111,8 +111,8 @@ class _Window:
         reasons = ", ".join(f"{reason.value}: {n}" for reason, n in Counter(one.reason for one in poison).most_common())
         raise MisconfiguredError(
             f"{count} of the last {total} {self._what} cannot be applied ({reasons}; the first: {_shown(poison[0])}): "
-            "the query stops before these are acked or set aside; check that the subscription carries change batches "
-            "of this version. If they are to become dead letters all the same, let more of them pass with "
+            "the query stops before these are acked or dead-lettered; check that the subscription carries change "
+            "batches of this version. If they are to become dead letters all the same, let more of them pass with "
             f"POISON_LIMIT, which is {self._told}"
         )
 
