@@ -51,7 +51,7 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     assert printed[1].split("  ")[0] == "TABLE"
     airports, planes, more = printed[2:5]
     assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
-    assert planes.split() == ["planes", "put", "off", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
+    assert planes.split() == ["planes", "deferred", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
     assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_made_anew"]
     assert "dead letters since the start: bad_name 4" in printed
 

@@ -100,7 +100,7 @@ def test_hundreds_that_were_deferred_often_cost_few_calls(world: World, well: bo
     counts = world.apply(*messages)
 
     assert (counts.acked, counts.deferred) == ((400, 0) if well else (0, 400))
-    calls = [effect for effect in world.effects.done if effect.startswith(("append", "ack", "deferred"))]
+    calls = [effect for effect in world.effects.done if effect.startswith(("append", "ack", "defer"))]
     assert len(calls) == (8 if well else 4), calls
     assert world.crash_counts.over == {}
 

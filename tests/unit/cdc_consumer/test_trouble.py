@@ -212,7 +212,7 @@ def test_a_row_is_not_sent_again_once_a_newer_delete_might_be_forgotten(
     assert len(world.memory.tables.canaries((), world.clock.time)) == kept
 
 
-@pytest.mark.parametrize("limit", ["_CANARY", "_CANARY_BYTES"])
+@pytest.mark.parametrize("limit", ["_CANARIES", "_CANARY_BYTES"])
 def test_rows_of_some_tables_are_kept_the_latest_first(
     world: World, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -221,7 +221,7 @@ def test_rows_of_some_tables_are_kept_the_latest_first(
 
     world.apply(a_message(a_change(1), header=a_header("table0")))
     (first,) = world.memory.tables.canaries((), world.clock.time)
-    monkeypatch.setattr(trouble, limit, 8 if limit == "_CANARY" else 8 * first.row.nbytes + 100)
+    monkeypatch.setattr(trouble, limit, 8 if limit == "_CANARIES" else 8 * first.row.nbytes + 100)
     for _ in range(2):
         for number in range(12):
             world.apply(a_message(a_change(1), header=a_header(f"table{number}")))
