@@ -160,7 +160,7 @@ def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world:
     settled = [number for number, effect in enumerate(world.effects.done) if effect.startswith(settling)]
     assert any(effect.startswith("append") for effect in world.effects.done[: settled[0]])  # it was back by then
     assert world.effects.done[settled[0]] == "keep 1 letters"
-    assert not any(effect.startswith(("give back", "deferred")) for effect in world.effects.done)
+    assert not any(effect.startswith(("give back", "defer")) for effect in world.effects.done)
 
 
 def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_letter_kept(world: World) -> None:

@@ -134,7 +134,7 @@ def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits
 
     assert (counts.acked, counts.deferred, world.letters.kept) == (2, 0, {})
     assert world.waits >= 2_000
-    assert not any(effect.startswith(("deferred", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
 
 def test_a_table_alone_in_its_micro_batch_is_waited_for_long_and_then_deferred_for_long(world: World) -> None:
@@ -321,7 +321,7 @@ def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
     assert world.clock.time - began > 16 * 3_600e9, "by then all 100 deliveries would have been spent"
     assert (counts.acked, counts.deferred, world.letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
-    assert not any(effect.startswith(("deferred", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
 
 def test_a_refused_dataset_says_its_fix_while_it_is_waited_for(world: World) -> None:
@@ -390,7 +390,7 @@ def test_while_the_write_right_alone_is_gone_all_tables_wait_and_no_delivery_att
     assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
     assert (counts.acked, counts.deferred, world.letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
-    assert not any(effect.startswith(("deferred", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
 
 @pytest.mark.parametrize("process", ["running", "new"])

@@ -192,7 +192,7 @@ def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_bef
         world.apply(*[a_message(*[a_change(n) for n in range(50)], header=one) for one in headers])
     rounds = world.waits / 40
 
-    assert not any(effect.startswith(("deferred", "ack")) for effect in world.effects.done)
+    assert not any(effect.startswith(("defer", "ack")) for effect in world.effects.done)
     assert asked[:40] == [50] * 40
     assert set(asked[40:]) == {1}
     assert 0 < len(asked[40:]) <= 3 * rounds

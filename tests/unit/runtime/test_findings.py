@@ -63,8 +63,8 @@ def test_only_errors_fail() -> None:
 
 
 @pytest.mark.parametrize("level", [Level.WARNING, Level.ERROR])
-def test_what_is_wrong_has_a_cure(level: Level) -> None:
-    with pytest.raises(ValueError, match="cure"):
+def test_what_is_wrong_has_a_fix(level: Level) -> None:
+    with pytest.raises(ValueError, match="needs its fix"):
         Finding(level, "dataset", "it is not there")
 
 
