@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
@@ -12,6 +11,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 import structlog
 
 from shared.contracts.errors import TransientError
+from shared.reading.owned_partition import OwnedPartition
 
 _LONGEST_TICK: Final = timedelta(seconds=5)
 _TOO_LATE: Final = "not renewed in time"
@@ -39,53 +39,6 @@ class ReaderOptions:
     def trust(self) -> timedelta:
         """Return how long an owner goes on after it has asked for the last renewal that was granted."""
         return self.lease
-
-
-class OwnedPartition(ABC):
-    """A partition that this reader has the lease of."""
-
-    def __init__(self) -> None:
-        self.moved = asyncio.Event()
-        """Set when Pub/Sub has confirmed one of its records."""
-        self.task: asyncio.Task[None] | None = None
-        self.lease_ends: asyncio.TimerHandle | None = None
-        self.trusted_until = math.inf
-        """By the event loop's clock."""
-        self.over = False
-        """Whether this reader has no more part in it: the lease is lost or released, or the partition has ended."""
-        self.leaving = False
-        """Whether it is on its way to another reader."""
-
-    @property
-    @abstractmethod
-    def key(self) -> str:
-        """Return what names it in the partition table."""
-
-    @property
-    @abstractmethod
-    def outstanding(self) -> int:
-        """Return how many of its records wait for Pub/Sub."""
-
-    @property
-    @abstractmethod
-    def log_fields(self) -> Mapping[str, str]:
-        """Return what names it in the log."""
-
-    @property
-    def ours(self) -> bool:
-        """Tell whether its lease may still be extended."""
-        return not self.over
-
-    async def confirmed(self, *, all_but: int = 0) -> None:
-        """Wait until no more than so many of its records wait for Pub/Sub."""
-        while self.outstanding > all_but:
-            self.moved.clear()
-            await self.moved.wait()
-
-    def end_timer(self) -> None:
-        """Cancel the timer of its lease."""
-        if self.lease_ends is not None:
-            self.lease_ends.cancel()
 
 
 OwnedT = TypeVar("OwnedT", bound=OwnedPartition)
@@ -118,13 +71,13 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
         store: LeaseStore[ProgressT],
         metrics: LeaseMetrics,
         options: ReaderOptions,
-        is_trusted: Callable[[], bool],
+        is_durable: Callable[[], bool],
     ) -> None:
-        """``is_trusted`` tells whether the topic keeps what is published; while it does not, no progress is saved."""
+        """``is_durable`` returns False while no subscription keeps what is published; no progress is saved then."""
         self._store = store
         self._metrics = metrics
         self._options = options
-        self._is_trusted = is_trusted
+        self._is_durable = is_durable
         self.owned: dict[str, OwnedT] = {}
         self._saving = asyncio.Lock()
         self._renewal = asyncio.Event()
@@ -135,8 +88,8 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
         """Return the progress of partitions that are read on."""
 
     @abstractmethod
-    def _to_release(self, owned: OwnedT, *, trusted: bool) -> ProgressT:
-        """Return the progress of a partition that another reader may take; what it was claimed with if not trusted."""
+    def _to_release(self, owned: OwnedT, *, durable: bool) -> ProgressT:
+        """Return the progress of a partition that another reader may take; what it was claimed with if not durable."""
 
     def _renewed(self, owned: OwnedT, saved: ProgressT) -> None:
         """Take what was saved when the lease was renewed."""
@@ -174,13 +127,13 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
         await self._release(self.owned.values())
 
     async def _release(self, owned: Collection[OwnedT]) -> None:
-        trusted = self._is_trusted()
-        await self._store.advance([self._to_release(one, trusted=trusted) for one in owned], release=True)
+        durable = self._is_durable()
+        await self._store.advance([self._to_release(one, durable=durable) for one in owned], release=True)
 
     async def _save(self) -> None:
         async with self._saving:
             owned = [one for one in self.owned.values() if not one.over]
-            if not owned or not self._is_trusted():
+            if not owned or not self._is_durable():
                 return
             asked_at = asyncio.get_running_loop().time()
             progress = self._to_save(owned)

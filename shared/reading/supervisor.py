@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.reading.leases import OwnedPartition, PartitionLeases, ReaderOptions
+from shared.reading.leases import PartitionLeases, ReaderOptions
+from shared.reading.owned_partition import OwnedPartition, read_to_the_end
 from shared.runtime.health import Health
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop, unless_stopped, until_stopped
@@ -45,8 +46,19 @@ class Round(Generic[DueT]):
     """Whether the stream is paused, so that no reader owns any partition."""
 
 
+MetricsT = TypeVar("MetricsT")
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring(Generic[MetricsT]):
+    """What shows others how the reading goes."""
+
+    metrics: MetricsT
+    health: Health
+
+
 class Source(Protocol[DueT, OwnedT]):
-    """What partitions are read from. Each method may raise TransientError after a stop."""
+    """What partitions are read from. A method that raises TransientError is called again."""
 
     def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Return, by name, what runs beside the reading until it is cancelled."""
@@ -60,8 +72,12 @@ class Source(Protocol[DueT, OwnedT]):
     async def claim(self, due: Sequence[DueT]) -> Iterable[OwnedT]:
         """Take those that are still free, and return them."""
 
-    async def follow(self, owned: OwnedT, stop: Stop) -> None:
-        """Read a partition until it ends or its lease is lost."""
+    async def read(self, owned: OwnedT, stop: Stop) -> None:
+        """Read a partition from its position until its query ends, and record its end if it has ended.
+
+        Called again, from the position that is reached by then, until the partition is over. TransientError where the
+        query breaks off.
+        """
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
         """Do what is left to do when an error ends the reader."""
@@ -156,10 +172,10 @@ class Supervisor(Generic[DueT, OwnedT]):
             self._outcome.set_result(None)
 
     async def _supervise(self) -> None:
-        await self._source.begin()
+        await retried(self._stop, self._health.attempting(self._source.begin))
         while not self._stop.requested:
             self._wake.clear()
-            found = await self._source.survey()
+            found = await retried(self._stop, self._health.attempting(self._source.survey))
             if found is None:
                 self._log.info("end_timestamp_reached")
                 return
@@ -199,7 +215,8 @@ class Supervisor(Generic[DueT, OwnedT]):
         claim = self._health.attempting(lambda: self._source.claim(due))
         for owned in await retried(self._stop, claim):
             self._leases.take(owned, asked_at)
-            owned.task = asyncio.create_task(self._source.follow(owned, self._stop), name=f"partition {owned.key}")
+            reading = partial(self._source.read, owned, self._stop)
+            owned.task = asyncio.create_task(read_to_the_end(owned, reading, self._stop), name=f"partition {owned.key}")
             owned.task.add_done_callback(partial(self._on_over, owned))
 
     def _on_over(self, owned: OwnedT, task: asyncio.Task[None]) -> None:
@@ -257,7 +274,7 @@ class Supervisor(Generic[DueT, OwnedT]):
         try:
             async with asyncio.timeout_at(gone_at):
                 await retried(Stop(), self._leases.release_all)
-                await self._source.let_go()
+                await retried(Stop(), self._source.let_go)
         except (TransientError, MisconfiguredError, TimeoutError) as error:  # what ends the reader says more
             self._log.warning(self._leases.not_saved, error=str(error))
         finally:

@@ -1,4 +1,4 @@
-"""Whether the topic still keeps what is published to it, looked at again and again while changes are read."""
+"""Whether the topic still keeps what is published to it: checked again and again while changes are read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
 class TopicWatch:
-    """Looks at the topic's subscriptions; once they lose messages, nothing that Pub/Sub confirms counts any more."""
+    """Checks the topic's subscriptions; once they lose messages, nothing that Pub/Sub confirms counts any more."""
 
     def __init__(
         self,
@@ -20,27 +20,27 @@ class TopicWatch:
         reached: Callable[[], Nanoseconds | None],
         loses: Callable[[], None],
         *,
-        anew: str,
+        new_start: str,
         lost: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``check`` looks, and raises MisconfiguredError where messages may be lost, MessagesLostError where they are.
+        """``check`` raises MisconfiguredError where messages may be lost, MessagesLostError where they are.
 
-        ``reached`` tells the low watermark, ``loses`` shows what was found, and ``anew`` is the setting by another
-        value of which reading starts anew. ``lost`` remembers durably that messages were, for whoever is started next.
+        ``reached`` returns the low watermark, ``loses`` shows what was found, and ``new_start`` is the setting whose
+        value has to change for a new start. ``lost`` records durably that messages were lost, for the next start.
         """
-        self.trusted = True
-        """Whether what was confirmed is kept."""
+        self.is_durable = True
+        """Whether what Pub/Sub has confirmed is kept; False from the first check on that finds otherwise."""
         self._check = check
         self._every = every
         self._reached = reached
         self._loses = loses
-        self._anew = anew
+        self._new_start = new_start
         self._lost = lost
         self._sure_until: Nanoseconds | None = None
         self._log = structlog.get_logger()
 
-    async def keep_looking(self) -> None:
-        """Look until cancelled. MisconfiguredError when messages are lost, with what to do."""
+    async def keep_checking(self) -> None:
+        """Check until cancelled. MisconfiguredError when messages are lost, with what to do."""
         while True:
             await asyncio.sleep(self._every.total_seconds())
             reached = self._reached()
@@ -50,7 +50,7 @@ class TopicWatch:
                 self._log.warning("subscriptions_not_checked", error=str(error))
             except MisconfiguredError as error:
                 # From here on nothing that Pub/Sub confirms counts: it may have been discarded.
-                self.trusted = False
+                self.is_durable = False
                 self._loses()
                 self._log.error("topic_loses_messages", error=str(error))
                 mark = self._lost if isinstance(error, MessagesLostError) else None
@@ -61,8 +61,8 @@ class TopicWatch:
                     f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
                     "may be lost, and so is what a deleted subscription still held. Fix the topic, "
                     f"{'and do what `status` says of marked tables; or ' if mark else ''}stop every reader, and "
-                    f"start anew with another {self._anew} and a START_TIMESTAMP before the oldest change that was not "
-                    "applied"
+                    f"start again with another {self._new_start} and a START_TIMESTAMP before the oldest change "
+                    "that was not applied"
                 ) from error
             else:
                 self._sure_until = reached

@@ -11,10 +11,11 @@ from services.spanner_reader.adapters.spanner.connection import Channels, Databa
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.reader_metrics import FakeMetrics
@@ -50,17 +51,19 @@ async def _read(
         await store.create_table()
         await store.add_root(start, end)
         reader = Reader(
-            stream=SpannerChangeStream(database, stream),
-            store=store,
-            publisher=FakePublisher(topic),
-            subscriptions=FakeSubscriptions(),
-            catalog=catalog,
-            shapes=SpannerShapeStore(elsewhere, "Partitions"),
-            pauses=SpannerPauseStore(elsewhere, "Partitions"),
-            changes=ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
-            metrics=FakeMetrics(),
-            health=Health(),
-            options=Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), end=end),
+            WatchedDatabase(stream=SpannerChangeStream(database, stream), catalog=catalog),
+            SpannerStores(
+                partitions=store,
+                shapes=SpannerShapeStore(elsewhere, "Partitions"),
+                pauses=SpannerPauseStore(elsewhere, "Partitions"),
+            ),
+            SpannerOutput(
+                publisher=FakePublisher(topic),
+                subscriptions=FakeSubscriptions(),
+                changes=ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
+            ),
+            Monitoring(FakeMetrics(), Health()),
+            Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), end=end),
         )
         await reader.run(Stop())
     finally:

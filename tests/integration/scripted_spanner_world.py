@@ -10,12 +10,13 @@ from typing import Any
 from services.spanner_reader.adapters.spanner.connection import Channels, Database
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.partitions import State
 from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
@@ -75,17 +76,15 @@ class World:
         catalog = FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
         catalog.retention = self.retention
         reader = Reader(
-            stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"),
-            store=store,
-            publisher=publisher or FakePublisher(self.topic),
-            subscriptions=FakeSubscriptions(),
-            catalog=catalog,
-            shapes=FakeShapeStore(),
-            pauses=FakePauseStore(PauseTable()),
-            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
-            metrics=self.metrics,
-            health=Health(),
-            options=Options(
+            WatchedDatabase(stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"), catalog=catalog),
+            SpannerStores(partitions=store, shapes=FakeShapeStore(), pauses=FakePauseStore(PauseTable())),
+            SpannerOutput(
+                publisher=publisher or FakePublisher(self.topic),
+                subscriptions=FakeSubscriptions(),
+                changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
+            ),
+            Monitoring(self.metrics, Health()),
+            Options(
                 owner=owner,
                 lease=LEASE,
                 heartbeat=timedelta(seconds=10),

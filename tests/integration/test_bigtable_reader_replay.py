@@ -25,7 +25,7 @@ from services.bigtable_reader.adapters.stream.partition_table import BigtablePar
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.app.stream.first_start import begin
 from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.app.stream.reader import Reader
+from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableStores, Reader, SourceTable
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
@@ -33,6 +33,7 @@ from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.stream.topology import Patience
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
@@ -97,18 +98,21 @@ class Pipeline:
     async def read(self, owner: str, stop: Stop, end: Microseconds | None = None) -> None:
         """Read until asked to stop, or to the end."""
         reader = Reader(
-            stream=BigtableChangeStream(self._channels, self.watched),
-            store=self._store(owner),
-            rows=BigtableRows(self._channels, self.watched, Watched(LOSSLESS)),
-            publisher=FakePublisher(self.topic),
-            letters=self.letters,
-            subscriptions=FakeSubscriptions(),
-            catalog=BigtableCatalog(self._channels, self.watched),
-            outputs=self.outputs,
-            clock=MicrosecondClock(),
-            metrics=self.metrics,
-            health=Health(),
-            options=Options(
+            SourceTable(
+                stream=BigtableChangeStream(self._channels, self.watched),
+                rows=BigtableRows(self._channels, self.watched, Watched(LOSSLESS)),
+                catalog=BigtableCatalog(self._channels, self.watched),
+                clock=MicrosecondClock(),
+            ),
+            BigtableStores(partitions=self._store(owner)),
+            BigtableOutput(
+                publisher=FakePublisher(self.topic),
+                letters=self.letters,
+                subscriptions=FakeSubscriptions(),
+                outputs=self.outputs,
+            ),
+            Monitoring(self.metrics, Health()),
+            Options(
                 owner=owner,
                 lease=LEASE,
                 heartbeat=timedelta(seconds=1),

@@ -13,10 +13,11 @@ from services.spanner_reader.adapters.spanner.connection import Channels, Databa
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Change
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.reader_metrics import FakeMetrics
@@ -61,17 +62,19 @@ class Source:
             await store.create_table()
             await store.add_root(self.started, end)
             reader = Reader(
-                stream=SpannerChangeStream(database, stream),
-                store=store,
-                publisher=FakePublisher(topic),
-                subscriptions=FakeSubscriptions(),
-                catalog=catalog,
-                shapes=SpannerShapeStore(database, "Partitions"),
-                pauses=SpannerPauseStore(database, "Partitions"),
-                changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
-                metrics=FakeMetrics(),
-                health=Health(),
-                options=Options(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),
+                WatchedDatabase(stream=SpannerChangeStream(database, stream), catalog=catalog),
+                SpannerStores(
+                    partitions=store,
+                    shapes=SpannerShapeStore(database, "Partitions"),
+                    pauses=SpannerPauseStore(database, "Partitions"),
+                ),
+                SpannerOutput(
+                    publisher=FakePublisher(topic),
+                    subscriptions=FakeSubscriptions(),
+                    changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
+                ),
+                Monitoring(FakeMetrics(), Health()),
+                Options(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),
             )
             await reader.run(Stop())
         finally:

@@ -17,12 +17,13 @@ from services.spanner_reader.adapters.stream.change_stream import SpannerChangeS
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.app.schema.schema_watch import remember_start
 from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.shapes import Mark
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Header
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.reader_metrics import FakeMetrics
@@ -70,17 +71,15 @@ class Watched:
             )
         await store.add_root(self.started, None)
         reader = Reader(
-            stream=SpannerChangeStream(database, "s"),
-            store=store,
-            publisher=FakePublisher(self.topic),
-            subscriptions=FakeSubscriptions(),
-            catalog=catalog,
-            shapes=shapes,
-            pauses=SpannerPauseStore(partitions, "p"),
-            changes=ChangeMaker("//spanner/s", 16, {}),
-            metrics=self.metrics,
-            health=Health(),
-            options=Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), look=look),
+            WatchedDatabase(stream=SpannerChangeStream(database, "s"), catalog=catalog),
+            SpannerStores(partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, "p")),
+            SpannerOutput(
+                publisher=FakePublisher(self.topic),
+                subscriptions=FakeSubscriptions(),
+                changes=ChangeMaker("//spanner/s", 16, {}),
+            ),
+            Monitoring(self.metrics, Health()),
+            Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), look=look),
         )
         task = asyncio.create_task(reader.run(stop))
         try:

@@ -29,7 +29,7 @@ from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapsh
 from services.bigtable_reader.app.status.metrics import ReaderMetrics
 from services.bigtable_reader.app.stream.first_start import begin
 from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.app.stream.reader import Reader
+from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableStores, Reader, SourceTable
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
@@ -58,6 +58,7 @@ from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOpt
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions
+from shared.reading.supervisor import Monitoring
 from shared.runtime.findings import Level
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
@@ -158,25 +159,21 @@ async def read(
                 )
 
             reader = Reader(
-                stream=BigtableChangeStream(
-                    channels,
-                    table,
-                    keep=outputs.kept,
-                    most_bytes=settings.most_change_bytes,
+                SourceTable(
+                    stream=BigtableChangeStream(
+                        channels,
+                        table,
+                        keep=outputs.kept,
+                        most_bytes=settings.most_change_bytes,
+                    ),
+                    rows=BigtableRows(channels, table, outputs.watched),
+                    catalog=BigtableCatalog(channels, table),
+                    clock=MicrosecondClock(),
                 ),
-                store=store,
-                rows=BigtableRows(channels, table, outputs.watched),
-                publisher=publisher,
-                snapshots=None if outputs.images is None else reading_snapshots,
-                marks=marks,
-                letters=letters,
-                subscriptions=subscriptions,
-                catalog=BigtableCatalog(channels, table),
-                outputs=outputs,
-                clock=MicrosecondClock(),
-                metrics=metrics,
-                health=health,
-                options=Options(
+                BigtableStores(partitions=store, marks=marks),
+                BigtableOutput(publisher=publisher, letters=letters, subscriptions=subscriptions, outputs=outputs),
+                Monitoring(metrics, health),
+                Options(
                     owner=owner,
                     lease=settings.lease_duration,
                     heartbeat=settings.heartbeat_interval,
@@ -184,6 +181,7 @@ async def read(
                     recheck=settings.check_subscriptions_every,
                     look=settings.check_families_every,
                 ),
+                snapshots=None if outputs.images is None else reading_snapshots,
             )
             gc.set_threshold(*_COLLECT)
             gc.freeze()  # what is imported and set up stays: no collection need look through it again

@@ -27,13 +27,13 @@ from services.spanner_reader.adapters.stream.change_stream import SpannerChangeS
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.app.mirrored_tables import MirroredTables
-from services.spanner_reader.app.schema.schema_watch import remember_refused
+from services.spanner_reader.app.schema.schema_watch import WatchedTables, remember_refused
 from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
 from services.spanner_reader.app.status.metrics import ReaderMetrics
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, StreamQuery
@@ -51,6 +51,7 @@ from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOpt
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions, Snapshots
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
 from shared.runtime.service import started, stopped
@@ -155,20 +156,18 @@ async def read(
                 )
 
             reader = Reader(
-                stream=stream,
-                store=store,
-                publisher=publisher,
-                snapshots=reading_snapshots,
-                subscriptions=subscriptions,
-                catalog=catalog,
-                shapes=shapes,
-                pauses=SpannerPauseStore(partitions, settings.partition_table),
-                changes=changes,
-                included=file.included,
-                table_options=file.options,
-                metrics=metrics,
-                health=health,
-                options=Options(
+                WatchedDatabase(stream=stream, catalog=catalog),
+                SpannerStores(
+                    partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, settings.partition_table)
+                ),
+                SpannerOutput(
+                    publisher=publisher,
+                    subscriptions=subscriptions,
+                    changes=changes,
+                    tables=WatchedTables(file.included, file.options),
+                ),
+                Monitoring(metrics, health),
+                Options(
                     owner=owner,
                     lease=settings.lease_duration,
                     heartbeat=settings.heartbeat_interval,
@@ -178,6 +177,7 @@ async def read(
                     look=settings.check_schema_every,
                     keep_finished=settings.keep_finished_partitions_for,
                 ),
+                snapshots=reading_snapshots,
             )
             await reader.run(stop)
     finally:

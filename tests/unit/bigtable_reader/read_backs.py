@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.stream.held import Held
-from services.bigtable_reader.app.stream.read_back import ReadBack
+from services.bigtable_reader.app.stream.read_back import ReadBack, ReadBackLimits
 from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells, Trigger
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.change_sequence import four_sections
+from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
 from tests.fakes.bigtable_table import VirtualClock
@@ -56,15 +57,12 @@ class Reading:
         self.held = a_held()
         self.stop = Stop()
         self.read_back = ReadBack(
-            rows=rows,
-            images=images,
-            publisher=self.publisher,
-            set_aside=SettingAside(self.letters, VirtualClock()),
-            metrics=self.metrics,
-            fail=self.failures.append,
-            rows_at_once=rows_at_once,
-            readings=readings,
-            waiting=waiting,
+            rows,
+            images,
+            ConfirmedPublishing(self.publisher, self.metrics, self.failures.append),
+            SettingAside(self.letters, VirtualClock()),
+            self.metrics,
+            ReadBackLimits(rows_at_once, readings, waiting),
         )
 
     async def ask(self, row_key: bytes, stamp: int, held: Held | None = None) -> None:

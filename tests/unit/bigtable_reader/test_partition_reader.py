@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.stream.held import Held, Options
-from services.bigtable_reader.app.stream.partition_reader import PartitionReader
+from services.bigtable_reader.app.stream.partition_reader import DataChangePublisher, PartitionReader
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
 from services.bigtable_reader.core.stream.progress import ConfirmedPrefix
@@ -29,6 +30,8 @@ from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.owned_partition import read_to_the_end
+from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakeRows
@@ -87,12 +90,11 @@ def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]
     images = outputs().images
     assert images is not None
     return ReadBack(
-        rows=FakeRows(Bigtable()),
-        images=images,
-        publisher=publisher,
-        set_aside=SettingAside(FakeLetters(), VirtualClock()),
-        metrics=FakeMetrics(),
-        fail=failures.append,
+        FakeRows(Bigtable()),
+        images,
+        ConfirmedPublishing(publisher, FakeMetrics(), failures.append),
+        SettingAside(FakeLetters(), VirtualClock()),
+        FakeMetrics(),
     )
 
 
@@ -108,17 +110,18 @@ class Reading:
         self.failures: list[BaseException | None] = []
         self.trusted_for = 1_000_000.0
         self._reader = PartitionReader(
-            stream=self.stream,
-            store=self.store,
-            publisher=self.publisher,
-            read_back=a_read_back(self.publisher, self.failures) if mirror else None,
-            set_aside=SettingAside(self.letters, VirtualClock()),
-            outputs=outputs(images=mirror, entries=not mirror),
-            clock=VirtualClock(),
-            metrics=FakeMetrics(),
-            options=Options(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
-            fail=self.failures.append,
-            renew=lambda: None,
+            self.stream,
+            self.store,
+            DataChangePublisher(
+                ConfirmedPublishing(self.publisher, FakeMetrics(), self.failures.append),
+                outputs(images=mirror, entries=not mirror),
+                a_read_back(self.publisher, self.failures) if mirror else None,
+                SettingAside(self.letters, VirtualClock()),
+                VirtualClock(),
+                lambda: None,
+            ),
+            FakeMetrics(),
+            Options(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
         )
 
     async def begin(self, *ranges: KeyRange, reconciled: bool = False, again: int = 0) -> "asyncio.Task[None]":
@@ -141,7 +144,8 @@ class Reading:
         (partition,) = await self.store.claim(self.table.topology.pieces[:1])
         self.held = Held(partition)
         self.held.trusted_until = self.trusted_for
-        task = asyncio.create_task(self._reader.follow(self.held, Stop()))
+        stop = Stop()
+        task = asyncio.create_task(read_to_the_end(self.held, partial(self._reader.read, self.held, stop), stop))
         await asyncio.sleep(0.1)
         return task
 

@@ -18,6 +18,7 @@ from services.bigtable_reader.core.snapshot.snapshot import Snapshot
 from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.position_age import PositionAge
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
 from tests.fakes.bigtable_resync import FakeResyncStore
@@ -58,7 +59,7 @@ def watched(
 ) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
-    ages = iter(behind)
+    ages, age = iter(behind), PositionAge(FakeMetrics(), "lengthen it")
 
     async def learn(families: Collection[str]) -> None:
         learnt.append(frozenset(families))
@@ -76,13 +77,11 @@ def watched(
             catalog,
             store,
             FakeMetrics(),
-            timedelta(milliseconds=1),
             learn,
-            lambda: next(ages, timedelta()),
-            lambda: paused,
+            lambda retention: age.report(next(ages, timedelta()), retention, paused=paused),
             marks,
         )
-        task = asyncio.create_task(watch.keep_looking())
+        task = asyncio.create_task(watch.keep_looking(timedelta(milliseconds=1)))
         over = asyncio.create_task(catalog.over.wait())
         async with asyncio.timeout(30):
             await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)

@@ -13,10 +13,11 @@ from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.app.stream.reader import Reader
+from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableStores, Reader, SourceTable
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.stream.records import DeleteCells, DeleteFamily, Entry, KeyRange, SetCell
 from services.bigtable_reader.core.times import Microseconds
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
@@ -120,22 +121,24 @@ class World:
         skew = timedelta(seconds=self.chance.uniform(-60, 60)) if wrong_by is None else wrong_by
         stop = Stop()
         reader = Reader(
-            stream=FakeChangeStream(self.table, way),
-            store=FakePartitionStore(self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step),
-            rows=FakeRows(self.table, way),
-            publisher=publisher,
-            letters=self.letters,
-            subscriptions=self.subscriptions,
-            catalog=self.catalog,
-            outputs=self._outputs(),
-            clock=VirtualClock(skew),
-            metrics=self.metrics,
-            health=health or Health(),
-            options=(kind or self.chance.choice((Options, Trusting)))(
-                owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)
+            SourceTable(
+                stream=FakeChangeStream(self.table, way),
+                rows=FakeRows(self.table, way),
+                catalog=self.catalog,
+                clock=VirtualClock(skew),
             ),
+            BigtableStores(
+                partitions=FakePartitionStore(
+                    self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step
+                ),
+                marks=self.marking(step),
+            ),
+            BigtableOutput(
+                publisher=publisher, letters=self.letters, subscriptions=self.subscriptions, outputs=self._outputs()
+            ),
+            Monitoring(self.metrics, health or Health()),
+            (kind or self.chance.choice((Options, Trusting)))(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)),
             snapshots=self.reading_snapshots(owner, way, publisher, step, stop),
-            marks=self.marking(step),
         )
         living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)), reader)
         self.readers.append(living)

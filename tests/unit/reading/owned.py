@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
-from shared.reading.leases import OwnedPartition, PartitionLeases, ReaderOptions
+from shared.reading.leases import PartitionLeases, ReaderOptions
+from shared.reading.owned_partition import OwnedPartition
 
 OPTIONS = ReaderOptions(owner="reader", lease=timedelta(seconds=30), heartbeat=timedelta(seconds=10))
 
@@ -28,6 +29,10 @@ class Owned(OwnedPartition):
         return 0
 
     @property
+    def position(self) -> None:
+        """Return that nothing is known of where it is read."""
+
+    @property
     def log_fields(self) -> Mapping[str, str]:
         """Return its key."""
         return {"partition": self._key}
@@ -46,5 +51,5 @@ class Leases(PartitionLeases[Owned, str]):
     def _to_save(self, owned: Sequence[Owned]) -> Sequence[str]:
         return [one.key for one in owned]
 
-    def _to_release(self, owned: Owned, *, trusted: bool) -> str:
-        return owned.key if trusted else f"{owned.key} as it was claimed"
+    def _to_release(self, owned: Owned, *, durable: bool) -> str:
+        return owned.key if durable else f"{owned.key} as it was claimed"

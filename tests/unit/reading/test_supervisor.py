@@ -11,7 +11,6 @@ import pytest
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
-from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.reading.owned import OPTIONS, Leases, Owned
@@ -41,7 +40,6 @@ class World:
 
     async def run(self, stop: Stop) -> None:
         """Read all partitions until asked to stop."""
-        self._stop = stop
         await self._supervisor.run(self, stop)
 
     # Source
@@ -57,7 +55,7 @@ class World:
         """Return what is not owned yet, after a time."""
         self._surveys -= 1
         if self._surveys < 0:
-            await retried(self._stop, self._unavailable)
+            raise TransientError("UNAVAILABLE")
         await asyncio.sleep(self._survey_takes)
         return Round(len(self._reading), [key for key in self._reading if key not in self._leases.owned], self.paused)
 
@@ -65,7 +63,7 @@ class World:
         """Take all."""
         return [Owned(key) for key in due]
 
-    async def follow(self, owned: Owned, stop: Stop) -> None:
+    async def read(self, owned: Owned, stop: Stop) -> None:
         """Read as the test says."""
         del stop
         try:
@@ -80,9 +78,6 @@ class World:
         """Do what the test says."""
         if self._drain is not None:
             await self._drain()
-
-    async def _unavailable(self) -> None:
-        raise TransientError("UNAVAILABLE")
 
     async def let_go(self) -> None:
         """Own nothing but partitions."""

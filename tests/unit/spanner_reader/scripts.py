@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from services.spanner_reader.app.schema.schema_watch import WatchedTables
 from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader
+from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import (
     ChildPartition,
@@ -20,6 +21,7 @@ from services.spanner_reader.core.stream.records import (
 from services.spanner_reader.ports import ChangeStream, PauseStore, WatchedTable
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
@@ -111,19 +113,20 @@ class World:
         """Return a new reader in this world."""
         life = life or Life()
         return Reader(
-            stream=stream or FakeChangeStream(self.script, life),
-            store=store or FakePartitionStore(self.table, owner, lease, life),
-            publisher=publisher or FakePublisher(self.topic, life, seed=seed),
-            subscriptions=self.subscriptions,
-            catalog=self.catalog,
-            shapes=shapes or FakeShapeStore(self.shapes, life),
-            pauses=pauses or FakePauseStore(self.pauses, life),
-            changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
-            included=included,
-            table_options=table_options,
-            metrics=self.metrics,
-            health=health or Health(),
-            options=Options(
+            WatchedDatabase(stream=stream or FakeChangeStream(self.script, life), catalog=self.catalog),
+            SpannerStores(
+                partitions=store or FakePartitionStore(self.table, owner, lease, life),
+                shapes=shapes or FakeShapeStore(self.shapes, life),
+                pauses=pauses or FakePauseStore(self.pauses, life),
+            ),
+            SpannerOutput(
+                publisher=publisher or FakePublisher(self.topic, life, seed=seed),
+                subscriptions=self.subscriptions,
+                changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
+                tables=WatchedTables(included, table_options),
+            ),
+            Monitoring(self.metrics, health or Health()),
+            Options(
                 owner=owner,
                 lease=lease,
                 heartbeat=timedelta(seconds=10),

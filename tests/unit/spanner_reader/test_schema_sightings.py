@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
 from services.spanner_reader.core.schema.shapes import Kind
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, ColumnType
 from services.spanner_reader.ports import CatalogLook
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.publishing import ConfirmedPublishing
 from tests.fakes.life import Life
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import FakePublisher, Topic
@@ -45,14 +45,12 @@ def a_watch(catalog: FakeCatalog, shapes: Shapes) -> tuple[SchemaWatch, Callable
     """Return a watch without a reader, and what shows it a record of a time with some columns."""
     changes = ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)})
     watch = SchemaWatch(
-        catalog=catalog,
-        shapes=FakeShapeStore(shapes),
-        publisher=FakePublisher(Topic(), Life()),
-        changes=changes,
-        metrics=FakeMetrics(),
-        included=lambda _table: True,
-        every=timedelta(minutes=1),
-        fail=lambda _error: None,
+        catalog,
+        FakeShapeStore(shapes),
+        ConfirmedPublishing(FakePublisher(Topic(), Life()), FakeMetrics(), lambda _error: None),
+        changes,
+        WatchedTables(),
+        FakeMetrics(),
     )
 
     def saw(committed: str, *columns: ColumnType) -> "asyncio.Future[None] | None":

@@ -8,7 +8,6 @@ counts is the one that is read from, and what arrives there comes with a record.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
-from typing import Final
 
 import structlog
 
@@ -18,14 +17,6 @@ from services.bigtable_reader.core.schema.seen import Seen
 from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
-
-_AGES: Final = (0.5, 0.8)
-"""The parts of the retention behind which the low watermark is too old."""
-
-_RESUME: Final = "`resume` the stream, which is paused, before the rest of it is over"
-_FIND_OUT: Final = (
-    "find out what holds it up (`status`; low_watermark_stalled and call_retried in the log), start more readers"
-)
 
 
 class TableWatch:
@@ -39,27 +30,21 @@ class TableWatch:
         catalog: Catalog,
         store: PartitionStore,
         metrics: Metrics,
-        every: timedelta,
         learn: Callable[[Collection[str]], Awaitable[None]],
-        behind: Callable[[], timedelta],
-        paused: Callable[[], bool],
+        report_retention: Callable[[timedelta], None],
         marks: Marks | None = None,
     ) -> None:
-        """Take whom to tell of families that are new, and who tells how far the low watermark is behind.
+        """``learn`` is called with new column families, ``report_retention`` with the retention of each inspection.
 
-        And whether the stream is paused. ``marks``: None where nothing is kept of what is found.
+        ``marks``: None where nothing is kept of what is found.
         """
         self._catalog = catalog
         self._store = store
         self._metrics = metrics
-        self._every = every
         self._learn = learn
-        self._behind = behind
-        self._paused = paused
+        self._report_retention = report_retention
         self._marks = marks if marks is not None and marks.watching.mirrored else None
         self._watching = marks
-        self._age = 0
-        """How many of `_AGES` the position has passed, and that was said."""
         self._learnt: frozenset[str] | None = None
         """The families that this process knows; None: as they were when it started."""
         self._known: Seen | None = None
@@ -68,10 +53,10 @@ class TableWatch:
         """What a look has raised: the table is marked for it."""
         self._log = structlog.get_logger()
 
-    async def keep_looking(self) -> None:
-        """Look again and again. MisconfiguredError as `look` raises it."""
+    async def keep_looking(self, every: timedelta) -> None:
+        """Inspect the table so often. MisconfiguredError as `look` raises it."""
         while True:
-            await asyncio.sleep(self._every.total_seconds())
+            await asyncio.sleep(every.total_seconds())
             try:
                 await self.look()
             except TransientError as error:
@@ -94,11 +79,8 @@ class TableWatch:
             await self._learn(found.families - self._learnt)
         self._learnt = found.families
         if found.retention is not None:
-            self._metrics.kept_for(timedelta(seconds=found.retention))
-            self._judge_age(timedelta(seconds=found.retention))
-        if (
-            self._watching is not None
-        ):  # before it is remembered; always, for others may have seen what this one has not
+            self._report_retention(timedelta(seconds=found.retention))
+        if self._watching is not None:  # before it is remembered; always: others may have seen what this one has not
             await self._watching.compare(None if known is None else known.families, found.families)
         if known is not None:
             self._compare_families(known.families, found.families)
@@ -173,20 +155,3 @@ class TableWatch:
             fix="where `status` shows that little is left of it, make it longer at once: gcloud bigtable instances "
             "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
         )
-
-    def _judge_age(self, retention: timedelta) -> None:
-        behind = self._behind()
-        age = sum(behind > retention * part for part in _AGES)
-        if age > self._age:
-            say = self._log.warning if age < len(_AGES) else self._log.error
-            say(
-                "position_is_ageing",
-                behind=str(behind),
-                retention=str(retention),
-                why="what is further behind than the retention is lost, and the reader stops there",
-                paused=self._paused(),
-                fix=f"{_RESUME if self._paused() else _FIND_OUT}, and make the retention longer meanwhile (seven days "
-                "at most): gcloud bigtable instances tables update TABLE --instance=INSTANCE "
-                "--change-stream-retention-period=7d",
-            )
-        self._age = age

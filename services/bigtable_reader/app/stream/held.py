@@ -8,9 +8,11 @@ from typing import Final
 
 from services.bigtable_reader.core.stream.partitions import Partition, Progress
 from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
+from services.bigtable_reader.core.stream.records import Position
 from services.bigtable_reader.core.stream.stamps import Stamps
 from services.bigtable_reader.core.times import Microseconds
-from shared.reading.leases import OwnedPartition, ReaderOptions
+from shared.reading.leases import ReaderOptions
+from shared.reading.owned_partition import OwnedPartition
 
 _LEAST_RESERVE: Final = timedelta(seconds=20)
 _MARGIN: Final = 5
@@ -58,6 +60,11 @@ class Held(OwnedPartition):
     def outstanding(self) -> int:
         """Return how many of its records wait for Pub/Sub."""
         return self.prefix.outstanding
+
+    @property
+    def position(self) -> Position:
+        """Return behind which record it is read on."""
+        return self.prefix.read
 
     @property
     def log_fields(self) -> Mapping[str, str]:

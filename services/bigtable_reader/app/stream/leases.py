@@ -19,9 +19,9 @@ class Leases(PartitionLeases[Held, Progress]):
     not_saved: ClassVar[str] = "positions_not_saved"
 
     def __init__(
-        self, store: PartitionStore, clock: Clock, metrics: Metrics, options: Options, is_trusted: Callable[[], bool]
+        self, store: PartitionStore, clock: Clock, metrics: Metrics, options: Options, is_durable: Callable[[], bool]
     ) -> None:
-        super().__init__(store, metrics, options, is_trusted)
+        super().__init__(store, metrics, options, is_durable)
         self._clock = clock
         self._ahead = options.reserve // _MICROSECOND
 
@@ -46,9 +46,9 @@ class Leases(PartitionLeases[Held, Progress]):
                 one.stamps.rise(now)
         return [one.progress(max(one.stamps.wanted(now, ahead), one.least_floor + ahead)) for one in owned]
 
-    def _to_release(self, owned: Held, *, trusted: bool) -> Progress:
+    def _to_release(self, owned: Held, *, durable: bool) -> Progress:
         last = owned.stamps.last  # no stamp is made for it here any more
-        if trusted:
+        if durable:
             return owned.progress(last)
         return Progress(owned.partition, owned.partition.position, owned.partition.low_watermark, last, last)
 

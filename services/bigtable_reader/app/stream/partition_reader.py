@@ -4,12 +4,11 @@ A stream that breaks off starts again behind the last record that was read: what
 A partition is over when its children are recorded, or when the end asked for is reached.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import structlog
 
@@ -21,7 +20,7 @@ from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Refused
 from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import CloseStream, DataChange, Heartbeat, StreamQuery
+from services.bigtable_reader.core.stream.records import Child, CloseStream, DataChange, Heartbeat, StreamQuery
 from services.bigtable_reader.core.stream.topology import partition_around
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import (
@@ -30,15 +29,12 @@ from services.bigtable_reader.ports import (
     Metrics,
     PartitionStore,
     PositionLostError,
-    Publisher,
 )
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.retries import retried, retrying_async
+from shared.reading.publishing import ConfirmedPublishing
+from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
-
-_UNCONFIRMED: Final = 20_000
-"""Records of one partition that may wait for Pub/Sub; others bound their bytes, this bounds their number."""
 
 _AGAIN: Final = 3
 """How often what is refused waits for the rest of its partition before its tokens are given up for a time."""
@@ -46,94 +42,29 @@ _OUT_OF_RANGE: Final = 11
 """The code of a CloseStream that names children. Under any other its token is still good."""
 
 
-class PartitionReader:
-    """Reads one partition after the other, each in a task of its caller's."""
+class DataChangePublisher:
+    """Publishes what is made of data changes: lines of the change log now, images when their rows are read back."""
 
     def __init__(
         self,
-        *,
-        stream: ChangeStream,
-        store: PartitionStore,
-        publisher: Publisher,
+        publishing: ConfirmedPublishing,
+        outputs: Outputs,
         read_back: ReadBack | None,
         set_aside: SettingAside,
-        outputs: Outputs,
         clock: Clock,
-        metrics: Metrics,
-        options: Options,
-        fail: Callable[[BaseException | None], None],
         renew: Callable[[], None],
     ) -> None:
-        """Take what it needs; ``renew`` asks for the leases to be renewed now, and the ceilings raised."""
-        self._stream = stream
-        self._store = store
-        self._publisher = publisher
+        """``renew`` asks for the leases to be renewed now, and the ceilings raised."""
+        self._publishing = publishing
+        self._outputs = outputs
         self._read_back = read_back
         self._set_aside = set_aside
-        self._outputs = outputs
         self._clock = clock
-        self._metrics = metrics
-        self._options = options
-        self._fail = fail
         self._renew = renew
         self._log = structlog.get_logger()
 
-    async def follow(self, held: Held, stop: Stop) -> None:
-        """Read a partition to its end, and go on behind what was read whenever its stream breaks off."""
-        while not held.over:
-            async for attempt in retrying_async(stop):
-                with attempt:
-                    await self._read_once(held, stop)
-
-    async def _read_once(self, held: Held, stop: Stop) -> None:
-        """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
-        position = held.prefix.read
-        query = StreamQuery(
-            held.partition.piece.range,
-            position,
-            self._options.end,
-            int(self._options.heartbeat / timedelta(milliseconds=1)),
-        )
-        try:
-            async with aclosing(self._stream.read(query)) as portions:
-                async for records in portions:
-                    self._metrics.read(records)
-                    changes: list[DataChange] = []
-                    for record in records:
-                        match record:
-                            case DataChange():
-                                changes.append(record)
-                            case Heartbeat(token=token, low_watermark=low_watermark):
-                                await self._take(held, changes, stop)
-                                held.prefix.add(token, low_watermark)
-                                changes = []
-                            case CloseStream():
-                                await self._take(held, changes, stop)
-                                await self._closed(held, record, stop)
-                                return
-                            case _:
-                                assert_never(record)
-                    await self._take(held, changes, stop)
-                    await held.confirmed(all_but=_UNCONFIRMED)
-            raise TransientError("the stream ended without saying why")
-        except PositionLostError as error:
-            await self._give_up_position(held, error, stop)
-        except TransientError as error:
-            if held.over:
-                return
-            if stop.requested or held.prefix.read == position:
-                raise
-            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
-            self._log.warning("partition_restarted", **held.log_fields, error=str(error))
-
-    async def end(self) -> None:
-        """Return when no letter is under way any more."""
-        await self._set_aside.end()
-
-    # Records
-
-    async def _take(self, held: Held, records: Sequence[DataChange], stop: Stop) -> None:
-        """Publish what is made of records, all of it together."""
+    async def publish(self, held: Held, records: Sequence[DataChange], stop: Stop) -> None:
+        """Publish what is made of records, all of it together; their places are confirmed when it is."""
         if not records:
             return
         entries, read_back = self._outputs.entries, self._read_back
@@ -158,11 +89,9 @@ class PartitionReader:
                 refused += failed
                 of_refused.append(place)
         if lines and entries is not None:
-            future = await self._publisher.publish(entries.header, lines)
-            future.add_done_callback(partial(self._on_published, held, of_lines, len(lines)))
+            await self._publishing.publish(entries.header, lines, partial(held.confirm, of_lines))
         if refused:
-            kept = await self._set_aside.begin(refused)
-            kept.add_done_callback(partial(self._on_published, held, of_refused, 0))
+            self._publishing.when_done(await self._set_aside.begin(refused), partial(held.confirm, of_refused))
         if read_back is not None:
             await read_back.room()
 
@@ -184,14 +113,57 @@ class PartitionReader:
                 await held.raised.wait()
         return stamps
 
-    def _on_published(self, held: Held, places: Sequence[Place], changes: int, done: "asyncio.Future[None]") -> None:
-        if done.cancelled():
-            return
-        if done.exception() is not None:
-            self._fail(done.exception())
-            return
-        self._metrics.published(changes)
-        held.confirm(places)
+
+class PartitionReader:
+    """Reads one partition after the other, each in a task of its caller's."""
+
+    def __init__(
+        self,
+        stream: ChangeStream,
+        store: PartitionStore,
+        records: DataChangePublisher,
+        metrics: Metrics,
+        options: Options,
+    ) -> None:
+        self._stream = stream
+        self._store = store
+        self._records = records
+        self._metrics = metrics
+        self._options = options
+        self._log = structlog.get_logger()
+
+    async def read(self, held: Held, stop: Stop) -> None:
+        """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
+        query = StreamQuery(
+            held.partition.piece.range,
+            held.prefix.read,
+            self._options.end,
+            int(self._options.heartbeat / timedelta(milliseconds=1)),
+        )
+        try:
+            async with aclosing(self._stream.read(query)) as portions:
+                async for records in portions:
+                    self._metrics.read(records)
+                    changes: list[DataChange] = []
+                    for record in records:
+                        match record:
+                            case DataChange():
+                                changes.append(record)
+                            case Heartbeat(token=token, low_watermark=low_watermark):
+                                await self._records.publish(held, changes, stop)
+                                held.prefix.add(token, low_watermark)
+                                changes = []
+                            case CloseStream():
+                                await self._records.publish(held, changes, stop)
+                                await self._closed(held, record, stop)
+                                return
+                            case _:
+                                assert_never(record)
+                    await self._records.publish(held, changes, stop)
+                    await held.room()
+            raise TransientError("the stream ended without saying why")
+        except PositionLostError as error:
+            await self._give_up_position(held, error, stop)
 
     # Ends
 
@@ -199,26 +171,23 @@ class PartitionReader:
         """Record the end of a partition, after everything before it is confirmed."""
         end = self._options.end
         if record.code == _OUT_OF_RANGE and record.children:
-            await held.confirmed()
-            progress = held.progress(held.stamps.last)
-            closed = await retried(stop, lambda: self._store.close(progress, record.children))
-            held.over = True
-            if closed:
+            closed = await held.end(lambda: self._close(held, record.children), stop)
+            if closed is not None:
                 self._log.info(
                     "partition_closed", **held.log_fields, children=[str(c.token.range) for c in record.children]
                 )
-            else:
-                self._log.warning("lease_lost", **held.log_fields, why="taken by another reader")
         elif record.code == 0 and not record.children and end is not None:
             await held.confirmed()
             held.prefix.reach(Microseconds(end + 1))
             progress = held.progress(held.stamps.last)
-            await retried(stop, lambda: self._store.advance([progress], release=True))
-            held.over = True
+            await held.end(lambda: self._store.advance([progress], release=True), stop)
             self._log.info("partition_reached_the_end", **held.log_fields)
         else:
             self._log.warning("stream_closed", **held.log_fields, code=record.code, message=record.message)
             raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
+
+    async def _close(self, held: Held, children: Sequence[Child]) -> Literal[True] | None:
+        return await self._store.close(held.progress(held.stamps.last), children) or None
 
     async def _give_up_position(self, held: Held, error: PositionLostError, stop: Stop) -> None:
         """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose.

@@ -7,7 +7,8 @@ that was read earlier can beat it, in whatever order they are published.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
@@ -20,27 +21,34 @@ from services.bigtable_reader.app.stream.held import Held
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
 from services.bigtable_reader.core.changes.refused import Refused
 from services.bigtable_reader.core.stream.progress import Place
-from services.bigtable_reader.ports import Metrics, Publisher, ReadRefusedError, Rows
+from services.bigtable_reader.ports import Metrics, ReadRefusedError, Rows
 from shared.contracts.change_batch import Change, Header
+from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
 _NO_SUCH_ROW: Final = b"\0millrace"
-_ROWS: Final = 500
-"""Of one reading, at most."""
 _BYTES: Final = 4_000_000
 """Of one reading, about: fewer rows are read at once where they are large."""
 _WEIGHT: Final = 0.1
 """Of one row in the average of their bytes."""
-_READINGS: Final = 8
-"""At a time."""
 _REST: Final = 0.01
 """Seconds from one reading of fewer rows than may be read at once to the next such: what comes meanwhile is one."""
 _MANY: Final = 32
 _LONGER: Final = 10
 """Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
-_WAITING: Final = 20_000
-"""Records whose rows wait to be read, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBackLimits:
+    """How many rows are read at once, in how many readings at a time, while how many records wait for theirs."""
+
+    rows_at_once: int = 500
+    readings: int = 8
+    waiting: int = 20_000
+
+
+_LIMITS: Final = ReadBackLimits()
 
 
 class _Waiting(msgspec.Struct, eq=False):
@@ -62,27 +70,19 @@ class ReadBack:
 
     def __init__(
         self,
-        *,
         rows: Rows,
         images: ImageMaker,
-        publisher: Publisher,
+        publishing: ConfirmedPublishing,
         set_aside: SettingAside,
         metrics: Metrics,
-        fail: Callable[[BaseException | None], None],
-        rows_at_once: int = _ROWS,
-        readings: int = _READINGS,
-        waiting: int = _WAITING,
+        limits: ReadBackLimits = _LIMITS,
     ) -> None:
-        """Take what it needs, and how many rows are read at once, in how many readings, while how many records wait."""
         self._rows = rows
         self._images = images
-        self._publisher = publisher
+        self._publishing = publishing
         self._set_aside = set_aside
         self._metrics = metrics
-        self._fail = fail
-        self._rows_at_once = rows_at_once
-        self._most_readings = readings
-        self._most_waiting = waiting
+        self._limits = limits
         self._waiting: OrderedDict[_Row, _Waiting] = OrderedDict()
         self._records = 0
         self._being_read: set[_Row] = set()
@@ -113,7 +113,7 @@ class ReadBack:
 
     async def room(self) -> None:
         """Wait while too many wait already."""
-        while self._records >= self._most_waiting:
+        while self._records >= self._limits.waiting:
             self._room.clear()
             await self._room.wait()
 
@@ -135,7 +135,7 @@ class ReadBack:
     def _begin_readings(self, stop: Stop) -> None:
         self._is_due = False
         loop = asyncio.get_running_loop()
-        while self._waiting and len(self._readings) < self._most_readings:
+        while self._waiting and len(self._readings) < self._limits.readings:
             if len(self._waiting) < self._at_once:
                 if (now := loop.time()) < self._rested_at:
                     if self._resting is None:
@@ -158,7 +158,7 @@ class ReadBack:
     @property
     def _at_once(self) -> int:
         """Return how many rows are read at once, as large as they are."""
-        return max(1, min(self._rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
+        return max(1, min(self._limits.rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
 
     def _next(self) -> Sequence[_Waiting] | None:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
@@ -236,8 +236,7 @@ class ReadBack:
                 under[1].append((image.ordering_key, image.change))
                 under[2].append(waiting)
         for header, changes, of in images.values():
-            future = await self._publisher.publish(header, changes)
-            future.add_done_callback(partial(self._on_published, of))
+            await self._publishing.publish(header, changes, partial(self._confirm, of))
         if refused:
             await self._set_aside.keep(refused)
             self._confirm(set_aside)
@@ -246,18 +245,9 @@ class ReadBack:
         self._readings.discard(reading)
         self._being_read.difference_update((id(waiting.held), waiting.row_key) for waiting in batch)
         if not reading.cancelled() and (error := reading.exception()) is not None:
-            self._fail(error)
+            self._publishing.fail(error)
             return
         self._begin_readings(stop)
-
-    def _on_published(self, of: Sequence[_Waiting], done: "asyncio.Future[None]") -> None:
-        if done.cancelled():
-            return
-        if done.exception() is not None:
-            self._fail(done.exception())
-            return
-        self._metrics.published(len(of))
-        self._confirm(of)
 
     def _confirm(self, of: Sequence[_Waiting]) -> None:
         for held, some in groupby(of, key=attrgetter("held")):

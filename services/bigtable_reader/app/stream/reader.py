@@ -8,6 +8,7 @@ from it. What precedes a crash may happen twice, never not at all.
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapsh
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
 from services.bigtable_reader.app.stream.held import Held, Options
 from services.bigtable_reader.app.stream.leases import Leases
-from services.bigtable_reader.app.stream.partition_reader import PartitionReader
+from services.bigtable_reader.app.stream.partition_reader import DataChangePublisher, PartitionReader
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.changes.outputs import Outputs
@@ -41,14 +42,46 @@ from services.bigtable_reader.ports import (
 )
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError
+from shared.reading.position_age import PositionAge
+from shared.reading.publishing import ConfirmedPublishing
 from shared.reading.stream_pause import StreamPause
-from shared.reading.supervisor import Round, Supervisor
+from shared.reading.supervisor import Monitoring, Round, Supervisor
 from shared.reading.topic_watch import TopicWatch
-from shared.runtime.health import Health
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 _DRAIN: Final = timedelta(seconds=2)
+_LENGTHEN: Final = (
+    "gcloud bigtable instances tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """A Bigtable table: its change stream, its rows and families, and the clock that versions of its rows follow."""
+
+    stream: ChangeStream
+    rows: Rows
+    catalog: Catalog
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigtableStores:
+    """What the readers of one table share; ``marks``: None where there is no mirror that could be wrong."""
+
+    partitions: PartitionStore
+    marks: Marks | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigtableOutput:
+    """What is published, and to which topics."""
+
+    publisher: Publisher
+    letters: Letters
+    subscriptions: Subscriptions
+    outputs: Outputs
 
 
 class Reader:
@@ -56,76 +89,51 @@ class Reader:
 
     def __init__(
         self,
-        *,
-        stream: ChangeStream,
-        store: PartitionStore,
-        rows: Rows,
-        publisher: Publisher,
-        letters: Letters,
-        subscriptions: Subscriptions,
-        catalog: Catalog,
-        outputs: Outputs,
-        clock: Clock,
-        metrics: Metrics,
-        health: Health,
+        table: SourceTable,
+        stores: BigtableStores,
+        output: BigtableOutput,
+        monitoring: Monitoring[Metrics],
         options: Options,
-        marks: Marks | None = None,
         snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
         | None = None,
     ) -> None:
-        """Take what a reader needs.
+        """``snapshots`` makes what reads the rows from before the stream.
 
-        ``snapshots`` makes what reads the rows from before the stream, told how to raise floors of what is held, and
-        how to ask whether the topic is trusted. ``marks``: None where there is no mirror that could be wrong.
+        It is given what raises version floors of owned partitions, and what returns whether published messages are
+        kept.
         """
-        self._store = store
-        self._publisher = publisher
-        self._outputs = outputs
-        self._clock = clock
+        metrics, clock, marks = monitoring.metrics, table.clock, stores.marks
+        self._store = stores.partitions
+        self._outputs = output.outputs
         self._metrics = metrics
-        self._health = health
         self._options = options
-        self._leases = Leases(store, clock, metrics, options, lambda: self._topic.trusted)
-        self._supervisor: Supervisor[Piece, Held] = Supervisor(self._leases, publisher, health, options)
-        set_aside = SettingAside(letters, clock)
+        self._leases = Leases(self._store, clock, metrics, options, lambda: self._topic.is_durable)
+        self._supervisor: Supervisor[Piece, Held] = Supervisor(
+            self._leases, output.publisher, monitoring.health, options
+        )
+        self._publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
+        self._set_aside = SettingAside(output.letters, clock)
         self._read_back = None
-        if outputs.images is not None:
-            self._read_back = ReadBack(
-                rows=rows,
-                images=outputs.images,
-                publisher=publisher,
-                set_aside=set_aside,
-                metrics=metrics,
-                fail=self._supervisor.fail,
-            )
-        self._partitions = PartitionReader(
-            stream=stream,
-            store=store,
-            publisher=publisher,
-            read_back=self._read_back,
-            set_aside=set_aside,
-            outputs=outputs,
-            clock=clock,
-            metrics=metrics,
-            options=options,
-            fail=self._supervisor.fail,
-            renew=self._leases.renew_now,
+        if (images := self._outputs.images) is not None:
+            self._read_back = ReadBack(table.rows, images, self._publishing, self._set_aside, metrics)
+        records = DataChangePublisher(
+            self._publishing, self._outputs, self._read_back, self._set_aside, clock, self._leases.renew_now
         )
-        self._snapshots = (
-            None if snapshots is None else snapshots(set_aside, self._leases.raise_floors, lambda: self._topic.trusted)
-        )
+        self._partitions = PartitionReader(table.stream, self._store, records, metrics, options)
+        self._snapshots = None
+        if snapshots is not None:
+            self._snapshots = snapshots(self._set_aside, self._leases.raise_floors, lambda: self._topic.is_durable)
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = StreamPause()
         self._mark = MarkWatch()
-        self._table = TableWatch(
-            catalog, store, metrics, options.look, self._learn, self._stalls.behind, lambda: self._pause.paused, marks
-        )
+        self._age = PositionAge(metrics, _LENGTHEN)
+        self._table = TableWatch(table.catalog, self._store, metrics, self._learn, self._report_retention, marks)
         self._topic = TopicWatch(
-            subscriptions.check,
+            output.subscriptions.check,
             options.recheck,
             self._stalls.reached,
             metrics.topic_loses,
-            anew="CHANGE_STREAM_NAME",
+            new_start="CHANGE_STREAM_NAME",
             lost=None if marks is None else lambda: retried(self._stop, lambda: marks.mark(Kind.TOPIC_LOST)),
         )
         self._log = structlog.get_logger()
@@ -146,21 +154,21 @@ class Reader:
 
     def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Return what runs beside the reading."""
-        keepers = {"subscriptions": self._topic.keep_looking(), "table": self._table.keep_looking()}
+        keepers = {"subscriptions": self._topic.keep_checking(), "table": self._table.keep_looking(self._options.look)}
         if self._snapshots is not None:
             keepers["snapshots"] = self._snapshots.keep_reading()
         return keepers
 
     async def begin(self) -> None:
-        """Announce the tables, and inspect what the stream does not report: nothing is read before."""
+        """Inspect what the stream does not report, and announce the tables: nothing is read before."""
+        await self._table.look()
         for header in self._outputs.headers:
             await self._announce(header)
-        await retried(self._stop, self._health.attempting(self._table.look))
 
     async def survey(self) -> Round[Piece] | None:
         """Survey all pieces, show how far they are, and return what to do; None at the end that was asked for."""
         asked_at = asyncio.get_running_loop().time()
-        survey = await retried(self._stop, self._health.attempting(self._store.survey))
+        survey = await self._store.survey()
         if not survey.pieces:
             raise MisconfiguredError(
                 "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
@@ -170,7 +178,7 @@ class Reader:
         if self._snapshots is not None:
             self._snapshots.surveyed(survey, asked_at)
         if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces) and (
-            self._snapshots is None or await retried(self._stop, self._snapshots.over)
+            self._snapshots is None or await self._snapshots.over()
         ):
             return None
         paused = survey.paused_since is not None
@@ -192,9 +200,9 @@ class Reader:
             )
         return [Held(partition) for partition in claimed]
 
-    async def follow(self, owned: Held, stop: Stop) -> None:
-        """Read a partition until it ends or its lease is lost."""
-        await self._partitions.follow(owned, stop)
+    async def read(self, owned: Held, stop: Stop) -> None:
+        """Read a partition from its position until its stream ends."""
+        await self._partitions.read(owned, stop)
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
         """Inspect the table once more: it may show the cause. MisconfiguredError where that says more."""
@@ -208,18 +216,17 @@ class Reader:
                 async with asyncio.timeout_at(min(enough, until)):
                     await self._read_back.drain(self._stop)
             await self._read_back.end()
-        await self._partitions.end()
+        await self._set_aside.end()
 
     async def let_go(self) -> None:
         """Release the parts of a snapshot, and be no reader any more."""
         if self._snapshots is not None:
-            await retried(Stop(), self._snapshots.let_go)
-        await retried(Stop(), self._store.leave)
+            await self._snapshots.let_go()
+        await self._store.leave()
 
     async def _announce(self, header: Header) -> None:
         """Publish a table's header, so that it comes to exist though it may be empty."""
-        future = await self._publisher.publish(header, [])
-        future.add_done_callback(self._supervisor.note)
+        await self._publishing.announce(header)
         self._log.info("table_announced", table=header.table, content=header.content, columns=len(header.columns))
 
     async def _learn(self, families: Collection[str]) -> None:
@@ -227,8 +234,11 @@ class Reader:
         if images is not None and images.learn(families):
             await self._announce(images.header)
 
+    def _report_retention(self, retention: timedelta) -> None:
+        self._age.report(self._stalls.behind(), retention, paused=self._pause.paused)
+
     async def _tend(self) -> None:
-        tended = await retried(self._stop, self._health.attempting(self._store.tend))
+        tended = await self._store.tend()
         if tended.split or tended.merged or tended.reconciled:
             self._metrics.reshaped(tended.split, tended.merged, tended.reconciled)
             self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)

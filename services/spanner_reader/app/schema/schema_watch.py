@@ -7,6 +7,7 @@ marked durably: they need re-sync.
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -24,14 +25,23 @@ from services.spanner_reader.core.schema.shapes import (
 )
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, ChangeMaker, googlesql_type
 from services.spanner_reader.core.stream.records import DataChangeRecord
-from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, Publisher, ShapeStore
+from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, ShapeStore
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.publishing import ConfirmedPublishing
 
 _NEVER: Final = Nanoseconds(-1)
 _NOT_YET: Final[tuple[None, Nanoseconds]] = None, _NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTables:
+    """Which tables are read, and with which options, as the tables file says; all of them without one."""
+
+    included: Callable[[str], bool] = lambda _table: True
+    options: Callable[[str], TableOptions] | None = None
 
 
 class SchemaWatch:
@@ -39,26 +49,20 @@ class SchemaWatch:
 
     def __init__(
         self,
-        *,
         catalog: Catalog,
         shapes: ShapeStore,
-        publisher: Publisher,
+        publishing: ConfirmedPublishing,
         changes: ChangeMaker,
+        tables: WatchedTables,
         metrics: Metrics,
-        included: Callable[[str], bool],
-        every: timedelta,
-        fail: Callable[[BaseException | None], None],
-        table_options: Callable[[str], TableOptions] | None = None,
     ) -> None:
         self._catalog = catalog
         self._shapes = shapes
-        self._publisher = publisher
+        self._publishing = publishing
         self._changes = changes
+        self._included = tables.included
+        self._table_options = tables.options
         self._metrics = metrics
-        self._included = included
-        self._table_options = table_options
-        self._every = every
-        self._fail = fail
         self._known: set[Header] = set()
         self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
@@ -170,11 +174,11 @@ class SchemaWatch:
         async with self._looking:
             await self._look()
 
-    async def keep_looking(self) -> None:
-        """Look again and again."""
+    async def keep_looking(self, every: timedelta) -> None:
+        """Inspect the schema again and again: so often, and whenever a record shows something new."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every.total_seconds()):
+                async with asyncio.timeout(every.total_seconds()):
                     await self._something_new.wait()
             try:
                 await self.look()
@@ -237,8 +241,7 @@ class SchemaWatch:
             header = self._changes.header(table.name, table.column_types, table.value_capture_type)
             if header not in self._known and self._included(table.name):
                 self._known.add(header)
-                future = await self._publisher.publish(header, [])
-                future.add_done_callback(self._on_announced)
+                await self._publishing.announce(header)
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))
 
     def _show(self, compared: Compared, unsure: Collection[Nanoseconds], quote: str) -> None:
@@ -254,10 +257,6 @@ class SchemaWatch:
         cures = {mark.table: cure(mark, quote) for mark in compared.marks}
         for found in (*stored, *compared.findings):
             _tell(found, cures[found.table])
-
-    def _on_announced(self, done: "asyncio.Future[None]") -> None:
-        if not done.cancelled():
-            self._fail(done.exception())
 
 
 def _tell(found: Finding, fix: str) -> None:

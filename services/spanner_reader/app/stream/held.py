@@ -1,6 +1,6 @@
 """A partition that a reader holds the lease of, and how a reader reads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -8,7 +8,8 @@ from services.spanner_reader.core.stream.partitions import Partition
 from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
 from services.spanner_reader.ports import Progress, StartTooOldError
 from shared.contracts.timestamps import Nanoseconds
-from shared.reading.leases import OwnedPartition, ReaderOptions
+from shared.reading.leases import ReaderOptions
+from shared.reading.owned_partition import OwnedPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,24 @@ class Held(OwnedPartition):
         return self.prefix.outstanding
 
     @property
+    def position(self) -> Nanoseconds:
+        """Return its watermark."""
+        return self.prefix.watermark
+
+    @property
     def log_fields(self) -> Mapping[str, str]:
         """Return what names it in the log."""
         return {"partition_token": self.partition.token}
+
+    def confirming(self, place: int) -> Callable[[], None]:
+        """Return what confirms a record's place, also where the partition has been begun again meanwhile."""
+        prefix = self.prefix
+
+        def confirm() -> None:
+            prefix.confirm(place)
+            self.moved.set()
+
+        return confirm
 
     @property
     def progress(self) -> Progress:

@@ -16,5 +16,5 @@ class Leases(PartitionLeases[Held, Progress]):
     def _to_save(self, owned: Sequence[Held]) -> Sequence[Progress]:
         return [one.progress for one in owned]
 
-    def _to_release(self, owned: Held, *, trusted: bool) -> Progress:
-        return owned.progress if trusted else Progress(owned.partition, owned.partition.watermark)
+    def _to_release(self, owned: Held, *, durable: bool) -> Progress:
+        return owned.progress if durable else Progress(owned.partition, owned.partition.watermark)

@@ -4,7 +4,6 @@ A query that breaks off, or that ends where the partition does not, starts again
 when its children are stored, or when the end asked for was already past as its last query was asked.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
@@ -30,19 +29,62 @@ from services.spanner_reader.ports import (
     ChangeStream,
     Metrics,
     PartitionStore,
-    Publisher,
     StartPastEndError,
     StartTooOldError,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.runtime.retries import retried, retrying_async
+from shared.reading.publishing import ConfirmedPublishing
+from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 _MARGIN: Final = timedelta(minutes=10)
 """How much later than the earliest time that the stream keeps a partition is begun again: that time moves on."""
-_UNCONFIRMED: Final = 20_000
-"""Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
+
+
+class RecordPublisher:
+    """Publishes what data change records hold, unless a pause or the tables file keeps it out."""
+
+    def __init__(
+        self,
+        publishing: ConfirmedPublishing,
+        changes: ChangeMaker,
+        included: Callable[[str], bool],
+        schema: SchemaWatch,
+        pauses: PauseWatch,
+        metrics: Metrics,
+    ) -> None:
+        self._publishing = publishing
+        self._changes = changes
+        self._included = cache(included)
+        self._schema = schema
+        self._pauses = pauses
+        self._metrics = metrics
+
+    async def publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
+        """Publish the changes of a record; its place in the partition is confirmed when all of them are."""
+        dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
+        if not dropped and not self._included(record.table):
+            await retried(stop, partial(self._schema.leave_out, record.table, record.commit_timestamp))
+            dropped = True
+        if dropped:
+            self._metrics.read(record, 0)
+            held.prefix.add_confirmed(record.commit_timestamp)
+            return
+        require_whole_rows(record)
+        if not self._changes.knows(record.table):
+            await retried(stop, partial(self._schema.learn, record.table))
+        header, changes = self._changes.changes(record)
+        noted = self._schema.saw(header, record)
+        if noted is not None:  # what the record says of the schema is not stored yet: the watermark stays before it
+            place = held.prefix.add(record.commit_timestamp)
+            self._publishing.when_done(noted, held.confirming(place))
+        self._metrics.read(record, len(changes))
+        if not changes:
+            held.prefix.add_confirmed(record.commit_timestamp)
+            return
+        place = held.prefix.add(record.commit_timestamp)
+        await self._publishing.publish(header, changes, held.confirming(place))
 
 
 class PartitionReader:
@@ -50,40 +92,24 @@ class PartitionReader:
 
     def __init__(
         self,
-        *,
         stream: ChangeStream,
         store: PartitionStore,
-        publisher: Publisher,
+        records: RecordPublisher,
         schema: SchemaWatch,
-        pauses: PauseWatch,
-        changes: ChangeMaker,
         metrics: Metrics,
         options: Options,
-        included: Callable[[str], bool],
-        fail: Callable[[BaseException | None], None],
     ) -> None:
         self._stream = stream
         self._store = store
-        self._publisher = publisher
+        self._records = records
         self._schema = schema
-        self._pauses = pauses
-        self._included = cache(included)
-        self._changes = changes
         self._metrics = metrics
         self._options = options
-        self._fail = fail
         self._log = structlog.get_logger()
         self.now = Nanoseconds(0)
-        """Spanner's time as it was seen last: never later than it is."""
+        """Spanner's time as the last survey has shown it: never later than it is."""
 
-    async def follow(self, held: Held, stop: Stop) -> None:
-        """Read a partition to its end, starting again at the watermark whenever its query breaks off."""
-        while not held.over:
-            async for attempt in retrying_async(stop, name=f"read partition {held.partition.token}"):
-                with attempt:
-                    await self._read_once(held, stop)
-
-    async def _read_once(self, held: Held, stop: Stop) -> None:
+    async def read(self, held: Held, stop: Stop) -> None:
         """Read until the query ends; return when the partition is over, or where to begin again has moved on."""
         start = held.prefix.watermark
         query = StreamQuery(
@@ -105,7 +131,7 @@ class PartitionReader:
                         self._log.warning("record_came_after_its_heartbeat", partition_token=held.partition.token)
                     match record:
                         case DataChangeRecord():
-                            await self._publish(held, record, stop)
+                            await self._records.publish(held, record, stop)
                         case HeartbeatRecord(timestamp=timestamp):
                             held.prefix.add_confirmed(timestamp)
                             self._metrics.read(record, 0)
@@ -115,7 +141,7 @@ class PartitionReader:
                             self._metrics.read(record, 0)
                         case _:
                             assert_never(record)
-                    await held.confirmed(all_but=_UNCONFIRMED)
+                    await held.room()
             await self._complete(held, query, children, stop, end_is_past=end_is_past)
         except StartPastEndError as error:
             if start in (held.partition.start, held.read_again_from):
@@ -130,52 +156,6 @@ class PartitionReader:
                 raise
             held.too_old = error
             await self._start_over(held, earliest, error)
-        except TransientError as error:
-            if stop.requested or held.prefix.watermark == start:
-                raise
-            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
-            self._log.warning("partition_restarted", partition_token=held.partition.token, error=str(error))
-
-    async def _publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
-        dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
-        if not dropped and not self._included(record.table):
-            await retried(stop, partial(self._schema.leave_out, record.table, record.commit_timestamp))
-            dropped = True
-        if dropped:
-            self._metrics.read(record, 0)
-            held.prefix.add_confirmed(record.commit_timestamp)
-            return
-        require_whole_rows(record)
-        if not self._changes.knows(record.table):
-            await retried(stop, partial(self._schema.learn, record.table))
-        header, changes = self._changes.changes(record)
-        noted = self._schema.saw(header, record)
-        if noted is not None:  # what the record says of the schema is not stored yet: the watermark stays before it
-            place = held.prefix.add(record.commit_timestamp)
-            noted.add_done_callback(partial(self._on_noted, held, held.prefix, place))
-        self._metrics.read(record, len(changes))
-        if not changes:
-            held.prefix.add_confirmed(record.commit_timestamp)
-            return
-        place = held.prefix.add(record.commit_timestamp)
-        future = await self._publisher.publish(header, changes)
-        future.add_done_callback(partial(self._on_published, held, held.prefix, place, len(changes)))
-
-    def _on_noted(self, held: Held, prefix: ConfirmedPrefix, place: int, _noted: "asyncio.Future[None]") -> None:
-        prefix.confirm(place)
-        held.moved.set()
-
-    def _on_published(
-        self, held: Held, prefix: ConfirmedPrefix, place: int, changes: int, done: "asyncio.Future[None]"
-    ) -> None:
-        if done.cancelled():
-            return
-        if done.exception() is not None:
-            self._fail(done.exception())
-            return
-        self._metrics.published(changes)
-        prefix.confirm(place)
-        held.moved.set()
 
     async def _complete(
         self, held: Held, query: StreamQuery, children: Sequence[NewPartition], stop: Stop, *, end_is_past: bool
@@ -183,11 +163,8 @@ class PartitionReader:
         """Record the end of a partition whose query ended well, after everything before it is confirmed."""
         token = held.partition.token
         if children:
-            await held.confirmed()
-            added = await retried(stop, lambda: self._store.finish(held.progress, children))
-            held.over = True
+            added = await held.end(lambda: self._store.finish(held.progress, children), stop)
             if added is None:
-                self._log.warning("lease_lost", partition_token=token)
                 return
             shape = reshaping(token, children, added)
             self._metrics.reshaped(shape.split, shape.merged)
@@ -197,8 +174,7 @@ class PartitionReader:
             # with a later one, goes on from here.
             await held.confirmed()
             held.prefix.add_confirmed(Nanoseconds(query.end + 1))
-            await retried(stop, lambda: self._store.advance([held.progress], release=True))
-            held.over = True
+            await held.end(lambda: self._store.advance([held.progress], release=True), stop)
             self._log.info("partition_reached_the_end", partition_token=token)
         elif query.end is not None:
             raise TransientError("the query ended, and its end was still to come when it was asked")

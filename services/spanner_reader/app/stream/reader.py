@@ -8,19 +8,18 @@ never not at all.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from services.spanner_reader.app.pause_watch import PauseWatch
-from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
 from services.spanner_reader.app.stream.held import Held, Options
 from services.spanner_reader.app.stream.leases import Leases
-from services.spanner_reader.app.stream.partition_reader import PartitionReader
-from services.spanner_reader.app.stream.position_age import PositionAge
+from services.spanner_reader.app.stream.partition_reader import PartitionReader, RecordPublisher
 from services.spanner_reader.app.stream.topic_loss import mark_lost
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN
 from services.spanner_reader.core.stream.changes import ChangeMaker
@@ -44,13 +43,42 @@ from services.spanner_reader.ports import (
     Subscriptions,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.reading.supervisor import Round, Supervisor
+from shared.reading.position_age import PositionAge
+from shared.reading.publishing import ConfirmedPublishing
+from shared.reading.supervisor import Monitoring, Round, Supervisor
 from shared.reading.topic_watch import TopicWatch
-from shared.runtime.health import Health
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
+
+_LENGTHEN: Final = "ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedDatabase:
+    """A Spanner database: its change stream, and its catalog."""
+
+    stream: ChangeStream
+    catalog: Catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannerStores:
+    """What the readers of one change stream share: the tables beside the partition table."""
+
+    partitions: PartitionStore
+    shapes: ShapeStore
+    pauses: PauseStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannerOutput:
+    """What is published, and to which topic; changes of a table that is not included are read and not published."""
+
+    publisher: Publisher
+    subscriptions: Subscriptions
+    changes: ChangeMaker
+    tables: WatchedTables = field(default_factory=WatchedTables)
 
 
 class Reader:
@@ -58,70 +86,48 @@ class Reader:
 
     def __init__(
         self,
-        *,
-        stream: ChangeStream,
-        store: PartitionStore,
-        publisher: Publisher,
-        subscriptions: Subscriptions,
-        catalog: Catalog,
-        shapes: ShapeStore,
-        pauses: PauseStore,
-        changes: ChangeMaker,
-        metrics: Metrics,
-        health: Health,
+        database: WatchedDatabase,
+        stores: SpannerStores,
+        output: SpannerOutput,
+        monitoring: Monitoring[Metrics],
         options: Options,
-        included: Callable[[str], bool] = lambda _table: True,
-        table_options: Callable[[str], TableOptions] | None = None,
         snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], SpannerSnapshots] | None = None,
     ) -> None:
-        """Take what a reader needs; changes of a table that is not ``included`` are read and not published.
+        """``snapshots`` makes what reads the rows from before the stream.
 
-        ``snapshots`` makes what reads the rows from before the stream, told how to ask whether the topic is trusted,
-        and whether a table is paused.
+        It is given what returns whether published messages are kept, and what returns whether a table is paused.
         """
-        self._store = store
-        self._shapes = shapes
+        metrics, changes, tables = monitoring.metrics, output.changes, output.tables
+        self._stores = stores
         self._metrics = metrics
-        self._health = health
         self._options = options
-        self._leases = Leases(store, metrics, options, lambda: self._topic.trusted)
-        self._supervisor: Supervisor[Partition, Held] = Supervisor(self._leases, publisher, health, options)
-        self._pauses = PauseWatch(pauses, metrics)
-        self._age = PositionAge(metrics)
-        self._schema = SchemaWatch(
-            catalog=catalog,
-            shapes=shapes,
-            publisher=publisher,
-            changes=changes,
-            metrics=metrics,
-            included=included,
-            every=options.look,
-            fail=self._supervisor.fail,
-            table_options=table_options,
+        self._leases = Leases(stores.partitions, metrics, options, lambda: self._topic.is_durable)
+        self._supervisor: Supervisor[Partition, Held] = Supervisor(
+            self._leases, output.publisher, monitoring.health, options
         )
+        publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
+        self._pauses = PauseWatch(stores.pauses, metrics)
+        self._age = PositionAge(metrics, _LENGTHEN)
+        self._schema = SchemaWatch(database.catalog, stores.shapes, publishing, changes, tables, metrics)
         self._partitions = PartitionReader(
-            stream=stream,
-            store=store,
-            publisher=publisher,
-            schema=self._schema,
-            pauses=self._pauses,
-            changes=changes,
-            metrics=metrics,
-            options=options,
-            included=included,
-            fail=self._supervisor.fail,
+            database.stream,
+            stores.partitions,
+            RecordPublisher(publishing, changes, tables.included, self._schema, self._pauses, metrics),
+            self._schema,
+            metrics,
+            options,
         )
         self._attend_at = 0.0
         self._low_watermark: Nanoseconds | None = None
         self._topic = TopicWatch(
-            subscriptions.check,
+            output.subscriptions.check,
             options.recheck,
-            self._reached,
+            lambda: self._low_watermark,
             metrics.topic_loses,
-            anew="PARTITION_TABLE",
+            new_start="PARTITION_TABLE",
             lost=self._mark_lost,
         )
-        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.trusted, self._pauses.rests)
+        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.is_durable, self._pauses.rests)
         self._log = structlog.get_logger()
 
     async def run(self, stop: Stop) -> None:
@@ -137,7 +143,7 @@ class Reader:
     def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Return what runs beside the reading."""
         return {
-            "subscriptions": self._topic.keep_looking(),
+            "subscriptions": self._topic.keep_checking(),
             "finished partitions": self._keep_tidy(),
             "schema": self._keep_looking(),
             "snapshots": self._keep_reading_snapshots(),
@@ -145,14 +151,14 @@ class Reader:
 
     async def begin(self) -> None:
         """Inspect the schema: nothing is read before."""
-        await retried(self._stop, self._health.attempting(self._schema.look))
+        await self._schema.look()
         self._looked.set()
 
     async def survey(self) -> Round[Partition] | None:
         """Survey all partitions, show how far they are, and return what to do; None at the end asked for."""
         await self._attend()
-        survey = await retried(self._stop, self._health.attempting(self._store.survey))
-        await retried(self._stop, self._health.attempting(self._pauses.look))
+        survey = await self._stores.partitions.survey()
+        await self._pauses.look()
         self._partitions.now = survey.now
         self._show(survey)
         if not survey.unfinished:
@@ -161,7 +167,7 @@ class Reader:
                 f"rows of it were deleted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}"
             )
         if all(has_reached(partition, self._options.end) for partition in survey.unfinished) and (
-            self._snapshots is None or await retried(self._stop, self._snapshots.over)
+            self._snapshots is None or await self._snapshots.over()
         ):
             return None
         return Round(
@@ -178,7 +184,7 @@ class Reader:
 
     async def claim(self, due: Sequence[Partition]) -> Iterable[Held]:
         """Take those that are still free."""
-        claimed = await self._store.claim([partition.token for partition in due], self._options.end)
+        claimed = await self._stores.partitions.claim([partition.token for partition in due], self._options.end)
         for partition in claimed:
             self._log.debug(
                 "partition_claimed",
@@ -188,9 +194,9 @@ class Reader:
             )
         return [Held(partition) for partition in claimed]
 
-    async def follow(self, owned: Held, stop: Stop) -> None:
-        """Read a partition until it ends or its lease is lost."""
-        await self._partitions.follow(owned, stop)
+    async def read(self, owned: Held, stop: Stop) -> None:
+        """Read a partition from its watermark until its query ends."""
+        await self._partitions.read(owned, stop)
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
         """Do nothing more."""
@@ -201,8 +207,8 @@ class Reader:
     async def let_go(self) -> None:
         """Release the key ranges of snapshots, and be no reader any more."""
         if self._snapshots is not None:
-            await retried(Stop(), self._snapshots.let_go)
-        await retried(Stop(), partial(self._store.attend, leave=True))
+            await self._snapshots.let_go()
+        await self._stores.partitions.attend(leave=True)
 
     # What else is done every now and then
 
@@ -210,7 +216,7 @@ class Reader:
         """Forget finished partitions that nothing depends on any more, so that the table does not grow for ever."""
         while True:
             try:
-                if forgotten := await self._store.forget_finished(self._options.keep_finished):
+                if forgotten := await self._stores.partitions.forget_finished(self._options.keep_finished):
                     self._log.info("finished_partitions_forgotten", partitions=forgotten)
             except TransientError as error:
                 self._log.warning("finished_partitions_not_forgotten", error=str(error))
@@ -218,7 +224,7 @@ class Reader:
 
     async def _keep_looking(self) -> None:
         await self._looked.wait()
-        await self._schema.keep_looking()
+        await self._schema.keep_looking(self._options.look)
 
     async def _keep_reading_snapshots(self) -> None:
         await self._looked.wait()
@@ -227,17 +233,16 @@ class Reader:
 
     async def _mark_lost(self) -> None:
         kept, recheck = self._options.keep_messages, self._options.recheck
-        await retried(self._stop, lambda: mark_lost(self._store, self._shapes, kept=kept, recheck=recheck))
+        await retried(
+            self._stop, lambda: mark_lost(self._stores.partitions, self._stores.shapes, kept=kept, recheck=recheck)
+        )
 
     async def _attend(self) -> None:
         """Tell the other readers, before it is forgotten, that this one takes its share."""
         now = asyncio.get_running_loop().time()
         if now >= self._attend_at:
-            await retried(self._stop, self._health.attempting(self._store.attend))
+            await self._stores.partitions.attend()
             self._attend_at = now + self._options.tick.total_seconds()
-
-    def _reached(self) -> Nanoseconds | None:
-        return self._low_watermark
 
     def _show(self, survey: Survey) -> None:
         states = Counter(partition.state.value for partition in survey.unfinished)
@@ -249,4 +254,4 @@ class Reader:
         self._low_watermark = low_watermark(watermarks, survey.now)
         self._metrics.surveyed({state.value: states[state.value] for state in State}, self._low_watermark, survey.now)
         behind = timedelta(microseconds=max(0, survey.now - self._low_watermark) // 1_000)
-        self._age.told(behind, self._schema.retention, paused=self._pauses.known.stream is not None)
+        self._age.report(behind, self._schema.retention, paused=self._pauses.known.stream is not None)

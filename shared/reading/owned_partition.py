@@ -1,0 +1,107 @@
+"""A partition that a reader owns: read until it ends, and recorded as over only after all of it is confirmed."""
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+import structlog
+
+from shared.contracts.errors import TransientError
+from shared.runtime.retries import retried, retrying_async
+from shared.runtime.stop import Stop
+
+_UNCONFIRMED: Final = 20_000
+"""Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
+
+RecordedT = TypeVar("RecordedT")
+
+
+class OwnedPartition(ABC):
+    """A partition that this reader has the lease of."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+        """Set when Pub/Sub has confirmed one of its records."""
+        self.task: asyncio.Task[None] | None = None
+        self.lease_ends: asyncio.TimerHandle | None = None
+        self.trusted_until = math.inf
+        """By the event loop's clock."""
+        self.over = False
+        """Whether this reader has no more part in it: the lease is lost or released, or the partition has ended."""
+        self.leaving = False
+        """Whether it is on its way to another reader."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Return what names it in the partition table."""
+
+    @property
+    @abstractmethod
+    def outstanding(self) -> int:
+        """Return how many of its records wait for Pub/Sub."""
+
+    @property
+    @abstractmethod
+    def position(self) -> object:
+        """Return where it is read on when a query has broken off."""
+
+    @property
+    @abstractmethod
+    def log_fields(self) -> Mapping[str, str]:
+        """Return what names it in the log."""
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether its lease may still be extended."""
+        return not self.over
+
+    async def confirmed(self, *, all_but: int = 0) -> None:
+        """Wait until no more than so many of its records wait for Pub/Sub."""
+        while self.outstanding > all_but:
+            self.moved.clear()
+            await self.moved.wait()
+
+    async def room(self) -> None:
+        """Wait while too many of its records wait for Pub/Sub."""
+        await self.confirmed(all_but=_UNCONFIRMED)
+
+    async def end(self, record: Callable[[], Awaitable[RecordedT | None]], stop: Stop) -> RecordedT | None:
+        """Have the end of the partition recorded once everything of it is confirmed, and return what that returned.
+
+        ``record`` returns None where the lease was lost, so that nothing is recorded.
+        """
+        await self.confirmed()
+        recorded = await retried(stop, record)
+        self.over = True
+        if recorded is None:
+            structlog.get_logger().warning("lease_lost", **self.log_fields, why="taken by another reader")
+        return recorded
+
+    def end_timer(self) -> None:
+        """Cancel the timer of its lease."""
+        if self.lease_ends is not None:
+            self.lease_ends.cancel()
+
+
+async def read_to_the_end(owned: OwnedPartition, read: Callable[[], Awaitable[None]], stop: Stop) -> None:
+    """Read a partition until it is over; where ``read`` breaks off, or returns early, it is called again."""
+
+    async def read_on() -> None:
+        position = owned.position
+        try:
+            await read()
+        except TransientError as error:
+            if owned.over:
+                return
+            if stop.requested or owned.position == position:
+                raise
+            # It got somewhere before it broke off: no reason to wait longer and longer from one break to the next.
+            structlog.get_logger().warning("partition_restarted", **owned.log_fields, error=str(error))
+
+    while not owned.over:
+        async for attempt in retrying_async(stop, name=f"read partition {owned.key}"):
+            with attempt:
+                await read_on()

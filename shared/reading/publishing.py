@@ -1,0 +1,56 @@
+"""Changes on their way to the topic: counted and confirmed once Pub/Sub has them; an error ends the reader."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from shared.contracts.change_batch import Change, Header
+
+
+class ChangePublisher(Protocol):
+    """What publishes changes."""
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
+        """Take changes with their ordering keys; the future resolves when Pub/Sub has confirmed all of them."""
+
+
+class PublishedMetrics(Protocol):
+    """What counts published changes."""
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+
+
+class ConfirmedPublishing:
+    """Publishes changes, and moves progress only when they are confirmed."""
+
+    def __init__(
+        self, publisher: ChangePublisher, metrics: PublishedMetrics, fail: Callable[[BaseException | None], None]
+    ) -> None:
+        """``fail`` ends the reader with an error; None is no error."""
+        self.fail = fail
+        self._publisher = publisher
+        self._metrics = metrics
+
+    async def announce(self, header: Header) -> None:
+        """Publish a header without changes, so that its table comes to exist though it may be empty."""
+        await self.publish(header, (), lambda: None)
+
+    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]], confirm: Callable[[], None]) -> None:
+        """Publish changes once there is room for them; ``confirm`` is called when all are confirmed."""
+        self.when_done(await self._publisher.publish(header, changes), confirm, len(changes))
+
+    def when_done(self, publishing: "asyncio.Future[None]", confirm: Callable[[], None], changes: int = 0) -> None:
+        """Call ``confirm`` when a publication succeeds; end the reader when it fails."""
+        publishing.add_done_callback(partial(self._on_done, confirm, changes))
+
+    def _on_done(self, confirm: Callable[[], None], changes: int, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self.fail(done.exception())
+            return
+        if changes:
+            self._metrics.published(changes)
+        confirm()
