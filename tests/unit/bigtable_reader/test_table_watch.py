@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.app.schema.table_watch import TableWatch
+from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
 from services.bigtable_reader.core.schema.resync import Kind, compared, healed
 from services.bigtable_reader.core.schema.seen import ANY, Seen
 from services.bigtable_reader.core.schema.watching import Watching
@@ -59,7 +59,7 @@ def watched(
 ) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
-    ages, age = iter(behind), PositionAge(FakeMetrics(), "lengthen it")
+    ages, age = iter(behind), PositionAge(FakeMetrics(), LENGTHEN_RETENTION)
 
     async def learn(families: Collection[str]) -> None:
         learnt.append(frozenset(families))

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError
-from shared.reading.leases import OwnedPartition, PartitionLeases, ReaderOptions
+from shared.reading.leases import PartitionLeases, ReaderOptions
+from shared.reading.owned_partition import OwnedPartition
+from shared.reading.publishing import ConfirmedPublishing
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -52,6 +54,7 @@ class ToyPartition(OwnedPartition):
         self._unconfirmed: set[int] = set()
 
     key = property(lambda self: self.name)
+    position = property(lambda self: self.read)
     outstanding = property(lambda self: len(self._unconfirmed))
     log_fields = property(lambda self: {"partition": self.name})
 
@@ -83,8 +86,8 @@ class ToyLeases(PartitionLeases[ToyPartition, ToyProgress]):
     def _to_save(self, owned: Sequence[ToyPartition]) -> Sequence[ToyProgress]:
         return [(one.name, one.fence, one.confirmed_up_to) for one in owned]
 
-    def _to_release(self, owned: ToyPartition, *, trusted: bool) -> ToyProgress:
-        return owned.name, owned.fence, owned.confirmed_up_to if trusted else owned.claimed_at
+    def _to_release(self, owned: ToyPartition, *, durable: bool) -> ToyProgress:
+        return owned.name, owned.fence, owned.confirmed_up_to if durable else owned.claimed_at
 
 
 class ToyReader:
@@ -94,7 +97,7 @@ class ToyReader:
         self._stream, self._options, self._life = stream, options, life
         self._leases = ToyLeases(self, self, options, lambda: True)
         self._supervisor: Supervisor[str, ToyPartition] = Supervisor(self._leases, publisher, Health(), options)
-        self._publisher = publisher
+        self._publishing = ConfirmedPublishing(publisher, self, self._supervisor.fail)
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop."""
@@ -128,7 +131,7 @@ class ToyReader:
         self._life.step()
         return claimed
 
-    async def follow(self, owned: ToyPartition, stop: Stop) -> None:
+    async def read(self, owned: ToyPartition, stop: Stop) -> None:
         """Publish record after record; at the end of the partition store its children, then finish it."""
         row = self._stream.rows[owned.name]
         while owned.read < len(row.records) or row.children is None:
@@ -139,20 +142,20 @@ class ToyReader:
                 continue
             change = Change("DELETE", "DELETE", "", "", "", row.records[owned.read], None)
             place = owned.next_place()
-            published = await self._publisher.publish(_HEADER, [("", change)])
-            published.add_done_callback(partial(self._on_published, owned, place))
-        await owned.confirmed()
-        await self._finish(owned, row.children)
-        owned.over = True
+            await self._publishing.publish(_HEADER, [("", change)], partial(owned.confirm, place))
+            await owned.room()
+        await owned.end(partial(self._finish, owned, row.children), stop)
 
-    async def _finish(self, owned: ToyPartition, children: Mapping[str, Sequence[str]]) -> None:
+    async def _finish(self, owned: ToyPartition, children: Mapping[str, Sequence[str]]) -> Collection[str] | None:
         for name, records in children.items():
             self._life.step()
             self._stream.rows.setdefault(name, ToyRow(list(records), {}))
         self._life.step()
         row = self._stream.rows[owned.name]
-        if row.fence == owned.fence:
-            row.saved, row.finished = owned.confirmed_up_to, True
+        if row.fence != owned.fence:
+            return None
+        row.saved, row.finished = owned.confirmed_up_to, True
+        return children.keys()
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
         """Do nothing more."""
@@ -191,10 +194,8 @@ class ToyReader:
     def lease_lost(self) -> None:
         """Count nothing."""
 
-    def _on_published(self, owned: ToyPartition, place: int, published: "asyncio.Future[None]") -> None:
-        self._supervisor.note(published)
-        if not published.cancelled() and published.exception() is None:
-            owned.confirm(place)
+    def published(self, changes: int) -> None:
+        """Count nothing."""
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

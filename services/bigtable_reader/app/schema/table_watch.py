@@ -8,6 +8,7 @@ counts is the one that is read from, and what arrives there comes with a record.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
+from typing import Final
 
 import structlog
 
@@ -17,6 +18,10 @@ from services.bigtable_reader.core.schema.seen import Seen
 from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
+
+LENGTHEN_RETENTION: Final = (
+    "gcloud bigtable instances tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d"
+)
 
 
 class TableWatch:
@@ -152,6 +157,5 @@ class TableWatch:
             now=now,
             why="what lies further back is not kept any more: a partition that is further behind has lost changes, and "
             "the reader stops there and says what to do",
-            fix="where `status` shows that little is left of it, make it longer at once: gcloud bigtable instances "
-            "tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d",
+            fix=f"where `status` shows that little is left of it, make it longer at once: {LENGTHEN_RETENTION}",
         )

@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from services.bigtable_reader.app.schema.marks import Marks, MarkWatch
-from services.bigtable_reader.app.schema.table_watch import TableWatch
+from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
@@ -51,9 +51,6 @@ from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 _DRAIN: Final = timedelta(seconds=2)
-_LENGTHEN: Final = (
-    "gcloud bigtable instances tables update TABLE --instance=INSTANCE --change-stream-retention-period=7d"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +123,7 @@ class Reader:
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = StreamPause()
         self._mark = MarkWatch()
-        self._age = PositionAge(metrics, _LENGTHEN)
+        self._age = PositionAge(metrics, LENGTHEN_RETENTION)
         self._table = TableWatch(table.catalog, self._store, metrics, self._learn, self._report_retention, marks)
         self._topic = TopicWatch(
             output.subscriptions.check,
