@@ -51,6 +51,20 @@ def test_no_progress_is_saved_while_the_topic_may_lose_messages_and_a_release_ke
     run_in_virtual_time(scenario())
 
 
+def test_a_released_partition_is_not_saved_again_while_its_task_ends() -> None:
+    async def scenario() -> None:
+        world = World()
+        owned = world.own("p")
+        await world.leases.release(owned)
+        keeper = asyncio.create_task(world.leases.keep())
+        await asyncio.sleep(20)
+        keeper.cancel()
+        assert world.released == ["p"]
+        assert world.saved == []
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_renewal_that_arrives_after_the_lease_has_expired_here_does_not_extend_it() -> None:
     async def scenario() -> None:
         world = World()
