@@ -172,11 +172,9 @@ class ToyReader:
         """Save positions with the leases; a call that is given up is over before its caller goes on."""
         writing = asyncio.create_task(self._write(progress, release=release))
         try:
-            await asyncio.wait([writing])
-        except asyncio.CancelledError:
-            await asyncio.wait([writing])
-            raise
-        return writing.result()
+            return await asyncio.shield(writing)
+        finally:
+            await asyncio.gather(writing, return_exceptions=True)
 
     async def _write(self, progress: Sequence[ToyProgress], *, release: bool) -> Collection[str]:
         await asyncio.sleep(0 if release else self._stream.renewal_takes)
