@@ -250,7 +250,7 @@ def _sizes(backlogs: Sequence[Backlog]) -> str:
 
 def _settled(consumer: Service) -> int:
     counted = consumer.metrics()
-    return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded")))
+    return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("written_rows", "superseded_changes")))
 
 
 def _written(consumer: Service) -> int:

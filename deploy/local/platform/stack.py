@@ -78,7 +78,7 @@ class Stack:
     def applied(self) -> int:
         """Return how many changes BigQuery has, as themselves or in a newer one of the same row."""
         counted = self.consumer.metrics()
-        return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("rows_written", "superseded")))
+        return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("written_rows", "superseded_changes")))
 
 
 @dataclass(frozen=True)

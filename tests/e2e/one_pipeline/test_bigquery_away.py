@@ -47,7 +47,7 @@ class Deliveries:
         self._rig, self._consumer = rig, consumer
         self._published, self._acked = 0, acked
         self._published = self._settled()
-        self._acked, self._taken = self._counted("acked"), self._counted("taken")
+        self._acked, self._taken = self._counted("acked"), self._counted("acquired")
 
     def _settled(self) -> int:
         """Wait until all that is published is acked; return how many were published since we began."""
@@ -63,7 +63,7 @@ class Deliveries:
     def check(self) -> None:
         """Fail where a message was delivered more than once, or one became a letter."""
         published = self._settled()
-        assert self._counted("taken") - self._taken == published - self._published > 0, "each was delivered once"
+        assert self._counted("acquired") - self._taken == published - self._published > 0, "each was delivered once"
         assert self._rig.letters() == []
 
 
