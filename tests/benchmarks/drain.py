@@ -250,7 +250,8 @@ def _sizes(backlogs: Sequence[Backlog]) -> str:
 
 def _settled(consumer: Service) -> int:
     counted = consumer.metrics()
-    return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("written_rows", "superseded_changes")))
+    names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
+    return int(sum(counted.get(name, 0) for name in names))
 
 
 def _written(consumer: Service) -> int:

@@ -217,4 +217,5 @@ def _idle(platform: Platform, steady: Steady, sizes: Sizes) -> list[Measured]:
 def settled(consumer: Service) -> int:
     """Return how many changes a consumer has applied, as themselves or in a newer one of the same row."""
     counted = consumer.metrics()
-    return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("written_rows", "superseded_changes")))
+    names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
+    return int(sum(counted.get(name, 0) for name in names))

@@ -78,7 +78,8 @@ class Stack:
     def applied(self) -> int:
         """Return how many changes BigQuery has, as themselves or in a newer one of the same row."""
         counted = self.consumer.metrics()
-        return int(sum(counted.get(f"millrace_consumer_{what}_total", 0) for what in ("written_rows", "superseded_changes")))
+        names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
+        return int(sum(counted.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True)
