@@ -1,6 +1,7 @@
 """A mirrored table of each kind of source: rows to plant in its mirror, and the commands that find and heal them."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -103,7 +104,7 @@ class Mirrored(ABC):
         return {int(row[self.key]) for row in self.rows() if row["_millrace_sequence"] < first}
 
     def _consumer(self, *arguments: str) -> tuple[int, Mapping[str, Any]]:
-        source = f"{sys.executable} -m {self.pipeline.module} rows"
+        source = shlex.join([sys.executable, "-m", self.pipeline.module, "rows"])
         return self._command(CONSUMER, *arguments, "--source", source, "--json")
 
     def _command(self, module: str, *arguments: str) -> tuple[int, Mapping[str, Any]]:

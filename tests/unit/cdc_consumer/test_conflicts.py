@@ -39,6 +39,7 @@ def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: 
 
 
 def test_a_replay_is_reason_to_look_at_once(world: World) -> None:
+    world.clock.ticks = AT_ONCE
     other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
     world.apply(a_message(a_change(1, seats="many"), header=other))
     refused = a_message(a_change(2))

@@ -152,7 +152,7 @@ class _Task:
             return
         attributes = self._messages["attributes"].to_pylist()
         replayed = {message for message, each in enumerate(attributes) if REPLAY_OF in dict(each or ())}
-        for one in self._lists:
+        for one in self._decoded.tables:
             if not replayed.isdisjoint(one.messages):
                 self._known.look_again(one.definition)
 
