@@ -45,7 +45,7 @@ def deadly_python(tmp_path: Path) -> str:
     """Return an interpreter that is this one, but dies of the killer."""
     (tmp_path / "sitecustomize.py").write_text(_DEADLY)
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     return str(python)
 
