@@ -1,6 +1,7 @@
 """Nothing is left behind, however the owner ends; and a process that dies is noticed and named."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from shared.runtime.stop import Stop
 pytestmark = pytest.mark.integration
 
 # A command with a child in the same process group, and one that left for a group of its own, as Spark's workers do.
-FAMILY = f"sleep 300 & {sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(300)' & echo up; wait"
+PYTHON = shlex.quote(sys.executable)
+FAMILY = f"sleep 300 & {PYTHON} -c 'import os, time; os.setpgid(0, 0); time.sleep(300)' & echo up; wait"
 STUBBORN = f"trap '' TERM; {FAMILY}"
 
 OWNER = """
