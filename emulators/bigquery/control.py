@@ -7,7 +7,8 @@ DELETE /control/faults           let everything be right again; with {"fault": n
 POST   /control/idle             {"seconds": 0.5}: close connections that are idle for so long
 POST   /control/limits           {"connections": 20}: refuse more at once; {"bytes_per_second": 1000}: refuse faster
                                  appends of any one project (null: as BigQuery has it); {"table_updates": 10}:
-                                 refuse to change a table more than five times in so many seconds (null: do not)
+                                 refuse to change a table more than five times in so many seconds (null: do not);
+                                 {"response_bytes": 1000}: refuse larger results of queries (null: as BigQuery has it)
 POST   /control/clock            {"seconds": 600}: put the clock forward
 POST   /control/delay            {"new_tables": 5, "alterations": 180}: what the write API notices late
 DELETE /control/delay            it notices at once again
@@ -25,7 +26,7 @@ from emulators.bigquery.errors import invalid
 from emulators.bigquery.faults import Counters, Fault, Faults
 from emulators.bigquery.throughput import BYTES_PER_SECOND, Throughput
 from emulators.bigquery.visibility import Delay
-from emulators.bigquery.warehouse import Warehouse
+from emulators.bigquery.warehouse import RESPONSE_BYTES, Warehouse
 
 
 class AdvancingClock:
@@ -84,6 +85,7 @@ class Control:
         if "fault" not in body:
             self._throughput.limit(BYTES_PER_SECOND)
             self._warehouse.updates.limit(None)
+            self._warehouse.response_bytes = RESPONSE_BYTES
         return {}
 
     def hold_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -119,7 +121,7 @@ class Control:
         return {}
 
     def set_limits(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Set how many connections may be open at once, how many bytes a second a project may append, and updates.
+        """Set how many connections may be open at once, how many bytes a second a project may append, and so on.
 
         Only what is named is set; null takes the limit of connections off, and gives back the quota of throughput.
         How often a table is changed is not limited unless ``table_updates`` names seconds; BigQuery's are 10.
@@ -132,6 +134,9 @@ class Control:
         if "table_updates" in body:
             asked = body["table_updates"]
             self._warehouse.updates.limit(None if asked is None else float(asked))
+        if "response_bytes" in body:
+            asked = body["response_bytes"]
+            self._warehouse.response_bytes = RESPONSE_BYTES if asked is None else int(asked)
         return {}
 
     def set_idle(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -86,8 +86,8 @@ def _view_definition(statement: exp.Create, warehouse: Warehouse, defaults: Defa
 def _table_definition(statement: exp.Create, defaults: Defaults) -> Table:
     if statement.args.get("clone") is not None:
         raise _unserved("CREATE TABLE", statement.args["clone"])
-    if statement.expression is not None or not isinstance(statement.this, exp.Schema):
-        raise ApiError("notImplemented", "This stand-in creates tables from a list of columns only")
+    if not isinstance(statement.this, exp.Schema):
+        raise ApiError("notImplemented", "This stand-in creates tables from a list of columns only, or from a query")
     columns = []
     primary_key: Sequence[str] = ()
     for node in statement.this.expressions:

@@ -19,6 +19,8 @@ _CODES: Final = {
     "accessDenied": (403, "PERMISSION_DENIED"),
     "rateLimitExceeded": (403, "RESOURCE_EXHAUSTED"),
     "quotaExceeded": (403, "RESOURCE_EXHAUSTED"),
+    "responseTooLarge": (403, "PERMISSION_DENIED"),
+    "bytesBilledLimitExceeded": (500, "INTERNAL"),  # not in the table: as Google's clients have met it
     "backendError": (503, "UNAVAILABLE"),
     "internalError": (500, "INTERNAL"),
     "notImplemented": (501, "UNIMPLEMENTED"),

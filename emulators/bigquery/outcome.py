@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from emulators.bigquery.catalog import TableName
+from emulators.bigquery.query_costs import FREE, QueryCost
 
 
 @dataclass(frozen=True)
@@ -16,3 +17,4 @@ class Outcome:
     affected: int | None = None
     operation: str = ""
     target: TableName | None = None
+    cost: QueryCost = FREE

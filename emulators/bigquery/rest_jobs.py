@@ -87,7 +87,8 @@ class Jobs:
             return {**kind, **_dry_page(project, self._dry_run(project, request))}
         configuration = {"query": {"query": request.get("query"), "useLegacySql": False}}
         job = self._run(project, uuid.uuid4().hex, request, configuration)
-        return {**kind, **_page(job, {**request, **(request.get("formatOptions") or {})})}
+        page = _page(job, {**request, **(request.get("formatOptions") or {})})
+        return {**kind, **page, "totalBytesBilled": str(job.outcome.cost.billed)}
 
     def cancel(self, project: str, identifier: str) -> Mapping[str, Any]:
         """Return a job, which is done: there is nothing left to cancel."""
@@ -138,7 +139,8 @@ class Jobs:
     def _run(self, project: str, identifier: str, query: Mapping[str, Any], configuration: Mapping[str, Any]) -> _Job:
         text, defaults, parameters = _statement(project, query)
         created = self._warehouse.now()
-        outcome = run(self._warehouse, text, defaults, parameters)
+        most = query.get("maximumBytesBilled")
+        outcome = run(self._warehouse, text, defaults, parameters, None if most is None else _number(most))
         self._remember(project, identifier, outcome, created, text)
         job = _Job(project, identifier, configuration, outcome, created)
         with self._lock:
@@ -183,7 +185,12 @@ def _statement(project: str, query: Mapping[str, Any]) -> tuple[str, Defaults, M
 
 
 def _dry_resource(project: str, configuration: Mapping[str, Any], outcome: Outcome) -> Mapping[str, Any]:
-    statistics: dict[str, Any] = {"statementType": outcome.statement_type, "totalBytesProcessed": "0"}
+    processed = str(outcome.cost.processed)
+    statistics: dict[str, Any] = {
+        "statementType": outcome.statement_type,
+        "totalBytesProcessed": processed,
+        "totalBytesProcessedAccuracy": "UPPER_BOUND",
+    }
     if outcome.rows is not None:
         statistics["schema"] = {"fields": result_schema(outcome.rows.schema)}
     return {
@@ -191,7 +198,7 @@ def _dry_resource(project: str, configuration: Mapping[str, Any], outcome: Outco
         "jobReference": {"projectId": project, "location": "US"},
         "configuration": {"jobType": "QUERY", **configuration},
         "status": {"state": "DONE"},
-        "statistics": {"totalBytesProcessed": "0", "query": statistics},
+        "statistics": {"totalBytesProcessed": processed, "query": statistics},
     }
 
 
@@ -200,14 +207,19 @@ def _dry_page(project: str, outcome: Outcome) -> Mapping[str, Any]:
         "jobReference": {"projectId": project, "location": "US"},
         "jobComplete": True,
         "cacheHit": False,
-        "totalBytesProcessed": "0",
+        "totalBytesProcessed": str(outcome.cost.processed),
         "schema": {"fields": result_schema(outcome.rows.schema) if outcome.rows is not None else []},
     }
 
 
 def _resource(job: _Job) -> Mapping[str, Any]:
     millis = str(job.created // 1_000)
-    statistics: dict[str, Any] = {"statementType": job.outcome.statement_type, "totalBytesProcessed": "0"}
+    processed = str(job.outcome.cost.processed)
+    statistics: dict[str, Any] = {
+        "statementType": job.outcome.statement_type,
+        "totalBytesProcessed": processed,
+        "totalBytesBilled": str(job.outcome.cost.billed),
+    }
     if job.outcome.affected is not None:
         statistics["numDmlAffectedRows"] = str(job.outcome.affected)
     if job.outcome.operation:
@@ -227,7 +239,7 @@ def _resource(job: _Job) -> Mapping[str, Any]:
             "creationTime": millis,
             "startTime": millis,
             "endTime": millis,
-            "totalBytesProcessed": "0",
+            "totalBytesProcessed": processed,
             "query": statistics,
         },
     }
@@ -242,7 +254,7 @@ def _page(job: _Job, options: Mapping[str, Any]) -> Mapping[str, Any]:
         "jobReference": _reference(job),
         "jobComplete": True,
         "cacheHit": False,
-        "totalBytesProcessed": "0",
+        "totalBytesProcessed": str(job.outcome.cost.processed),
         "schema": {"fields": []},
     }
     if job.outcome.affected is not None:

@@ -104,6 +104,7 @@ def _applying(warehouse: Warehouse) -> Iterator[None]:
         while not stop.wait(_APPLY_EVERY_SECONDS):
             try:
                 warehouse.apply_what_is_due()
+                warehouse.drop_expired()
             except Exception:  # the next query meets the same error and reports it
                 log.exception("apply_failed")
 

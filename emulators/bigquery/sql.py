@@ -51,6 +51,8 @@ class Translated:
     sql: str
     tables: list[Table] = field(default_factory=list)
     beside: dict[str, pa.Table] = field(default_factory=dict)
+    columns: dict[int, set[str] | None] = field(default_factory=dict)
+    """Which columns of each table, by its number, are named, in lower case; None: all of them."""
 
 
 def parse(text: str) -> exp.Expr:
@@ -116,6 +118,7 @@ def _translate(
     if unserved is not None:
         raise ApiError("notImplemented", f"This stand-in does not serve {unserved.sql(dialect='bigquery').strip()}")
     _shorten_columns(statement)
+    named = _named_columns(statement)
     _qualify_elements(statement)
     local = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
     for node in list(statement.find_all(exp.Table)):
@@ -133,12 +136,27 @@ def _translate(
         else:
             name_of = relation if node is target else view
             replacement = exp.to_table(_physical(node, table, warehouse, defaults, result, name_of))
+            if table is not None:
+                before = result.columns.get(table.number, set[str]())
+                result.columns[table.number] = None if named is None or before is None else before | named
             if not (node is target and isinstance(statement, exp.Insert)):
                 replacement = replacement.as_(alias, quoted=True)
         node.replace(replacement)
     _fill_in(statement, parameters)
     adapt(statement, warehouse.now())
     return statement
+
+
+def _named_columns(statement: exp.Expr) -> set[str] | None:
+    """Return the names of the columns that a statement reads, of whatever table; None where it reads whole rows."""
+    if any(not isinstance(star.parent, exp.Count) for star in statement.find_all(exp.Star)):
+        return None
+    rows = {table.alias_or_name.lower() for table in statement.find_all(exp.Table)}
+    columns = list(statement.find_all(exp.Column))
+    if any(not column.table and column.name.lower() in rows for column in columns):
+        return None
+    joined = [name for join in statement.find_all(exp.Join) for name in join.args.get("using") or ()]
+    return {part.name.lower() for column in columns for part in column.parts} | {each.name.lower() for each in joined}
 
 
 def _shorten_columns(statement: exp.Expr) -> None:

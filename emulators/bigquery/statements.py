@@ -1,6 +1,7 @@
 """What each kind of SQL statement does: a query returns rows, DDL changes the catalog, DML changes plain tables."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import duckdb
 from sqlglot import exp
@@ -8,18 +9,38 @@ from sqlglot import exp
 from emulators.bigquery.definitions import define
 from emulators.bigquery.errors import ApiError, invalid_query
 from emulators.bigquery.outcome import Outcome
+from emulators.bigquery.query_costs import query_cost
 from emulators.bigquery.row_changes import STATEMENTS, change_rows
 from emulators.bigquery.sql import Defaults, message_of, parse, translate
+from emulators.bigquery.table_of_query import create_table_of_query, is_table_of_query
 from emulators.bigquery.warehouse import Warehouse
 
+_TOO_LARGE: Final = (
+    "Response too large to return. Consider specifying a destination table in your job configuration. For more "
+    "details, see https://cloud.google.com/bigquery/troubleshooting-errors"
+)
 
-def run(warehouse: Warehouse, text: str, defaults: Defaults, parameters: Mapping[str | int, exp.Expr]) -> Outcome:
-    """Run one GoogleSQL statement; ApiError where it is refused."""
+
+def run(
+    warehouse: Warehouse,
+    text: str,
+    defaults: Defaults,
+    parameters: Mapping[str | int, exp.Expr],
+    most: int | None = None,
+) -> Outcome:
+    """Run one GoogleSQL statement; ApiError where it is refused. ``most``: the bytes that it may be billed for."""
     statement = parse(text)
     try:
         if isinstance(statement, exp.Query):
             translated = translate(statement, warehouse, defaults, parameters)
-            return Outcome("SELECT", rows=warehouse.query(translated.sql, translated.tables, translated.beside))
+            cost = query_cost(warehouse, translated)
+            cost.check(most)
+            rows = warehouse.query(translated.sql, translated.tables, translated.beside)
+            if rows.nbytes > warehouse.response_bytes:
+                raise ApiError("responseTooLarge", _TOO_LARGE)
+            return Outcome("SELECT", rows=rows, cost=cost)
+        if is_table_of_query(statement):
+            return create_table_of_query(statement, warehouse, defaults, parameters, most)
         if isinstance(statement, STATEMENTS):
             return change_rows(statement, warehouse, defaults, parameters)
     except duckdb.Error as error:
@@ -46,6 +67,7 @@ def check(warehouse: Warehouse, text: str, defaults: Defaults, parameters: Mappi
     try:
         translated = translate(statement, warehouse, defaults, parameters)
         nothing = f"SELECT * FROM ({translated.sql}) LIMIT 0"
-        return Outcome("SELECT", rows=warehouse.query(nothing, translated.tables, translated.beside))
+        rows = warehouse.query(nothing, translated.tables, translated.beside)
+        return Outcome("SELECT", rows=rows, cost=query_cost(warehouse, translated))
     except duckdb.Error as error:
         raise invalid_query(message_of(error)) from error

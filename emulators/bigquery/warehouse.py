@@ -3,9 +3,11 @@
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 
@@ -29,6 +31,9 @@ from emulators.bigquery.storage import Storage, view
 from emulators.bigquery.table_updates import TableUpdates
 from emulators.bigquery.visibility import Visibility
 
+RESPONSE_BYTES: Final = 10_000_000_000
+"""The largest result of a query that names no destination table (BigQuery, "Quotas and limits": 10 GB compressed)."""
+
 
 class Warehouse:
     """All that the stand-in knows. ``now`` returns the time in microseconds since the epoch.
@@ -44,6 +49,7 @@ class Warehouse:
         self.updates = TableUpdates(now)
         self.history = JobHistory()
         self.reservations = Reservations()
+        self.response_bytes = RESPONSE_BYTES
         self._lock = threading.RLock()
         self._datasets: dict[DatasetName, Dataset] = {}
         self._tables: dict[TableName, Table] = {}
@@ -137,8 +143,8 @@ class Warehouse:
             del self._datasets[name]
             self._save()
 
-    def create_table(self, table: Table) -> Table:
-        """Make a table from a definition without number and times; return it with them."""
+    def create_table(self, table: Table, rows: Rows | None = None) -> Table:
+        """Make a table from a definition without number and times, with its first rows if any; return it with them."""
         with self._lock:
             dataset = self.dataset(table.name.within)
             if table.name in self._tables:
@@ -149,6 +155,8 @@ class Warehouse:
             made = replace(table, number=self._numbers, version=1, created=now, modified=now, properties=properties)
             if not made.query:
                 self.storage.create(made)
+            if rows is not None:
+                self.storage.accept(made, rows)
             self._tables[table.name] = made
             self.visibility.add(made)
             self._save()
@@ -191,6 +199,14 @@ class Warehouse:
             self.visibility.forget(table)
             self._with_changes.discard(table.number)
             self._save()
+
+    def drop_expired(self) -> None:
+        """Drop the tables whose expiry has come."""
+        for table in self.all_tables():
+            expiry = table.properties.get("expirationTime")
+            if expiry and int(str(expiry)) * 1_000 <= self.now():
+                with suppress(ApiError):  # dropped in this moment
+                    self.drop_table(table.name)
 
     def alter_table(
         self,

@@ -232,6 +232,7 @@ class TestGo:
 
     def test_a_dry_run_tells_the_columns_and_makes_no_job(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64, v STRING)")
+        stand_in.run("INSERT INTO t (k, v) VALUES (1, 'abc')")
         config = bigquery.QueryJobConfig(dry_run=True, default_dataset=f"{PROJECT}.{stand_in.dataset}")
         before = [job.job_id for job in stand_in.client.list_jobs()]
 
@@ -240,7 +241,7 @@ class TestGo:
             stand_in.client.query("SELECT * FROM missing", job_config=config)
 
         assert [(field.name, field.field_type) for field in dry.schema or ()] == [("v", "STRING"), ("c", "INTEGER")]
-        assert (dry.total_bytes_processed, dry.statement_type) == (0, "SELECT")
+        assert (dry.total_bytes_processed, dry.statement_type) == (5, "SELECT")
         assert [job.job_id for job in stand_in.client.list_jobs()] == before
 
 

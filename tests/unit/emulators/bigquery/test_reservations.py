@@ -111,7 +111,9 @@ def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str)
         ("CREATE TABLE d.u CLONE d.t", "does not serve CREATE TABLE CLONE d.t"),
         ("CREATE TABLE d.u COPY d.t", "does not serve CREATE TABLE COPY d.t"),
         ("CREATE TABLE d.u LIKE d.t", "from a list of columns only"),
-        ("CREATE TABLE d.u AS SELECT 1 AS a", "from a list of columns only"),
+        ("CREATE TABLE d.u (a INT64) AS SELECT 1 AS a", "a list of columns with AS SELECT"),
+        ("CREATE OR REPLACE TABLE d.u AS SELECT 1 AS a", "OR REPLACE"),
+        ("CREATE TABLE d.u CLUSTER BY a AS SELECT 1 AS a", "with AS SELECT"),
         ("CREATE TABLE d.u (a INT64 DEFAULT 5)", "does not serve DEFAULT 5"),
         (
             "CREATE TABLE d.u (a INT64) PARTITION BY RANGE_BUCKET(a, GENERATE_ARRAY(0, 9, 1))",
